@@ -1,0 +1,1 @@
+"""The shipped experiments, one file each; `--experiment=NAME` loads `NAME.py`."""

@@ -1,0 +1,146 @@
+"""The command line shared by the entry points: flags in, one call, exit code out.
+
+Exit codes: 0 done; 1 the run failed, ran out of memory or diverged (its record says which); 2 bad
+input, told in one line, nothing written; 130 Ctrl-C; 143 SIGTERM.
+"""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags
+
+from jaxbench import catalog
+from jaxbench.config import Config, ModelConfig, describe_type, overridable
+from jaxbench.errors import BadInput, Diverged, Terminated, nearest
+
+_EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
+_OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
+
+
+def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
+    """Parses absl flags, calls `main()` and exits the process with the code above."""
+    try:
+        app.run(lambda _: _guarded(main), argv=argv, flags_parser=_parse_flags)
+    except BadInput as error:
+        _say(error)
+        sys.exit(2)
+
+
+def define_experiment(argv: Sequence[str]) -> tuple[list[str], Config | None]:
+    """Looks the experiment up and defines the typed `--experiment` flags for it.
+
+    Args:
+      argv: the command line, the program's name first.
+
+    Returns:
+      The command line to parse in its place, and the config that parsing will fill in (None for
+      `--experiment=list`, where there is nothing to parse overrides into).
+
+    Raises:
+      BadInput: no or two experiments, no such experiment, no such field.
+    """
+    argv, spec = _experiment_first(argv)
+    if spec is None:
+        raise BadInput(
+            f"give --experiment=NAME, one of {', '.join(catalog.available())}; "
+            "--experiment=list says what each is for"
+        )
+    if spec == "list":
+        flags.DEFINE_string("experiment", None, "Lists the experiments.")
+        return argv, None
+    config = catalog.load(spec)
+    allowed = overridable(config)
+    for arg in argv[1:]:
+        match = _OVERRIDE.match(arg)
+        if match and match[1] not in allowed:
+            raise BadInput(
+                f"{arg.partition('=')[0]}: {config.name} has no field {match[1]!r}"
+                + (nearest(match[1], allowed) or f"; the fields are {', '.join(allowed)}")
+            )
+    # Imported late: ml_collections is not needed to say that a name is wrong.
+    from ml_collections import config_flags
+
+    config_flags.DEFINE_config_dataclass(
+        "experiment",
+        Config(model=ModelConfig()),
+        "Which experiment: NAME, NAME:tiny, path/to/own.py or list. "
+        "--experiment.FIELD=VALUE overrides one field of it.",
+        sys_argv=argv,
+        parse_fn=lambda _: config,
+    )
+    return argv, config
+
+
+def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """Moves --experiment before its overrides, which ml_collections insists on."""
+    rest, specs = [argv[0]], []
+    args = iter(argv[1:])
+    for arg in args:
+        match = _EXPERIMENT.match(arg)
+        if not match:
+            rest.append(arg)
+        elif match[1] is not None:
+            specs.append(match[1][1:])
+        else:
+            specs.append(next(args, ""))
+    if len(specs) > 1:
+        raise BadInput(f"--experiment is given {len(specs)} times ({', '.join(specs)}): give one")
+    if specs:
+        rest.insert(1, f"--experiment={specs[0]}")
+    return rest, specs[0] if specs else None
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    argv = list(argv)
+    config = None
+    if not any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv):
+        argv, config = define_experiment(argv)
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.Error as error:
+        raise BadInput(_reworded(str(error), config)) from None
+    if len(rest) > 1:
+        known = list(catalog.available())
+        hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in known else ""
+        raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
+    return rest
+
+
+def _reworded(message: str, config: Config | None) -> str:
+    """Says of a field's value what is allowed, where absl says what Python could not do."""
+    match = re.match(r"^flag --experiment\.([^=]+)=(.*?): ", message, re.DOTALL)
+    if match and config is not None:
+        hint = overridable(config).get(match[1])
+        return f"--experiment.{match[1]}={match[2]}: must be {describe_type(hint)}"
+    return " ".join(message.split())
+
+
+def _guarded(main: Callable[[], int | None]) -> int:
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return main() or 0
+    except Diverged as error:
+        _say(error)
+        return 1
+    except KeyboardInterrupt:
+        _leave(130, "interrupted")
+    except Terminated:
+        _leave(143, "terminated")
+
+
+def _terminate(signum, frame):
+    raise Terminated
+
+
+def _say(words: object) -> None:
+    print(f"jaxbench: {words}", file=sys.stderr, flush=True)
+
+
+def _leave(code: int, word: str) -> None:
+    """Ends at once: an ordinary exit would wait for the steps still queued on the device."""
+    _say(word)
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,74 @@
+"""The run's clock: nothing else in jaxbench reads time.
+
+Phases are exclusive: entering one pauses the one around it, so the phases and the remainder
+(`other`) add up to the whole. JAX only queues work, so a phase that should cover device work
+must end with `wait_until`.
+"""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator
+
+
+class Clock:
+    """Seconds spent in each named phase since the clock was made."""
+
+    def __init__(self):
+        self._start_s = time.perf_counter()
+        self._since_s = self._start_s
+        self._open = ["other"]
+        self._spent_s = {"other": 0.0}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Counts the time inside the `with` as `name`, and as nothing else."""
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        now_s = time.perf_counter()
+        phase = self._open[-1]
+        self._spent_s[phase] = self._spent_s.get(phase, 0.0) + now_s - self._since_s
+        self._since_s = now_s
+
+    def wall_s(self) -> float:
+        """Seconds since the clock was made."""
+        return time.perf_counter() - self._start_s
+
+    def totals_s(self) -> dict[str, float]:
+        """Seconds by phase, up to now; their sum is `wall_s()` at the moment of the call."""
+        self._charge()
+        return dict(self._spent_s)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self):
+        self._start_s = time.perf_counter()
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._start_s
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    """Returns once `ready()` is true.
+
+    It looks again and again rather than blocking in the runtime, so that Ctrl-C is answered at
+    once even when a step takes minutes. The pauses grow with the wait (at most a tenth of it), so
+    that short steps are not held up.
+    """
+    watch = Stopwatch()
+    while not ready():
+        time.sleep(min(0.05, max(2e-5, watch.elapsed_s() / 10)))
+
+
+def now() -> datetime.datetime:
+    """The date and time, with the local time zone."""
+    return datetime.datetime.now().astimezone()

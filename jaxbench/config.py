@@ -1,0 +1,200 @@
+"""What an experiment is: typed dataclasses, and the checks that need neither device nor data.
+
+The fields are plain and mutable while the command line is applied to them; `Config.validate` is
+called once after that, and nothing changes a config later.
+"""
+
+import dataclasses
+import math
+import typing
+from typing import Any
+
+from jaxbench.errors import BadInput, nearest
+
+
+def choice(default: str, *others: str) -> Any:
+    """A string field that takes `default` or one of `others`."""
+    return dataclasses.field(default=default, metadata={"choices": (default, *others)})
+
+
+def number(default: Any, *, low: float, high: float = math.inf) -> Any:
+    """A number field (or tuple of numbers) whose values lie within [low, high]."""
+    return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
+@dataclasses.dataclass(kw_only=True)
+class ModelConfig:
+    """Base of the model configurations; each lives beside its network in `jaxbench/models`."""
+
+    def validate(self) -> None:
+        """Raises BadInput for values that no network can be built from."""
+
+    def create(self, *, num_classes: int, dtype: Any, param_dtype: Any, norm_axis: str | None):
+        """Builds the flax module.
+
+        Args:
+          num_classes: K, the width of the logits.
+          dtype: what the network computes in; its logits come back in at least float32.
+          param_dtype: what parameters and batch-norm statistics are stored in.
+          norm_axis: the mesh axis over which batch norm averages, or None for per-device.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how to create its network")
+
+
+@dataclasses.dataclass(kw_only=True)
+class DataConfig:
+    """Where the images come from and how they are varied."""
+
+    source: str = choice("digits", "tfds", "cifar10_batches", "npz", "synthetic")
+    # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
+    name: str = ""
+    # tfds: the folder that holds `cifar10/3.0.2/`; cifar10_batches: the folder that holds
+    # `data_batch_1`; npz: the file.
+    dir: str = ""
+    train_split: str = "train"
+    eval_split: str = "test"
+    # Only the first so many examples of a split; 0 takes all.
+    train_examples: int = number(0, low=0)
+    eval_examples: int = number(0, low=0)
+    # What the experiment is made for: (height, width, channels) and the number of classes. The
+    # data must be so; synthetic images are made so.
+    image_shape: tuple[int, ...] = number((32, 32, 3), low=1)
+    num_classes: int = number(10, low=2)
+    # Random crop: pad so many pixels on each side, cut the original size out of it; 0 is off.
+    crop_padding: int = number(0, low=0)
+    # What the padding holds: the image reflected at its edge, or black.
+    crop_fill: str = choice("reflect", "black")
+    # Mirror left to right with probability 1/2.
+    flip: bool = False
+
+
+@dataclasses.dataclass(kw_only=True)
+class OptimizerConfig:
+    """The update rule. `learning_rate` is for `base_batch_size`, scaled linearly to `batch_size`."""
+
+    name: str = choice("sgd", "nesterov")
+    learning_rate: float = number(0.1, low=0)
+    base_batch_size: int = number(128, low=1)
+    momentum: float = number(0.9, low=0, high=1)
+    # L2 penalty added to the gradient of every parameter, as torch.optim.SGD does.
+    weight_decay: float = number(0.0, low=0)
+    schedule: str = choice("constant", "step", "cosine")
+    # step: after each of these epochs the rate is multiplied by `decay_factor`.
+    decay_epochs: tuple[int, ...] = number((), low=1)
+    decay_factor: float = number(0.1, low=0, high=1)
+    # The rate rises linearly from 0 over so many epochs.
+    warmup_epochs: float = number(0.0, low=0)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Config:
+    """One experiment."""
+
+    model: ModelConfig
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    # Set by the lookup to what followed --experiment=; it names the runs folder.
+    name: str = ""
+    # Always the global batch, over all devices.
+    batch_size: int = number(128, low=1)
+    # Global batch of the evaluation; 0 takes batch_size. Any size: the last batch is padded.
+    eval_batch_size: int = number(0, low=0)
+    epochs: int = number(1, low=1)
+    # End after so many training steps, whatever `epochs` says; 0 is off. Schedules are unchanged.
+    max_steps: int = number(0, low=0)
+    seed: int = number(0, low=0, high=2**32 - 1)
+    # How many local devices take part; 0 takes all.
+    num_devices: int = number(0, low=0)
+    # What the network computes in. Parameters, batch-norm statistics, logits and loss are fp32
+    # under both fp32 and bf16; fp64 is for checking.
+    precision: str = choice("fp32", "bf16", "fp64")
+    # Statistics over each device's share, or over the whole global batch.
+    batch_norm: str = choice("local", "sync")
+    parallelism: str = choice("pmap", "shard_map")
+    # One `step` record in metrics.jsonl covers so many steps.
+    log_every_steps: int = number(10, low=1)
+
+    def validate(self) -> None:
+        """Raises BadInput for the first field whose value is not allowed."""
+        _validate_fields(self, prefix="")
+        self.model.validate()
+        steps = self.optimizer.decay_epochs
+        if list(steps) != sorted(set(steps)):
+            raise BadInput(f"optimizer.decay_epochs={steps}: epochs must rise from one to the next")
+        if self.optimizer.schedule == "step" and not steps:
+            raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
+        if self.optimizer.warmup_epochs >= self.epochs:
+            raise BadInput(
+                f"optimizer.warmup_epochs={self.optimizer.warmup_epochs}: "
+                f"must be less than epochs={self.epochs}"
+            )
+        shape = self.data.image_shape
+        if len(shape) != 3:
+            raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
+        if self.data.crop_padding >= min(shape[:2]):
+            raise BadInput(
+                f"data.crop_padding={self.data.crop_padding}: images are {shape[0]}x{shape[1]}, "
+                f"so at most {min(shape[:2]) - 1}"
+            )
+
+    @property
+    def global_eval_batch(self) -> int:
+        return self.eval_batch_size or self.batch_size
+
+
+
+def _validate_fields(config: Any, prefix: str) -> None:
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = prefix + field.name
+        if dataclasses.is_dataclass(value):
+            _validate_fields(value, prefix=name + ".")
+            continue
+        if not _fits(value, hints[field.name]):
+            raise BadInput(f"{name}={value!r}: must be {describe_type(hints[field.name])}")
+        choices = field.metadata.get("choices")
+        if choices and value not in choices:
+            raise BadInput(
+                f"{name}={value!r}: must be one of {', '.join(choices)}"
+                + nearest(str(value), choices)
+            )
+        if "range" in field.metadata:
+            low, high = field.metadata["range"]
+            for item in value if isinstance(value, tuple) else (value,):
+                # Written so that nan fails it too.
+                if not low <= item <= high or item == math.inf:
+                    limit = f"at least {low}" if high == math.inf else f"within [{low}, {high}]"
+                    raise BadInput(f"{name}={value}: must be {limit}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is tuple:
+        item_hint = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(_fits(item, item_hint) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def describe_type(hint: Any) -> str:
+    """Returns what a value of this type looks like, in words for an error line."""
+    if typing.get_origin(hint) is tuple:
+        return "numbers in brackets, such as '(60,120)'"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def overridable(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns {dotted field path: type} of everything `--experiment.FIELD=` may set."""
+    types = {}
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            types |= overridable(value, prefix=prefix + field.name + ".")
+        elif prefix + field.name != "name":
+            types[prefix + field.name] = hints[field.name]
+    return types

@@ -1,0 +1,88 @@
+"""A data set held whole in memory: two splits of uint8 images and their labels."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxbench.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """images_NxHxWxC uint8 and labels_N int32."""
+
+    images_NxHxWxC: np.ndarray
+    labels_N: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def first(self, num_examples: int) -> "Split":
+        """Returns the first so many examples, all of them for 0."""
+        if not num_examples:
+            return self
+        return Split(self.images_NxHxWxC[:num_examples], self.labels_N[:num_examples])
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """What training and evaluation read.
+
+    Attributes:
+      description: where it came from, for the record.
+      train, eval: the splits.
+      num_classes: K; labels are 0 to K-1.
+    """
+
+    description: str
+    train: Split
+    eval: Split
+    num_classes: int
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.train.images_NxHxWxC.shape[1:]
+
+    def check(self) -> None:
+        """Raises BadInput where the arrays are not what the attributes promise."""
+        for name, split in (("train", self.train), ("eval", self.eval)):
+            images, labels = split.images_NxHxWxC, split.labels_N
+            what = f"{self.description}, {name} split"
+            if images.ndim != 4 or images.dtype != np.uint8:
+                raise BadInput(
+                    f"{what}: images are {images.dtype} of shape {images.shape}, "
+                    "expected uint8 of shape (N, height, width, channels)"
+                )
+            if labels.shape != (len(images),):
+                raise BadInput(
+                    f"{what}: {len(images)} images but labels of shape {labels.shape}, "
+                    f"expected ({len(images)},)"
+                )
+            if not len(images):
+                raise BadInput(f"{what}: has no examples")
+            if images.shape[1:] != self.image_shape:
+                raise BadInput(
+                    f"{what}: images are {images.shape[1:]}, in training {self.image_shape}"
+                )
+            if labels.min() < 0 or labels.max() >= self.num_classes:
+                raise BadInput(
+                    f"{what}: labels run from {labels.min()} to {labels.max()}, "
+                    f"expected 0 to {self.num_classes - 1}"
+                )
+
+    def channel_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns mean_C and std_C of the training pixels, float64, on the scale 0 to 255.
+
+        Exact: sums over a histogram of the 256 values, not over the pixels.
+        """
+        values = np.arange(256, dtype=np.float64)
+        means, stds = [], []
+        for channel in range(self.image_shape[-1]):
+            pixels = self.train.images_NxHxWxC[..., channel].reshape(-1)
+            share = np.bincount(pixels, minlength=256) / pixels.size
+            mean = float(share @ values)
+            means.append(mean)
+            stds.append(float(np.sqrt(share @ (values - mean) ** 2)))
+        # A channel that never varies (all black) divides by 1, not by 0.
+        return np.array(means), np.array([std or 1.0 for std in stds])

@@ -1,0 +1,105 @@
+"""CIFAR-10 as its authors hand it out, and image sets in one .npz file."""
+
+import io
+import pathlib
+import pickle
+import zipfile
+
+import numpy as np
+
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.errors import BadInput
+
+
+def load_npz(path: str) -> Dataset:
+    """Reads `x_train, y_train, x_test, y_test`, the names Keras gave them.
+
+    Images are uint8 of shape (N, H, W, C) or (N, H, W); labels are whole numbers of shape (N,) or
+    (N, 1). The classes are 0 to the largest training label.
+    """
+    file = pathlib.Path(path).expanduser()
+    if not path or not file.is_file():
+        raise BadInput(f"data.dir={path!r}: data.source=npz needs the path of an .npz file")
+    needed = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            missing = [name for name in needed if name not in archive.files]
+            if missing:
+                raise BadInput(
+                    f"{file}: no array {', '.join(missing)}; it holds "
+                    f"{', '.join(archive.files) or 'nothing'}, needed are {', '.join(needed)}"
+                )
+            arrays = {name: archive[name] for name in needed}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise BadInput(f"{file}: cannot be read as .npz: {_first_line(error)}") from error
+
+    def split(name):
+        images, labels = arrays[f"x_{name}"], arrays[f"y_{name}"]
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise BadInput(f"{file}: y_{name} is {labels.dtype}, expected whole numbers")
+        if images.ndim == 3:
+            images = images[..., None]
+        return Split(images, labels.reshape(-1).astype(np.int32))
+
+    train, test = split("train"), split("test")
+    num_classes = int(train.labels_N.max(initial=1)) + 1
+    return Dataset(description=file.name, train=train, eval=test, num_classes=num_classes)
+
+
+def load_cifar10_batches(path: str) -> Dataset:
+    """Reads the folder `cifar-10-batches-py`: `data_batch_1` to `_5` and `test_batch`."""
+    folder = pathlib.Path(path).expanduser()
+    if path and (folder / "cifar-10-batches-py").is_dir():
+        folder = folder / "cifar-10-batches-py"
+    if not path or not (folder / "data_batch_1").is_file():
+        raise BadInput(
+            f"data.dir={path!r}: data.source=cifar10_batches needs the folder "
+            "cifar-10-batches-py, which holds data_batch_1"
+        )
+    train = [_read_batch(folder / f"data_batch_{number}") for number in range(1, 6)]
+    images, labels = zip(*train, strict=True)
+    return Dataset(
+        description="CIFAR-10 (cifar-10-batches-py)",
+        train=Split(np.concatenate(images), np.concatenate(labels)),
+        eval=Split(*_read_batch(folder / "test_batch")),
+        num_classes=10,
+    )
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads pickled numpy arrays and builds nothing else: a pickle can run any code."""
+
+    _ALLOWED = {
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
+    }
+
+    def find_class(self, module, name):
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it wants to build {module}.{name}, which is not allowed")
+        # numpy moved `core` to `_core`; the old name warns.
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _read_batch(file: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images_NxHxWxC uint8 and labels_N int32 of one of the six files."""
+    try:
+        content = _ArrayUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
+        data = np.asarray(content[b"data"])
+        labels = np.asarray(content[b"labels"], np.int32)
+        if data.dtype != np.uint8:
+            raise ValueError(f"pixels are {data.dtype}, expected uint8")
+        images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    except FileNotFoundError as error:
+        raise BadInput(f"{file}: missing; the folder should hold all six batch files") from error
+    # A damaged pickle can raise nearly anything.
+    except Exception as error:
+        raise BadInput(f"{file}: damaged or not a CIFAR-10 batch: {_first_line(error)}") from error
+    return np.ascontiguousarray(images), labels
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0] or type(error).__name__

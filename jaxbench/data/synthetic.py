@@ -1,0 +1,36 @@
+"""Made-up images for machines without a data set: a random pattern for each class, and noise.
+
+They can be learned, so a run on them still shows a falling loss.
+"""
+
+import numpy as np
+
+from jaxbench.data.dataset import Dataset, Split
+
+_DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
+
+
+def load(
+    shape: tuple[int, int, int], num_classes: int, train_examples: int, eval_examples: int
+) -> Dataset:
+    """Returns images of (height, width, channels), always the same ones.
+
+    Args:
+      shape, num_classes: what the images and labels look like.
+      train_examples, eval_examples: how many; 0 makes 2,048 and 512.
+    """
+    generator = np.random.Generator(np.random.Philox(key=0))
+    patterns_KxHxWxC = generator.integers(64, 192, (num_classes, *shape), dtype=np.int16)
+
+    def split(num_examples):
+        labels = generator.integers(0, num_classes, num_examples, dtype=np.int32)
+        noise = generator.integers(-64, 64, (num_examples, *shape), dtype=np.int16)
+        return Split((patterns_KxHxWxC[labels] + noise).astype(np.uint8), labels)
+
+    height, width, channels = shape
+    return Dataset(
+        description=f"synthetic {height}x{width}x{channels}, {num_classes} classes",
+        train=split(train_examples or _DEFAULT_TRAIN),
+        eval=split(eval_examples or _DEFAULT_EVAL),
+        num_classes=num_classes,
+    )

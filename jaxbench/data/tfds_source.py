@@ -1,0 +1,173 @@
+"""TensorFlow Datasets in ArrayRecord form, read without TensorFlow.
+
+Only preparing a data set needs TensorFlow, and that happens in a child process
+(`jaxbench.data.prepare`), so that TensorFlow never enters the training process.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.errors import BadInput, nearest
+
+# Examples decoded between two reports of progress.
+_CHUNK = 2048
+
+
+def load(
+    name: str,
+    data_dir: str,
+    *,
+    splits: tuple[str, str],
+    limits: tuple[int, int],
+    progress: Callable[[str], None] = lambda text: None,
+) -> Dataset:
+    """Reads an image classification data set whole.
+
+    Args:
+      name: the builder's name, `cifar10`, `cifar10:3.0.2` or `name/config`.
+      data_dir: the folder that holds `cifar10/3.0.2/`; empty takes `$TFDS_DATA_DIR` or
+        `~/tensorflow_datasets`.
+      splits: the names of the training and the evaluation split.
+      limits: only the first so many examples of each; 0 for all.
+      progress: told now and then how far the reading is.
+
+    Raises:
+      BadInput: not prepared and cannot be prepared here, not ArrayRecord, damaged, no such split,
+        or not images with labels.
+    """
+    if not name:
+        raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
+    folder = _prepared_folder(name, _data_dir(data_dir), given=data_dir)
+    import tensorflow_datasets as tfds
+
+    with _damage_told(folder):
+        builder = tfds.builder_from_directory(folder)
+        features = builder.info.features
+    if not {"image", "label"} <= set(features):
+        raise BadInput(
+            f"data.name={name!r}: its features are {', '.join(features)}; "
+            "image classification needs image and label"
+        )
+    read = []
+    for split, limit in zip(splits, limits, strict=True):
+        if split not in builder.info.splits:
+            names = list(builder.info.splits)
+            raise BadInput(
+                f"data.name={name!r} has no split {split!r}; it has {', '.join(names)}"
+                + nearest(split, names)
+            )
+        with _damage_told(folder):
+            read.append(_read_split(builder, split, limit, progress))
+    return Dataset(
+        description=f"tfds {builder.info.full_name}",
+        train=read[0],
+        eval=read[1],
+        num_classes=features["label"].num_classes,
+    )
+
+
+def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
+    source = builder.as_data_source(split=split)
+    count = min(limit or len(source), len(source))
+    images = labels = None
+    for start in range(0, count, _CHUNK):
+        chunk = source.__getitems__(range(start, min(start + _CHUNK, count)))
+        if images is None:
+            images = np.empty((count, *chunk[0]["image"].shape), np.uint8)
+            labels = np.empty(count, np.int32)
+        for offset, example in enumerate(chunk, start):
+            if example["image"].shape != images.shape[1:]:
+                raise BadInput(
+                    f"{builder.info.full_name}, split {split}: images differ in size "
+                    f"({example['image'].shape} and {images.shape[1:]}); "
+                    "the resident feed needs one size"
+                )
+            images[offset] = example["image"]
+            labels[offset] = example["label"]
+        progress(f"{split}: {min(start + _CHUNK, count):,} of {count:,} images")
+    return Split(images, labels)
+
+
+@contextlib.contextmanager
+def _damage_told(folder: pathlib.Path):
+    """Whatever the readers below TFDS raise for damaged files becomes one line."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())[:300]
+        raise BadInput(f"{folder}: damaged or unreadable: {message}") from error
+
+
+def _data_dir(given: str) -> pathlib.Path:
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return pathlib.Path(given or default).expanduser()
+
+
+def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.Path:
+    """Returns the newest prepared version's folder; prepares the data set where there is none."""
+    if given and not data_dir.is_dir():
+        hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
+        raise BadInput(f"data.dir={given!r}: no such folder{hint}")
+    if (data_dir / "data_batch_1").is_file():
+        raise BadInput(f"data.dir={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches")
+    found = _find(name, data_dir)
+    if found is None:
+        _prepare(name, data_dir)
+        found = _find(name, data_dir)
+        if found is None:
+            raise BadInput(f"data.name={name!r}: preparing it left nothing in {data_dir}")
+    return found
+
+
+def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
+    path, _, version = name.partition(":")
+    folders = []
+    for info in (data_dir / path).glob("*/dataset_info.json"):
+        number = info.parent.name
+        if version in ("", number) and all(part.isdigit() for part in number.split(".")):
+            folders.append((tuple(map(int, number.split("."))), info))
+    if not folders:
+        return None
+    info = max(folders)[1]
+    with _damage_told(info.parent):
+        file_format = json.loads(info.read_text()).get("fileFormat", "tfrecord")
+    if file_format != "array_record":
+        raise BadInput(
+            f"{info.parent} is prepared as {file_format}, which only TensorFlow reads; convert it "
+            "once: python -m tensorflow_datasets.scripts.convert_format "
+            f"--root_data_dir={data_dir} --out_file_format=array_record --only_log_errors"
+        )
+    return info.parent
+
+
+def _prepare(name: str, data_dir: pathlib.Path) -> None:
+    ways = (
+        f"data.name={name!r} is not prepared in {data_dir}; three ways on: (1) with a network, "
+        "pip install 'jaxbench[prepare]' and start again; (2) copy a folder prepared elsewhere "
+        "and give --experiment.data.dir=FOLDER; (3) give local files with "
+        "--experiment.data.source=cifar10_batches or npz and --experiment.data.dir=PATH"
+    )
+    # Only looked for, never imported here.
+    if importlib.util.find_spec("tensorflow") is None:
+        raise BadInput(f"{ways} (TensorFlow, which prepares, is not installed)")
+    child = subprocess.run(
+        [sys.executable, "-m", "jaxbench.data.prepare", name, str(data_dir)],
+        # The accelerator belongs to the training process.
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if child.returncode:
+        reason = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise BadInput(f"{ways} ({reason})")

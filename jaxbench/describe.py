@@ -1,0 +1,138 @@
+"""Says what an experiment is without running it: config, layers, arithmetic, planned memory."""
+
+import dataclasses
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxbench.config import Config, overridable
+from jaxbench.data.resident import abstract_data
+from jaxbench.devices import create_mesh
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
+from jaxbench.precision import get_precision
+from jaxbench.program import Program, build_program, compile_step
+
+
+def describe(config: Config) -> dict[str, Any]:
+    """Returns what `--mode=describe` shows; nothing is trained and no data set is read.
+
+    Raises:
+      BadInput: the config makes no sense on this machine.
+    """
+    config.validate()
+    with get_precision(config.precision).enabled():
+        mesh = create_mesh(config.num_devices, config.batch_size, config.parallelism)
+        program = build_program(config, mesh, steps_per_epoch=1)
+        macs = program.forward_macs()
+        # The step does not depend on how many examples the data set has; one batch stands in.
+        batch_per_device = config.batch_size // mesh.num_devices
+        compiled = compile_step(
+            "train_step",
+            program.train_step,
+            program.abstract_train_state(),
+            abstract_data(
+                config.batch_size, config.data.image_shape, program.precision.param_dtype
+            ),
+            jax.ShapeDtypeStruct((mesh.num_devices, 1, batch_per_device), jnp.int32),
+        )
+        return {
+            "experiment": config.name,
+            "config": dataclasses.asdict(config),
+            "devices": [device.device_kind for device in mesh.devices],
+            "layers": _layers(program, macs),
+            "parameters": program.num_parameters(),
+            "forward_macs_per_image": sum(macs.values()),
+            "training_flops_per_image": sum(macs.values()) * TRAINING_FLOPS_PER_MAC,
+            "planned_memory_per_device": compiled["memory"],
+            "xla_flops_per_step_per_device": compiled["xla_flops_per_device"],
+        }
+
+
+def _layers(program: Program, macs: dict[str, int]) -> list[dict[str, Any]]:
+    """One row for each layer that has parameters, in the order they are called."""
+    calls: list[tuple[str, str, tuple[int, ...]]] = []
+
+    def note_call(next_call, args, kwargs, context):
+        output = next_call(*args, **kwargs)
+        if context.method_name == "__call__":
+            path = "/".join(context.module.path)
+            calls.append((path, type(context.module).__name__, getattr(output, "shape", ())))
+        return output
+
+    image = jnp.zeros((1, *program.config.data.image_shape), program.precision.compute_dtype)
+    with nn.intercept_methods(note_call):
+        jax.eval_shape(lambda key: program.model.init(key, image, train=False), jax.random.key(0))
+    params = flax.traverse_util.flatten_dict(program.abstract_train_state().params, sep="/")
+    rows = []
+    for path, kind, shape in calls:
+        own = [leaf.size for name, leaf in params.items() if name.rpartition("/")[0] == path]
+        if own and path:
+            rows.append(
+                {
+                    "layer": path,
+                    "kind": kind,
+                    "output_shape": list(shape[1:]),
+                    "parameters": sum(own),
+                    "forward_macs_per_image": sum(
+                        count for scope, count in macs.items() if _in_scope(scope, path)
+                    ),
+                }
+            )
+    return rows
+
+
+def _in_scope(scope: str, path: str) -> bool:
+    """Whether a named scope (`WideResNet/group1_block1/conv1`) is that of a module's path."""
+    return f"/{scope}/".endswith(f"/{path}/")
+
+
+def print_description(description: dict[str, Any], config: Config) -> None:
+    """Prints it as tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    fields = Table(title=description["experiment"], title_justify="left", show_header=False)
+    for name in overridable(config):
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        fields.add_row(name, repr(value))
+    console.print(fields)
+
+    layers = Table(title="layers, for one image", title_justify="left")
+    for heading in ("layer", "kind", "output"):
+        layers.add_column(heading)
+    for heading in ("parameters", "forward MACs"):
+        layers.add_column(heading, justify="right")
+    for row in description["layers"]:
+        layers.add_row(
+            row["layer"],
+            row["kind"],
+            "x".join(map(str, row["output_shape"])),
+            f"{row['parameters']:,}",
+            f"{row['forward_macs_per_image']:,}" if row["forward_macs_per_image"] else "",
+        )
+    console.print(layers)
+
+    totals = Table(title="totals", title_justify="left", show_header=False)
+    totals.add_row("parameters", f"{description['parameters']:,}")
+    totals.add_row("forward, one image", f"{description['forward_macs_per_image'] / 1e9:.4g} GMAC")
+    totals.add_row(
+        "training, one image", f"{description['training_flops_per_image'] / 1e9:.4g} GFLOP"
+    )
+    memory = description["planned_memory_per_device"]
+    if memory:
+        totals.add_row(
+            "planned memory, each device",
+            f"{memory['total_bytes'] / 2**20:,.1f} MiB (temporaries "
+            f"{memory['temporary_bytes'] / 2**20:,.1f}), the data set beside it",
+        )
+    flops = description["xla_flops_per_step_per_device"]
+    if flops:
+        totals.add_row("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP")
+    totals.add_row("devices", ", ".join(description["devices"]))
+    console.print(totals)

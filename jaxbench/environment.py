@@ -1,0 +1,110 @@
+"""What a run ran on: versions, devices, host, code."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import psutil
+
+_PACKAGES = (
+    "jaxbench",
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "libtpu",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "tensorflow-datasets",
+)
+_VARIABLES = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
+
+
+def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    """Returns what must be known to repeat a figure; what cannot be found out is null."""
+    return {
+        "versions": _versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hostname": platform.node(),
+        "backend": devices[0].platform,
+        "devices": [{"id": device.id, "kind": device.device_kind} for device in devices],
+        "device_kind": ", ".join(sorted({device.device_kind for device in devices})),
+        "num_devices": len(devices),
+        "num_processes": jax.process_count(),
+        "driver": _driver(),
+        "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.match(k)},
+        # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
+        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "git": _git(),
+        "cpu": _cpu(),
+        "cpu_cores": len(psutil.Process().cpu_affinity())
+        if hasattr(psutil.Process, "cpu_affinity")
+        else psutil.cpu_count(),
+        "host_memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def host_peak_memory_bytes() -> int:
+    """The most memory this process has had resident on the host."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _driver() -> str | None:
+    """The NVIDIA kernel driver's version, None without one."""
+    try:
+        text = pathlib.Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", text)
+    return match[1] if match else None
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of jaxbench's own checkout; None for an installed wheel."""
+    here = pathlib.Path(__file__).resolve()
+
+    def git(*args):
+        return subprocess.run(
+            ["git", "-C", str(here.parent), *args], capture_output=True, text=True, timeout=10
+        )
+
+    try:
+        # An environment inside somebody else's repository is not jaxbench's checkout.
+        if git("ls-files", "--error-unmatch", here.name).returncode:
+            return None
+        commit = git("rev-parse", "HEAD").stdout.strip()
+        dirty = bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"commit": commit, "dirty": dirty} if commit else None
+
+
+def _cpu() -> str | None:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or None
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else platform.processor() or None

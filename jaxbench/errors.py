@@ -1,0 +1,29 @@
+"""The errors that end a run on purpose, each told in one line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class BadInput(Exception):
+    """What the user asked for cannot be done: exit code 2, nothing was written.
+
+    The message is one line and says what was given and what is allowed. It is deliberately no
+    `ValueError`, because absl turns those into flag errors with a text of its own.
+    """
+
+
+class Diverged(Exception):
+    """The training loss stopped being a finite number."""
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived, as a scheduler or a preempted machine sends it.
+
+    Like `KeyboardInterrupt` no `Exception`, so that no `except Exception` on the way swallows it.
+    """
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str:
+    """Returns ", did you mean 'x'?" for the closest spelling, or nothing when none is close."""
+    close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

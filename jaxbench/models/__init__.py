@@ -1,0 +1,1 @@
+"""The networks: one file each, its configuration beside it."""

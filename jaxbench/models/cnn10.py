@@ -1,0 +1,56 @@
+"""The ten-layer CNN of the 2019 comparison "RTX 2080 Ti SLI vs Google Colab TPU".
+
+Three 3x3 convolutions of 64 channels at 32x32, three of 128 at 16x16, three of 256 at 8x8, one
+dense layer: 1.9 M parameters. The article gives these widths and no more; batch norm after each
+convolution, average pooling between the resolutions and global average pooling before the dense
+layer are our reading, and the one that gives its 1.9 M.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from jaxbench.config import ModelConfig, number
+from jaxbench.models.layers import classify, conv_layer, norm_layer
+
+
+@dataclasses.dataclass(kw_only=True)
+class Cnn10Config(ModelConfig):
+    # Channels at full, half and quarter resolution, three convolutions each.
+    channels: tuple[int, ...] = number((64, 128, 256), low=1)
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Cnn10(
+            channels=self.channels,
+            num_classes=num_classes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            norm_axis=norm_axis,
+        )
+
+
+class Cnn10(nn.Module):
+    """Images in, logits out; arguments and result as in `WideResNet`."""
+
+    channels: tuple[int, ...]
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+
+        x = images_BxHxWxC
+        for stage, channels in enumerate(self.channels):
+            if stage > 0:
+                x = nn.avg_pool(x, (2, 2), (2, 2))
+            for layer in range(3):
+                x = conv(channels, (3, 3), name=f"conv{stage + 1}_{layer + 1}")(x)
+                x = nn.relu(norm(name=f"norm{stage + 1}_{layer + 1}")(x))
+        features_BxF = jnp.mean(x.astype(self.param_dtype), axis=(1, 2))
+        return classify(features_BxF, self.num_classes, self.param_dtype)

@@ -1,0 +1,106 @@
+"""Wide residual networks for small images (Zagoruyko and Komodakis, BMVC 2016).
+
+Pre-activation blocks of two 3x3 convolutions; three groups of (depth - 4) / 6 blocks, 16, 32 and
+64 channels times the width. WRN-28-10 for 10 classes has 36,479,194 parameters.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from jaxbench.config import ModelConfig, number
+from jaxbench.errors import BadInput
+from jaxbench.models.layers import classify, conv_layer, norm_layer
+
+
+@dataclasses.dataclass(kw_only=True)
+class WideResNetConfig(ModelConfig):
+    depth: int = number(28, low=10)
+    width: int = number(10, low=1)
+
+    def validate(self) -> None:
+        if (self.depth - 4) % 6:
+            below = max(10, (self.depth - 4) // 6 * 6 + 4)
+            raise BadInput(
+                f"model.depth={self.depth}: a wide ResNet's depth is 6n+4 (10, 16, 22, 28, 40 ...)"
+                f"; near it: {below} and {below + 6}"
+            )
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return WideResNet(
+            depth=self.depth,
+            width=self.width,
+            num_classes=num_classes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            norm_axis=norm_axis,
+        )
+
+
+class WideBlock(nn.Module):
+    """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 where its shape changes."""
+
+    channels: int
+    stride: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, x_BxHxWxC, train: bool):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        strides = (self.stride, self.stride)
+
+        y = nn.relu(norm(name="norm1")(x_BxHxWxC))
+        if x_BxHxWxC.shape[-1] == self.channels and self.stride == 1:
+            shortcut = x_BxHxWxC
+        else:
+            # The projection reads the activated input, as in the paper's code.
+            shortcut = conv(self.channels, (1, 1), strides, name="projection")(y)
+        y = conv(self.channels, (3, 3), strides, name="conv1")(y)
+        y = nn.relu(norm(name="norm2")(y))
+        y = conv(self.channels, (3, 3), name="conv2")(y)
+        return y + shortcut
+
+
+class WideResNet(nn.Module):
+    """Images in, logits out.
+
+    Args of the call:
+      images_BxHxWxC: normalised images in `dtype`.
+      train: batch statistics (and their update) if true, running averages if false.
+
+    Returns:
+      logits_BxK in `param_dtype`.
+    """
+
+    depth: int
+    width: int
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        blocks_per_group = (self.depth - 4) // 6
+
+        x = conv(16, (3, 3), name="stem")(images_BxHxWxC)
+        for group, channels in enumerate((16, 32, 64)):
+            for block in range(blocks_per_group):
+                x = WideBlock(
+                    channels=channels * self.width,
+                    stride=2 if group > 0 and block == 0 else 1,
+                    dtype=self.dtype,
+                    param_dtype=self.param_dtype,
+                    norm_axis=self.norm_axis,
+                    name=f"group{group + 1}_block{block + 1}",
+                )(x, train)
+        x = nn.relu(norm(name="norm")(x))
+        features_BxF = jnp.mean(x.astype(self.param_dtype), axis=(1, 2))
+        return classify(features_BxF, self.num_classes, self.param_dtype)

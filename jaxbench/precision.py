@@ -1,0 +1,32 @@
+"""The numeric types of a run, chosen by the config and never by the platform."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """fp32 and bf16 differ only in `compute_dtype`; fp64 widens everything, for checking."""
+
+    name: str
+    compute_dtype: Any  # activations, and parameters as the convolutions see them
+    param_dtype: Any  # parameters, optimizer state, batch-norm statistics, logits, loss
+
+    def enabled(self) -> contextlib.AbstractContextManager:
+        """A context in which arrays of these types can exist (JAX turns fp64 off by default)."""
+        return jax.enable_x64(self.param_dtype == jnp.float64)
+
+
+_PRECISIONS = {
+    "fp32": Precision("fp32", jnp.float32, jnp.float32),
+    "bf16": Precision("bf16", jnp.bfloat16, jnp.float32),
+    "fp64": Precision("fp64", jnp.float64, jnp.float64),
+}
+
+
+def get_precision(name: str) -> Precision:
+    return _PRECISIONS[name]

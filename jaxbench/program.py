@@ -1,0 +1,143 @@
+"""From a config to the two steps that run on a mesh: what every job builds first."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import optax
+
+from jaxbench.clock import Clock, Stopwatch
+from jaxbench.config import Config
+from jaxbench.devices import AXIS, DataMesh
+from jaxbench.flops import count_macs
+from jaxbench.optim import create_optimizer, create_schedule
+from jaxbench.precision import Precision, get_precision
+from jaxbench.step import TrainState, create_train_state, make_eval_step, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The network and its steps; nothing in it has run or been compiled yet.
+
+    Attributes:
+      model: the flax module.
+      schedule: step -> learning rate.
+      train_step: (state, train_data, order_DxSxB) -> (state, metrics_3); the state given to it is
+        gone afterwards.
+      eval_step: (state, eval_data, order_Dx1xB) -> metrics_3.
+    """
+
+    config: Config
+    mesh: DataMesh
+    precision: Precision
+    model: nn.Module
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    train_step: Any
+    eval_step: Any
+
+    def create_train_state(self) -> TrainState:
+        """Initialises the state on the default device; place it with `mesh.replicate`."""
+        return create_train_state(
+            self.model,
+            self.optimizer,
+            seed=self.config.seed,
+            image_shape=self.config.data.image_shape,
+            precision=self.precision,
+        )
+
+    def abstract_train_state(self) -> TrainState:
+        """The shapes and types of the state."""
+        return jax.eval_shape(self.create_train_state)
+
+    def num_parameters(self) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
+
+    def forward_macs(self) -> dict[str, int]:
+        """Multiply-accumulates of one image's forward pass, by flax module path."""
+        state = self.abstract_train_state()
+        image = jax.ShapeDtypeStruct(
+            (1, *self.config.data.image_shape), self.precision.compute_dtype
+        )
+
+        def forward(params, batch_stats, images):
+            variables = {"params": params, "batch_stats": batch_stats}
+            return self.model.apply(variables, images, train=False)
+
+        return count_macs(forward, state.params, state.batch_stats, image)
+
+
+def build_program(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Program:
+    """Builds the network, its optimizer and both steps for a mesh."""
+    precision = get_precision(config.precision)
+    sync = config.batch_norm == "sync"
+    model = config.model.create(
+        num_classes=config.data.num_classes,
+        dtype=precision.compute_dtype,
+        param_dtype=precision.param_dtype,
+        norm_axis=AXIS if sync else None,
+    )
+    schedule = create_schedule(config, steps_per_epoch)
+    optimizer = create_optimizer(config, schedule)
+    train_step = make_train_step(
+        model, optimizer, data=config.data, precision=precision, sync_batch_norm=sync
+    )
+    eval_step = make_eval_step(model, precision=precision)
+    return Program(
+        config=config,
+        mesh=mesh,
+        precision=precision,
+        model=model,
+        schedule=schedule,
+        optimizer=optimizer,
+        train_step=mesh.parallelize(train_step, num_replicated=2, donate=(0,)),
+        eval_step=mesh.parallelize(eval_step, num_replicated=2),
+    )
+
+
+def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> dict[str, Any]:
+    """Lowers and compiles a step for these arguments (or their shapes); later calls reuse it.
+
+    Returns:
+      A `compile` record: seconds for each half, the memory the compiler plans on each device,
+      and its own count of floating-point operations, where the backend tells.
+    """
+    clock = clock or Clock()
+    with clock.phase("lower"):
+        watch = Stopwatch()
+        lowered = step.lower(*args)
+        lower_s = watch.elapsed_s()
+    with clock.phase("compile"):
+        watch = Stopwatch()
+        compiled = lowered.compile()
+        compile_s = watch.elapsed_s()
+    return {
+        "kind": "compile",
+        "function": name,
+        "lower_s": lower_s,
+        "compile_s": compile_s,
+        "memory": _planned_memory(compiled),
+        "xla_flops_per_device": _xla_flops(compiled),
+    }
+
+
+def _planned_memory(compiled: Any) -> dict[str, int] | None:
+    """Bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    sizes = {
+        "argument_bytes": analysis.argument_size_in_bytes,
+        "output_bytes": analysis.output_size_in_bytes,
+        "alias_bytes": analysis.alias_size_in_bytes,
+        "temporary_bytes": analysis.temp_size_in_bytes,
+        "code_bytes": analysis.generated_code_size_in_bytes,
+    }
+    sizes["total_bytes"] = sum(sizes.values()) - 2 * sizes["alias_bytes"]
+    return sizes
+
+
+def _xla_flops(compiled: Any) -> float | None:
+    analysis = compiled.cost_analysis()
+    return analysis.get("flops") if analysis else None

@@ -1,0 +1,99 @@
+"""The run directory: the only thing that passes between measuring and reporting."""
+
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+from jaxbench.clock import now
+from jaxbench.errors import BadInput
+
+STATUSES = ("running", "done", "failed", "oom", "preempted", "diverged", "invalid")
+
+
+class RunDir:
+    """A folder for one run, with `run.json` in it from the first moment on."""
+
+    def __init__(self, path: pathlib.Path, document: dict[str, Any]):
+        self.path = path
+        self._document = dict(document)
+
+    def update(self, **fields: Any) -> None:
+        """Sets fields of run.json. The file is replaced whole: a reader never sees half of it."""
+        if fields.get("status", "running") not in STATUSES:
+            raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
+        self._document |= fields
+        partial = self.path / "run.json.partial"
+        partial.write_text(json.dumps(finite(self._document), indent=2) + "\n")
+        os.replace(partial, self.path / "run.json")
+
+
+def check_workdir(workdir: str | None, run_name: str) -> None:
+    """Raises BadInput where a run directory could not be made; makes nothing.
+
+    Asked before long work, so that a bad --workdir is told at once.
+    """
+    if workdir == "":
+        raise BadInput("--workdir=: must name a folder")
+    path = pathlib.Path(workdir or pathlib.Path("runs", _folder_name(run_name)))
+    if workdir and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
+        what = "is a file" if path.is_file() else "is not empty"
+        raise BadInput(
+            f"--workdir={workdir}: {what}; nothing is overwritten, name a new or empty folder"
+        )
+    parent = path.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise BadInput(f"--workdir={path}: cannot write in {parent}")
+
+
+def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any]) -> RunDir:
+    """Makes the folder (`runs/NAME/YYYYmmdd-HHMMSS` unless given) and its first run.json.
+
+    Raises:
+      BadInput: it cannot be made, or it holds something already.
+    """
+    check_workdir(workdir, run_name)
+    try:
+        if workdir:
+            path = pathlib.Path(workdir)
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path = _new_folder(pathlib.Path("runs", _folder_name(run_name)))
+        run_dir = RunDir(path, document)
+        run_dir.update(status="running", reason=None, started_at=now().isoformat())
+    except OSError as error:
+        raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
+    return run_dir
+
+
+def _folder_name(run_name: str) -> str:
+    # A colon is no good in file names on some systems and in TensorBoard's run filter.
+    return run_name.replace(":", "-") or "unnamed"
+
+
+def _new_folder(parent: pathlib.Path) -> pathlib.Path:
+    """Makes a folder named by the time; runs started in the same second get -2, -3 ..."""
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = now().strftime("%Y%m%d-%H%M%S")
+    attempt = 1
+    while True:
+        path = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            attempt += 1
+
+
+def finite(value: Any) -> Any:
+    """Replaces nan and infinities by None: JSON has no word for them."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,29 @@
+"""Where a run's records go. A writer has `write(record)` and `close()`.
+
+A record is a flat-ish dict with a `kind`: compile, step, epoch, eval or summary. Units are in its
+keys; what is unknown is absent or None.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Writer(Protocol):
+    def write(self, record: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Writers:
+    """Hands every record to several writers."""
+
+    def __init__(self, writers: Sequence[Writer]):
+        self._writers = writers
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        for writer in self._writers:
+            writer.write(record)
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,163 @@
+"""What a person watching sees: a live bar in a terminal, plain lines in a log file."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from jaxbench.clock import Stopwatch
+
+# Without a terminal there is no bar: one line of progress every so often.
+_PLAIN_INTERVAL_S = 10.0
+
+
+class Console(Protocol):
+    """A writer that also announces slow phases and shows progress inside an epoch."""
+
+    def say(self, line: str) -> None: ...
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager: ...
+
+    def progress(self, title: str, done: int, total: int, status: str) -> None: ...
+
+    def write(self, record: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def create_console(stream=None) -> Console:
+    """Returns the live console for a terminal, the plain one otherwise."""
+    stream = stream or sys.stdout
+    return RichConsole() if stream.isatty() else PlainConsole(stream)
+
+
+class PlainConsole:
+    """One line an event, flushed."""
+
+    def __init__(self, stream):
+        self._stream = stream
+        self._since_progress = Stopwatch()
+
+    def say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        watch = Stopwatch()
+        self.say(f"{name} ...")
+        yield
+        self.say(f"{name}: {watch.elapsed_s():.1f} s")
+
+    def progress(self, title: str, done: int, total: int, status: str) -> None:
+        if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S:
+            self._since_progress = Stopwatch()
+            self.say(f"{title}  {done}/{total}  {status}")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        for line in describe_record(record):
+            self.say(line)
+
+    def close(self) -> None:
+        pass
+
+
+class RichConsole:
+    """The same lines, with a spinner or a bar below them that goes away when it is done."""
+
+    def __init__(self):
+        from rich.console import Console
+
+        self._console = Console(highlight=False)
+        self._bar = None
+
+    def say(self, line: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(line), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        watch = Stopwatch()
+        self._drop_bar()
+        with self._console.status(f"{name} ..."):
+            yield
+        self.say(f"{name}: {watch.elapsed_s():.1f} s")
+
+    def progress(self, title: str, done: int, total: int, status: str) -> None:
+        if self._bar is None:
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.completed}/{task.total}  {task.fields[status]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.add_task(title, total=total, status=status)
+            self._bar.start()
+        [task] = self._bar.tasks
+        self._bar.update(
+            task.id, description=title, completed=done, total=total, status=status
+        )
+
+    def _drop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        for line in describe_record(record):
+            self.say(line)
+
+    def close(self) -> None:
+        self._drop_bar()
+
+
+def describe_record(record: Mapping[str, Any]) -> list[str]:
+    """Returns the lines that a record is worth on a console; most are worth none."""
+    if record["kind"] == "epoch":
+        parts = [
+            f"epoch {record['epoch']:>3}/{record['epochs']}",
+            f"{duration(record['epoch_time_s']):>8}",
+            f"{record['images_per_s']:>9,.1f} images/s",
+            f"train loss {record['train_loss']:.4f} top-1 {record['train_top1']:7.2%}",
+            f"test loss {record['eval_loss']:.4f} top-1 {record['eval_top1']:7.2%}"
+            f" of {record['eval_count']:,}",
+            f"lr {record['learning_rate']:.4g}",
+        ]
+        return ["  ".join(parts)]
+    if record["kind"] == "summary":
+        return _describe_summary(record)
+    return []
+
+
+def _describe_summary(record: Mapping[str, Any]) -> list[str]:
+    top1 = record.get("eval_top1")
+    lines = [
+        f"{record['status']} after {duration(record['wall_s'])}"
+        + (f": top-1 {top1:.2%} of {record['eval_count']:,} test images" if top1 is not None else "")
+    ]
+    if record.get("first_epoch_s") is not None:
+        median_s = record.get("median_epoch_s")
+        lines.append(
+            f"compile {record['compile_s']:.1f} s, first epoch {record['first_epoch_s']:.2f} s"
+            + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
+            + f", {record['images_per_s']:,.1f} images/s"
+            + f" ({record['images_per_s_per_device']:,.1f} per device)"
+        )
+    shares = sorted(record["phases_s"].items(), key=lambda item: -item[1])
+    lines.append("time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in shares))
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in the two units that matter: 8.21 s, 3 min 20 s, 5 h 7 min, 54 d 3 h."""
+    if seconds < 99.995:
+        return f"{seconds:.2f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h} h"
+    return f"{h} h {m} min" if h else f"{m} min {s} s"
