@@ -80,7 +80,8 @@ def load(spec: str) -> Config:
 
 
 def _import_file(path: pathlib.Path):
-    spec = importlib.util.spec_from_file_location(f"jaxbench_experiment_{path.stem}", path)
+    name = f"jaxbench_experiment_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)
     _call(path, spec.loader.exec_module, module)
     return module
@@ -88,13 +89,14 @@ def _import_file(path: pathlib.Path):
 
 def _call(path, function, *args):
     """Runs code of an experiment file; whatever goes wrong in it names that file and line."""
+    own_name = str(path.resolve())
     try:
         return function(*args)
     except Exception as error:
         line = getattr(error, "lineno", None)
         traceback = error.__traceback__
         while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename == str(path):
+            if traceback.tb_frame.f_code.co_filename == own_name:
                 line = traceback.tb_lineno
             traceback = traceback.tb_next
         where = f"{path}:{line}" if line else str(path)

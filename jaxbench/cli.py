@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from jaxbench import catalog
 from jaxbench.config import Config, ModelConfig, describe_type, overridable
@@ -44,9 +44,14 @@ def define_experiment(argv: Sequence[str]) -> tuple[list[str], Config | None]:
     """
     argv, spec = _experiment_first(argv)
     if spec is None:
+        names = list(catalog.available())
+        stray = next((arg for arg in argv[1:] if arg in names), None)
+        hint = f"; did you mean --experiment={stray}?" if stray else ""
+        for arg in argv[1:]:
+            hint = hint or nearest(arg.partition("=")[0], ["--experiment"])
         raise BadInput(
-            f"give --experiment=NAME, one of {', '.join(catalog.available())}; "
-            "--experiment=list says what each is for"
+            f"give --experiment=NAME, one of {', '.join(names)} "
+            f"(--experiment=list says what each is for){hint}"
         )
     if spec == "list":
         flags.DEFINE_string("experiment", None, "Lists the experiments.")
@@ -120,6 +125,9 @@ def _reworded(message: str, config: Config | None) -> str:
 
 def _guarded(main: Callable[[], int | None]) -> int:
     signal.signal(signal.SIGTERM, _terminate)
+    if not flags.FLAGS["verbosity"].present:
+        # absl's default shows what JAX logs about backends that this machine does not have.
+        logging.set_verbosity(logging.WARNING)
     try:
         return main() or 0
     except Diverged as error:

@@ -70,7 +70,7 @@ class DataConfig:
 
 @dataclasses.dataclass(kw_only=True)
 class OptimizerConfig:
-    """The update rule. `learning_rate` is for `base_batch_size`, scaled linearly to `batch_size`."""
+    """The update rule; `learning_rate` holds for `base_batch_size` and is scaled linearly."""
 
     name: str = choice("sgd", "nesterov")
     learning_rate: float = number(0.1, low=0)
@@ -123,10 +123,10 @@ class Config:
             raise BadInput(f"optimizer.decay_epochs={steps}: epochs must rise from one to the next")
         if self.optimizer.schedule == "step" and not steps:
             raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
-        if self.optimizer.warmup_epochs >= self.epochs:
+        if self.optimizer.warmup_epochs > self.epochs:
             raise BadInput(
                 f"optimizer.warmup_epochs={self.optimizer.warmup_epochs}: "
-                f"must be less than epochs={self.epochs}"
+                f"must be at most epochs={self.epochs}"
             )
         shape = self.data.image_shape
         if len(shape) != 3:
@@ -140,7 +140,6 @@ class Config:
     @property
     def global_eval_batch(self) -> int:
         return self.eval_batch_size or self.batch_size
-
 
 
 def _validate_fields(config: Any, prefix: str) -> None:

@@ -5,6 +5,7 @@ B examples per device.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,6 +68,7 @@ class DataMesh:
                 devices=self.devices,
             )
 
+        @functools.wraps(function)
         def on_one_row(*args):
             *replicated, row_1x = args
             return function(*replicated, jax.tree.map(lambda x: x[0], row_1x))

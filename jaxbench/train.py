@@ -79,7 +79,7 @@ def train_and_evaluate(
         program = build_program(config, mesh, feed.steps_per_epoch)
         run_dir = create_run_dir(workdir, config.name, _document(program, dataset, feed))
         console.say(f"records in {run_dir.path}")
-        files = [JsonlWriter(run_dir.path), CsvWriter(run_dir.path), TensorBoardWriter(run_dir.path)]
+        files = [kind(run_dir.path) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
         writers = Writers([*files, console])
         stack.callback(Writers(files).close)
         run = _Run(program, feed, clock, writers, console)

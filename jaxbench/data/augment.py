@@ -32,7 +32,8 @@ def crop_and_flip(
             padded = jnp.pad(image_HxWxC, margins, mode=mode)
             # int32 by name: under fp64 the default would draw other bits.
             top, left = jax.random.randint(crop_key, (2,), 0, 2 * padding + 1, jnp.int32)
-            image_HxWxC = jax.lax.dynamic_slice(padded, (top, left, 0), image_HxWxC.shape)
+            start = (top, left, jnp.int32(0))
+            image_HxWxC = jax.lax.dynamic_slice(padded, start, image_HxWxC.shape)
         if flip:
             mirrored = jax.random.bits(flip_key, (), jnp.uint8) < 128
             image_HxWxC = jnp.where(mirrored, image_HxWxC[:, ::-1], image_HxWxC)

@@ -1,4 +1,4 @@
-"""The resident feed: the whole data set lies on every device as uint8, batches are drawn in the step.
+"""The resident feed: all images lie on every device as uint8, batches are drawn in the step.
 
 Nothing is sent to the devices during an epoch: its order goes over once, at its start.
 Letters: N examples, D devices, S steps, B examples per device.

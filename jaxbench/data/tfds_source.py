@@ -120,7 +120,9 @@ def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.P
         hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
         raise BadInput(f"data.dir={given!r}: no such folder{hint}")
     if (data_dir / "data_batch_1").is_file():
-        raise BadInput(f"data.dir={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches")
+        raise BadInput(
+            f"data.dir={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
+        )
     found = _find(name, data_dir)
     if found is None:
         _prepare(name, data_dir)

@@ -97,9 +97,7 @@ class RichConsole:
             self._bar.add_task(title, total=total, status=status)
             self._bar.start()
         [task] = self._bar.tasks
-        self._bar.update(
-            task.id, description=title, completed=done, total=total, status=status
-        )
+        self._bar.update(task.id, description=title, completed=done, total=total, status=status)
 
     def _drop_bar(self) -> None:
         if self._bar is not None:
@@ -134,10 +132,9 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
 
 def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     top1 = record.get("eval_top1")
-    lines = [
-        f"{record['status']} after {duration(record['wall_s'])}"
-        + (f": top-1 {top1:.2%} of {record['eval_count']:,} test images" if top1 is not None else "")
-    ]
+    lines = [f"{record['status']} after {duration(record['wall_s'])}"]
+    if top1 is not None:
+        lines[0] += f": top-1 {top1:.2%} of {record['eval_count']:,} test images"
     if record.get("first_epoch_s") is not None:
         median_s = record.get("median_epoch_s")
         lines.append(

@@ -29,7 +29,7 @@ EPOCH_COLUMNS = (
 
 
 class JsonlWriter:
-    """Appends every record as a line, flushed: a killed run keeps all but the line in the making."""
+    """Appends every record as a line and flushes it: a killed run loses at most its last line."""
 
     def __init__(self, folder: pathlib.Path):
         self._file = open(folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115

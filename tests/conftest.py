@@ -1,0 +1,106 @@
+"""Eight simulated devices, set before JAX is imported; helpers that run the real program."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+_COUNT_FLAG = "--xla_force_host_platform_device_count"
+if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_COUNT_FLAG}=8".strip()
+# The same small programs are compiled again and again, here and in child processes.
+_CACHE = tempfile.TemporaryDirectory(prefix="jaxbench-test-cache-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+from jaxbench import catalog  # noqa: E402
+from jaxbench.train import train_and_evaluate  # noqa: E402
+from jaxbench.writers.console import PlainConsole  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytest_report_header():
+    return f"jax {jax.__version__}, {jax.device_count()} x {jax.devices()[0].device_kind}"
+
+
+@pytest.fixture(scope="session")
+def test_data() -> pathlib.Path:
+    """The folder of real data sets; tests that need it are skipped where it is absent."""
+    folder = pathlib.Path(os.environ.get("JAXBENCH_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder} (set JAXBENCH_TEST_DATA)")
+    return folder.resolve()
+
+
+def program(*args: str) -> list[str]:
+    """The command line of the entry point."""
+    return [sys.executable, "-m", "jaxbench.main", *args]
+
+
+@pytest.fixture
+def run_main(tmp_path):
+    """Runs the entry point in an empty folder; returns the finished process."""
+
+    def run(*args, env=None, timeout_s=240):
+        return subprocess.run(
+            program(*args),
+            cwd=tmp_path,
+            env=os.environ | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    return run
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Trains an experiment in this process; returns its Result.
+
+    Fields are given by their dotted path with `__` for the dots: `train(data__flip=True)`.
+    """
+    count = 0
+
+    def run(experiment="quickstart:tiny", **fields):
+        nonlocal count
+        count += 1
+        config = catalog.load(experiment)
+        set_fields(config, **fields)
+        workdir = tmp_path / f"run{count}"
+        with open(os.devnull, "w") as quiet:
+            return train_and_evaluate(config, str(workdir), PlainConsole(quiet))
+
+    return run
+
+
+def set_fields(config, **fields):
+    for path, value in fields.items():
+        *parents, name = path.split("__")
+        holder = config
+        for parent in parents:
+            holder = getattr(holder, parent)
+        if not hasattr(holder, name):
+            raise AttributeError(path)
+        setattr(holder, name, value)
+
+
+def records(folder, kind=None) -> list[dict]:
+    """The lines of a run's metrics.jsonl, every one of which must be whole."""
+    lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()
+    parsed = [json.loads(line) for line in lines]
+    return [record for record in parsed if kind in (None, record["kind"])]
+
+
+def run_json(folder) -> dict:
+    return json.loads((pathlib.Path(folder) / "run.json").read_text())
+
+
+def step_losses(result) -> list[float]:
+    return [record["loss"] for record in records(result.run_dir.path, "step")]

@@ -1,0 +1,54 @@
+"""The clock: exclusive phases that add up, and nobody else who reads time."""
+
+import ast
+import time
+
+import pytest
+from conftest import ROOT
+
+from jaxbench.clock import Clock, wait_until
+
+
+def test_phases_are_exclusive_and_add_up_to_the_whole():
+    clock = Clock()
+    with clock.phase("outer"):
+        time.sleep(0.05)
+        with clock.phase("inner"):
+            time.sleep(0.1)
+        time.sleep(0.05)
+    with clock.phase("inner"):
+        time.sleep(0.05)
+    spent_s = clock.totals_s()
+    wall_s = clock.wall_s()
+    assert set(spent_s) == {"other", "outer", "inner"}
+    assert spent_s["outer"] >= 0.1 and spent_s["inner"] >= 0.15
+    # The sum is taken from the same readings as the parts.
+    assert 0 <= wall_s - sum(spent_s.values()) < 0.01
+
+
+def test_an_error_inside_a_phase_closes_it():
+    clock = Clock()
+    with pytest.raises(ValueError), clock.phase("broken"):
+        raise ValueError
+    before_s = clock.totals_s()["broken"]
+    time.sleep(0.02)
+    assert clock.totals_s()["broken"] == before_s
+
+
+def test_waiting_ends_when_it_is_ready():
+    looks = []
+    wait_until(lambda: looks.append(1) or len(looks) == 5)
+    assert len(looks) == 5
+
+
+def test_only_the_clock_reads_time():
+    for path in [*ROOT.glob("jaxbench/**/*.py"), *ROOT.glob("experiments/*.py")]:
+        if path.name == "clock.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            assert not {"time", "datetime", "timeit"} & set(names), path

@@ -1,0 +1,67 @@
+"""The dataclasses' own checks."""
+
+import pytest
+from conftest import set_fields
+
+from jaxbench import catalog
+from jaxbench.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("batch_size", 0, "batch_size=0: must be at least 1"),
+        ("batch_size", 12.5, "must be a whole number"),
+        ("batch_size", True, "must be a whole number"),
+        ("seed", -1, "must be within [0, 4294967295]"),
+        ("precision", "fp8", "must be one of fp32, bf16, fp64"),
+        ("batch_norm", "synch", "did you mean 'sync'?"),
+        ("optimizer__learning_rate", float("nan"), "must be at least 0"),
+        ("optimizer__learning_rate", float("inf"), "must be at least 0"),
+        ("optimizer__momentum", 1.5, "must be within [0, 1]"),
+        ("optimizer__decay_epochs", (60, 60), "epochs must rise"),
+        ("optimizer__decay_epochs", (0.5,), "must be numbers in brackets"),
+        ("optimizer__schedule", "step", "needs optimizer.decay_epochs"),
+        ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
+        ("model__depth", 18, "near it: 16 and 22"),
+        ("data__image_shape", (8, 8), "must be (height, width, channels)"),
+        ("data__crop_padding", 8, "at most 7"),
+        ("data__flip", 1, "must be true or false"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, told):
+    config = catalog.load("quickstart")
+    config.validate()
+    set_fields(config, **{field: value})
+    with pytest.raises(BadInput) as error:
+        config.validate()
+    assert told in str(error.value)
+    assert field.replace("__", ".") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
+    purposes = catalog.available()
+    assert {"quickstart", "cnn10", "wrn28_10", "wrn28_10_2019"} <= set(purposes)
+    for name, purpose in purposes.items():
+        assert len(purpose) > 20, name
+        for spec in (name, f"{name}:tiny"):
+            config = catalog.load(spec)
+            config.validate()
+            assert config.name == spec
+
+
+def test_published_recipes_are_what_was_published():
+    paper = catalog.load("wrn28_10")
+    assert (paper.model.depth, paper.model.width) == (28, 10)
+    assert (paper.epochs, paper.batch_size) == (200, 128)
+    assert (paper.optimizer.name, paper.optimizer.momentum) == ("nesterov", 0.9)
+    assert (paper.optimizer.learning_rate, paper.optimizer.weight_decay) == (0.1, 5e-4)
+    assert (paper.optimizer.decay_epochs, paper.optimizer.decay_factor) == ((60, 120, 160), 0.2)
+    assert (paper.data.flip, paper.data.crop_padding) == (True, 4)
+    for name in ("cnn10", "wrn28_10_2019"):
+        config = catalog.load(name)
+        assert (config.epochs, config.optimizer.name) == (100, "sgd")
+        assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.1)
+        assert config.optimizer.base_batch_size == 128
+        assert (config.optimizer.decay_epochs, config.optimizer.decay_factor) == ((50, 80), 0.1)

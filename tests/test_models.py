@@ -1,0 +1,89 @@
+"""The networks have the sizes that were published."""
+
+import jax
+import pytest
+
+from jaxbench import catalog
+from jaxbench.devices import create_mesh
+from jaxbench.models.cnn10 import Cnn10Config
+from jaxbench.models.wide_resnet import WideResNetConfig
+from jaxbench.program import build_program
+
+
+def program_of(model, **data):
+    config = catalog.load("wrn28_10")
+    config.model = model
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return build_program(config, create_mesh(1, config.batch_size, "pmap"), steps_per_epoch=1)
+
+
+def wide_resnet_parameters(depth, width, num_classes=10):
+    """Counted by hand from the paper's table: convolutions, batch norms, the dense layer."""
+    blocks = (depth - 4) // 6
+    count, channels = 3 * 3 * 3 * 16, 16
+    for group_channels in (16 * width, 32 * width, 64 * width):
+        for _ in range(blocks):
+            count += 2 * channels + 2 * group_channels  # two batch norms
+            count += 9 * channels * group_channels + 9 * group_channels**2
+            if channels != group_channels:
+                count += channels * group_channels  # 1x1 projection
+            channels = group_channels
+    return count + 2 * channels + channels * num_classes + num_classes
+
+
+def test_wrn_28_10_has_36479194_parameters():
+    assert program_of(WideResNetConfig(depth=28, width=10)).num_parameters() == 36_479_194
+
+
+@pytest.mark.parametrize(("depth", "width"), [(10, 2), (16, 4), (16, 1), (40, 2), (28, 10)])
+def test_wide_resnets_of_any_size(depth, width):
+    program = program_of(WideResNetConfig(depth=depth, width=width))
+    # At width 1 the first group keeps its 16 channels, and strides alone ask for a projection:
+    # they come with a change of channels in groups 2 and 3, so the count holds.
+    assert program.num_parameters() == wide_resnet_parameters(depth, width)
+
+
+def test_cnn10_has_1_9_million_parameters():
+    convolutions = 9 * (3 * 64 + 2 * 64**2 + 64 * 128 + 2 * 128**2 + 128 * 256 + 2 * 256**2)
+    norms = 2 * 3 * (64 + 128 + 256)
+    dense = 256 * 10 + 10
+    assert program_of(Cnn10Config()).num_parameters() == convolutions + norms + dense == 1_923_914
+
+
+def test_arithmetic_counts():
+    program = program_of(WideResNetConfig(depth=28, width=10))
+    assert sum(program.forward_macs().values()) / 1e9 == pytest.approx(5.243, abs=0.001)
+
+    cnn10 = program_of(Cnn10Config())
+    by_hand = (
+        32 * 32 * 9 * (3 * 64 + 2 * 64**2)
+        + 16 * 16 * 9 * (64 * 128 + 2 * 128**2)
+        + 8 * 8 * 9 * (128 * 256 + 2 * 256**2)
+        + 256 * 10
+    )
+    assert sum(cnn10.forward_macs().values()) == by_hand
+
+
+def test_resolutions_and_widths_of_cnn10():
+    from jaxbench.describe import describe
+
+    config = catalog.load("cnn10")
+    config.num_devices = 1
+    layers = {row["layer"]: row["output_shape"] for row in describe(config)["layers"]}
+    for stage, (size, channels) in enumerate(((32, 64), (16, 128), (8, 256)), 1):
+        for layer in (1, 2, 3):
+            assert layers[f"conv{stage}_{layer}"] == [size, size, channels]
+    assert layers["head"] == [10]
+
+
+def test_initial_parameters_depend_on_the_seed():
+    config = catalog.load("quickstart")
+    leaves = []
+    for seed in (0, 0, 1):
+        config.seed = seed
+        mesh = create_mesh(1, config.batch_size, "pmap")
+        state = build_program(config, mesh, steps_per_epoch=1).create_train_state()
+        leaves.append(jax.device_get(state.params["stem"]["kernel"]))
+    assert (leaves[0] == leaves[1]).all()
+    assert (leaves[0] != leaves[2]).any()

@@ -1,0 +1,107 @@
+"""The resident feed and the evaluation step: every example counts once, padding for nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench import catalog
+from jaxbench.data import resident
+from jaxbench.data.resident import ResidentFeed
+from jaxbench.data.sources import load_dataset
+from jaxbench.devices import create_mesh
+from jaxbench.program import build_program
+from jaxbench.step import CORRECT, COUNT, LOSS_SUM, cross_entropy
+
+D = 8
+
+
+@pytest.fixture(scope="module")
+def setting():
+    if jax.device_count() < D:
+        pytest.skip(f"needs {D} devices")
+    config = catalog.load("quickstart:tiny")
+    config.data.eval_examples = 45
+    config.batch_size = D
+    dataset = load_dataset(config)
+    mesh = create_mesh(D, config.batch_size, "pmap")
+    program = build_program(config, mesh, steps_per_epoch=1)
+    state = mesh.replicate(program.create_train_state())
+    return dataset, mesh, program, state
+
+
+def evaluate(setting, eval_batch_size):
+    dataset, mesh, program, state = setting
+    feed = ResidentFeed(
+        dataset,
+        mesh,
+        batch_size=D,
+        eval_batch_size=eval_batch_size,
+        seed=0,
+        param_dtype=jnp.float32,
+    )
+    assert len(feed.eval_orders) == feed.eval_steps
+    return sum(
+        np.asarray(program.eval_step(state, feed.eval_data, order), np.float64)
+        for order in feed.eval_orders
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(setting):
+    """The same sums over the whole split at once, without devices or batches."""
+    dataset, _, program, state = setting
+    mean, std = dataset.channel_statistics()
+    images = (dataset.eval.images_NxHxWxC - mean) / std
+    logits = program.model.apply(
+        {"params": state.params, "batch_stats": state.batch_stats},
+        jnp.asarray(images, jnp.float32),
+        train=False,
+    )
+    labels = jnp.asarray(dataset.eval.labels_N)
+    return (
+        float(cross_entropy(logits, labels).sum()),
+        int((logits.argmax(-1) == labels).sum()),
+        len(dataset.eval),
+    )
+
+
+@pytest.mark.parametrize("eval_batch_size", [1, D - 1, D, D + 1, 44, 45, 46, 1000])
+def test_every_example_counts_once_at_any_batch_size(setting, expected, eval_batch_size):
+    sums = evaluate(setting, eval_batch_size)
+    assert sums[COUNT] == expected[2] == 45
+    assert sums[CORRECT] == expected[1]
+    assert sums[LOSS_SUM] == pytest.approx(expected[0], rel=1e-5)
+
+
+def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
+    """Padded rows are given images full of garbage, impossible labels and nan statistics."""
+    genuine = resident.take
+
+    def with_garbage(data, order_SxB, step):
+        batch = genuine(data, order_SxB, step)
+        images = jnp.where(batch.mask_B[:, None, None, None], batch.images_BxHxWxC, 255)
+        # In float, so that the garbage can be nan on its way through the network.
+        images = jnp.where(batch.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan)
+        labels = jnp.where(batch.mask_B, batch.labels_B, 10**6)
+        return batch._replace(images_BxHxWxC=images, labels_B=labels)
+
+    monkeypatch.setattr("jaxbench.step.take", with_garbage)
+    sums = evaluate(setting_with_new_steps(setting), D + 1)
+    assert sums[COUNT] == expected[2]
+    assert sums[CORRECT] == expected[1]
+    assert sums[LOSS_SUM] == pytest.approx(expected[0], rel=1e-5)
+
+
+def setting_with_new_steps(setting):
+    """The steps traced anew, so that they see the patched `take`."""
+    dataset, mesh, program, state = setting
+    return dataset, mesh, build_program(program.config, mesh, steps_per_epoch=1), state
+
+
+def test_channel_statistics_are_those_of_the_pixels(setting):
+    dataset = setting[0]
+    pixels = dataset.train.images_NxHxWxC.astype(np.float64)
+    mean, std = dataset.channel_statistics()
+    assert mean == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-12)
+    assert std == pytest.approx(pixels.std((0, 1, 2)), rel=1e-12)

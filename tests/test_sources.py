@@ -1,0 +1,263 @@
+"""Data sources: what is read, and one clear line for whatever cannot be."""
+
+import pickle
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from jaxbench import catalog
+from jaxbench.data import digits, synthetic, tfds_source
+from jaxbench.data.local import load_cifar10_batches, load_npz
+from jaxbench.data.sources import load_dataset
+from jaxbench.errors import BadInput
+
+
+def arrays(**changes):
+    generator = np.random.default_rng(0)
+    made = {
+        "x_train": generator.integers(0, 256, (50, 32, 32, 3), dtype=np.uint8),
+        "y_train": np.arange(50, dtype=np.int64) % 10,
+        "x_test": generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8),
+        "y_test": np.arange(20, dtype=np.int64) % 10,
+    }
+    return {name: value for name, value in (made | changes).items() if value is not None}
+
+
+def config_for(source, folder, **data):
+    config = catalog.load("wrn28_10:tiny")
+    config.batch_size = 16
+    config.data.source, config.data.dir = source, str(folder)
+    config.data.train_examples = config.data.eval_examples = 0
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return config
+
+
+def write_batches(folder, **changes):
+    """CIFAR-10 as its authors hand it out, with 10 images a file."""
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        content = {
+            b"data": generator.integers(0, 256, (10, 3072), dtype=np.uint8),
+            b"labels": list(range(10)),
+        } | changes
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    return folder
+
+
+def test_digits_are_the_real_ones_and_the_split_is_fixed():
+    dataset = digits.load()
+    dataset.check()
+    assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
+    assert dataset.image_shape == (8, 8, 1)
+    assert dataset.train.images_NxHxWxC.max() == 255
+    assert np.bincount(dataset.eval.labels_N, minlength=10).min() >= 20
+    again = digits.load()
+    assert np.array_equal(dataset.eval.images_NxHxWxC, again.eval.images_NxHxWxC)
+    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    assert len(np.unique(both.reshape(1797, -1), axis=0)) == 1797
+
+
+def test_synthetic_images_repeat_and_differ_by_class():
+    dataset = synthetic.load((16, 8, 3), 5, 100, 20)
+    dataset.check()
+    assert dataset.train.images_NxHxWxC.shape == (100, 16, 8, 3)
+    again = synthetic.load((16, 8, 3), 5, 100, 20)
+    assert np.array_equal(dataset.train.images_NxHxWxC, again.train.images_NxHxWxC)
+    assert set(dataset.train.labels_N) == set(range(5))
+
+
+def test_npz_is_read_as_it_is(tmp_path):
+    made = arrays(y_train=(np.arange(50) % 10)[:, None].astype(np.uint8))
+    np.savez(tmp_path / "set.npz", **made)
+    dataset = load_dataset(config_for("npz", tmp_path / "set.npz"))
+    assert np.array_equal(dataset.train.images_NxHxWxC, made["x_train"])
+    assert np.array_equal(dataset.eval.labels_N, made["y_test"])
+    grey = {name: made[name][..., 0] for name in ("x_train", "x_test")}
+    grey = load_npz(str(save(tmp_path, **grey)))
+    assert grey.image_shape == (32, 32, 1)
+
+
+def save(folder, **changes):
+    np.savez(folder / "changed.npz", **arrays(**changes))
+    return folder / "changed.npz"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"y_test": None}, "no array y_test"),
+        ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
+        ({"x_train": np.zeros((50, 32), np.uint8)}, "expected uint8 of shape"),
+        ({"y_train": np.arange(49) % 10}, "50 images but labels of shape (49,)"),
+        ({"y_train": np.linspace(0, 1, 50)}, "expected whole numbers"),
+        ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
+        ({"y_train": np.arange(50) % 10 - 1}, "labels run from -1"),
+        ({"x_test": np.zeros((20, 28, 28, 3), np.uint8)}, "in training (32, 32, 3)"),
+        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "no examples"),
+        (
+            {
+                "x_train": np.zeros((50, 28, 28, 3), np.uint8),
+                "x_test": np.zeros((20, 28, 28, 3), np.uint8),
+            },
+            "--experiment.data.image_shape='(28, 28, 3)'",
+        ),
+        ({"y_train": np.arange(50) % 7, "y_test": np.arange(20) % 7}, "num_classes=7"),
+    ],
+)
+def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
+    with pytest.raises(BadInput) as error:
+        load_dataset(config_for("npz", save(tmp_path, **changes)))
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty"])
+def test_a_damaged_npz_is_told(tmp_path, damage):
+    file = save(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(
+        {
+            "cut": content[: len(content) // 2],
+            "text": b"not an archive",
+            "flipped": content[:200] + bytes(b ^ 255 for b in content[200:900]) + content[900:],
+            "empty": b"",
+        }[damage]
+    )
+    with pytest.raises(BadInput, match="cannot be read as .npz"):
+        load_npz(str(file))
+
+
+def test_cifar10_batches_are_read_as_they_are(tmp_path):
+    folder = write_batches(tmp_path / "cifar-10-batches-py")
+    # The folder itself, or the one that the archive was unpacked in.
+    for path in (folder, tmp_path):
+        dataset = load_dataset(config_for("cifar10_batches", path))
+        assert dataset.train.images_NxHxWxC.shape == (50, 32, 32, 3)
+        assert len(dataset.eval) == 10
+    raw = pickle.loads((folder / "test_batch").read_bytes())[b"data"]
+    # Stored as all reds, then greens, then blues, row by row.
+    assert dataset.eval.images_NxHxWxC[3, 5, 7, 2] == raw[3, 2 * 1024 + 5 * 32 + 7]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "data_batch_4").unlink(), "data_batch_4: missing"),
+        (lambda folder: (folder / "test_batch").write_bytes(b"\x80\x02}q"), "test_batch: damaged"),
+        (lambda folder: (folder / "data_batch_1").unlink(), "needs the folder"),
+    ],
+)
+def test_damaged_cifar10_batches_are_told(tmp_path, damage, told):
+    folder = write_batches(tmp_path / "batches")
+    damage(folder)
+    with pytest.raises(BadInput, match=told):
+        load_cifar10_batches(str(folder))
+
+
+def test_a_batch_with_the_wrong_content_is_told(tmp_path):
+    folder = write_batches(tmp_path / "batches", **{"x": 1})
+    wrong = {b"data": np.zeros((10, 3000), np.uint8), b"labels": list(range(10))}
+    (folder / "data_batch_2").write_bytes(pickle.dumps(wrong, protocol=2))
+    with pytest.raises(BadInput, match="data_batch_2: damaged"):
+        load_cifar10_batches(str(folder))
+
+
+def test_a_pickle_that_runs_code_does_not(tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return (exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",))
+
+    folder = write_batches(tmp_path / "batches")
+    (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Attack()}, protocol=2))
+    with pytest.raises(BadInput, match="exec, which is not allowed"):
+        load_cifar10_batches(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_real_cifar10_is_read_without_tensorflow(test_data):
+    """In a process of its own, to see what it imports."""
+    code = f"""
+import sys
+from jaxbench.data import tfds_source
+dataset = tfds_source.load(
+    "cifar10", {str(test_data / "tfds")!r}, splits=("train", "test"), limits=(3000, 0)
+)
+dataset.check()
+assert len(dataset.train) == 3000 and len(dataset.eval) == 10000, dataset
+assert dataset.image_shape == (32, 32, 3) and dataset.num_classes == 10
+assert "tfds cifar10/3.0.2" == dataset.description
+# Red, green and blue in this order: the published means are 125.3, 123.0 and 113.9.
+means = dataset.eval.images_NxHxWxC.mean((0, 1, 2))
+assert abs(means - [126.0, 123.7, 114.9]).max() < 0.2, means
+assert (dataset.eval.labels_N == 3).sum() == 1000
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_set_that_is_not_prepared_names_the_ways_on_within_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    start_s = time.perf_counter()
+    with pytest.raises(BadInput) as error:
+        tfds_source.load("cifar10", str(tmp_path), splits=("train", "test"), limits=(0, 0))
+    assert time.perf_counter() - start_s < 20
+    for way in ("jaxbench[prepare]", "--experiment.data.dir=", "cifar10_batches", "npz"):
+        assert way in str(error.value)
+
+
+def copy_prepared(test_data, tmp_path, name="cifar10/3.0.2"):
+    """A writable copy of a prepared set, for spoiling."""
+    import shutil
+
+    target = tmp_path / "tfds" / name
+    shutil.copytree(test_data / "tfds" / name, target)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755)
+    return target
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeroed", "info", "gone"])
+def test_a_damaged_tfds_folder_is_told(test_data, tmp_path, damage):
+    folder = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
+    records = next(folder.glob("*test.array_record*"))
+    if damage == "cut":
+        records.write_bytes(records.read_bytes()[:1_000_000])
+    elif damage == "zeroed":
+        content = records.read_bytes()
+        records.write_bytes(content[:500_000] + bytes(500_000) + content[1_000_000:])
+    elif damage == "info":
+        (folder / "dataset_info.json").write_text("{")
+    else:
+        records.unlink()
+    with pytest.raises(BadInput) as error:
+        tfds_source.load("mnist", str(tmp_path / "tfds"), splits=("test", "test"), limits=(0, 0))
+    assert "damaged or unreadable" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_other_tfds_mistakes_are_told(test_data, tmp_path):
+    folder = str(test_data / "tfds")
+
+    def told(name, data_dir, split="test"):
+        with pytest.raises(BadInput) as error:
+            tfds_source.load(name, data_dir, splits=(split, split), limits=(10, 10))
+        return str(error.value)
+
+    assert "needs a builder's name" in told("", folder)
+    assert "no such folder" in told("cifar10", str(tmp_path / "nowhere"))
+    assert "data.source=npz" in told("cifar10", str(tmp_path / "x.npz"))
+    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in told(
+        "cifar10", folder, "tset"
+    )
+    write_batches(tmp_path / "batches")
+    assert "add data.source=cifar10_batches" in told("cifar10", str(tmp_path / "batches"))
+    old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
+    info = old / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    assert "prepared as tfrecord, which only TensorFlow reads" in told(
+        "mnist", str(tmp_path / "tfds")
+    )

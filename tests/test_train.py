@@ -1,0 +1,210 @@
+"""A run's records, however it ends."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import program, records, run_json, step_losses
+
+from jaxbench import catalog
+from jaxbench.clock import wait_until
+from jaxbench.errors import Diverged
+from jaxbench.train import train_and_evaluate
+from jaxbench.writers.files import EPOCH_COLUMNS
+
+
+def test_the_run_directory_holds_what_it_should(train):
+    result = train("quickstart", epochs=3, num_devices=4, log_every_steps=4)
+    folder = result.run_dir.path
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "epochs.csv",
+        "metrics.jsonl",
+        "run.json",
+        "tensorboard",
+    ]
+
+    document = run_json(folder)
+    assert (document["status"], document["reason"]) == ("done", None)
+    assert document["parameters"] == 77_562
+    assert document["config"]["batch_size"] == 128
+    assert document["batch_norm_examples"] == document["batch_per_device"] == 32
+    assert document["data"]["feed"] == "resident"
+    environment = document["environment"]
+    assert environment["num_devices"] == 4 and environment["versions"]["jax"]
+    assert environment["host_memory_bytes"] > 2**30
+    assert document["started_at"] < document["finished_at"]
+
+    kinds = [record["kind"] for record in records(folder)]
+    # 11 steps an epoch: records after steps 4, 8, 11, 12, 16, 20, 22 ...
+    assert kinds[:2] == ["compile", "compile"] and kinds[-1] == "summary"
+    assert kinds.count("epoch") == 3
+    steps = [record["step"] for record in records(folder, "step")]
+    assert steps == [4, 8, 11, 12, 16, 20, 22, 24, 28, 32, 33]
+    for record in records(folder, "compile"):
+        assert record["lower_s"] > 0 and record["compile_s"] > 0
+        assert record["memory"]["total_bytes"] > 0
+
+    epochs = records(folder, "epoch")
+    for record in epochs:
+        assert record["images"] == 11 * 128 and record["eval_count"] == 360
+        assert record["images_per_s"] == pytest.approx(record["images"] / record["train_time_s"])
+        assert record["images_per_s_per_device"] == pytest.approx(record["images_per_s"] / 4)
+        assert record["epoch_time_s"] == pytest.approx(
+            record["train_time_s"] + record["eval_time_s"]
+        )
+        assert 0 <= record["data_wait_s"] < record["train_time_s"]
+        assert record["peak_memory_bytes"] is None  # CPU devices do not count
+    with open(folder / "epochs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == EPOCH_COLUMNS
+    assert [float(row["eval_top1"]) for row in rows] == [r["eval_top1"] for r in epochs]
+    assert rows[0]["peak_memory_bytes"] == ""
+
+    summary = document["summary"]
+    assert summary == records(folder, "summary")[0]
+    assert summary["first_epoch_s"] == epochs[0]["epoch_time_s"]
+    assert summary["median_epoch_s"] == pytest.approx(
+        np.median([record["epoch_time_s"] for record in epochs[1:]])
+    )
+    assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()))
+    assert {"compile", "train", "eval", "data_wait", "records"} <= set(summary["phases_s"])
+
+
+def test_a_step_record_is_the_mean_over_its_steps(train):
+    fields = {"num_devices": 2, "epochs": 1, "optimizer__warmup_epochs": 0}
+    every = step_losses(train(log_every_steps=1, **fields))
+    fours = step_losses(train(log_every_steps=4, **fields))
+    means = [np.mean(every[start : start + 4]) for start in (0, 4, 8)]
+    assert fours == pytest.approx(means, rel=1e-6)
+
+
+def test_tensorboard_opens_the_event_files(train):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator
+    result = train(num_devices=2, log_every_steps=1)
+    events = accumulator(str(result.run_dir.path / "tensorboard")).Reload()
+    top1 = events.Scalars("eval/top1")
+    epochs = records(result.run_dir.path, "epoch")
+    assert [event.step for event in top1] == [record["step"] for record in epochs]
+    assert [event.value for event in top1] == pytest.approx(
+        [record["eval_top1"] for record in epochs], rel=1e-6
+    )
+    assert len(events.Scalars("train/loss")) == 22
+
+
+def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
+    result = train("quickstart", max_steps=14, num_devices=2)
+    first, second = records(result.run_dir.path, "epoch")
+    assert (first["complete"], first["step"], first["images"]) == (True, 11, 11 * 128)
+    assert (second["complete"], second["step"], second["images"]) == (False, 14, 3 * 128)
+    assert second["eval_count"] == 360
+    # An epoch cut short says nothing about the time of an epoch.
+    assert result.summary["first_epoch_s"] and result.summary["median_epoch_s"] is None
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
+    config = catalog.load("quickstart:tiny")
+    config.optimizer.learning_rate = 1e20
+    config.optimizer.warmup_epochs = 0
+    workdir = tmp_path / "run"
+    with pytest.raises(Diverged):
+        train_and_evaluate(config, str(workdir))
+    document = run_json(workdir)
+    assert document["status"] == "diverged"
+    assert "at step" in document["reason"]
+    assert records(workdir)[-1]["status"] == "diverged"
+
+
+def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
+    def break_down(self, epoch):
+        raise RuntimeError("the evaluation fell over")
+
+    monkeypatch.setattr("jaxbench.train._Run._evaluate", break_down)
+    with pytest.raises(RuntimeError):
+        train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed"
+    assert document["reason"] == "RuntimeError: the evaluation fell over"
+    assert len(records(tmp_path / "run", "step")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), "oom"),
+        (MemoryError(), "oom"),
+        (OSError("disk full"), "failed"),
+    ],
+)
+def test_how_errors_are_classified(error, status):
+    from jaxbench.train import _classify
+
+    assert _classify(error)[0] == status
+
+
+def start_long_run(tmp_path):
+    """Starts the entry point on a run of many epochs; returns once it has trained some."""
+    process = subprocess.Popen(
+        program("--experiment=quickstart", "--experiment.epochs=2000", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    table = tmp_path / "run" / "epochs.csv"
+
+    def trained():
+        assert process.poll() is None, process.stdout.read()
+        return table.exists() and len(table.read_text().splitlines()) >= 3
+
+    wait_until(trained)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "status", "reason"),
+    [
+        (signal.SIGINT, 130, "failed", "interrupted (Ctrl-C)"),
+        (signal.SIGTERM, 143, "preempted", "terminated (SIGTERM)"),
+    ],
+)
+def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
+    process = start_long_run(tmp_path)
+    process.send_signal(sent)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == (status, reason)
+    assert document["summary"]["epochs_done"] >= 2
+    assert records(tmp_path / "run")[-1]["kind"] == "summary"
+
+
+def test_a_killed_run_leaves_readable_records(tmp_path):
+    process = start_long_run(tmp_path)
+    process.kill()
+    process.communicate()
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "running" and document["pid"] == process.pid
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    # Every line is whole, but for the last one, which may have been in the making.
+    parsed = [json.loads(line) for line in lines[:-1]]
+    assert len([record for record in parsed if record["kind"] == "epoch"]) >= 1
+    assert lines[-1][0] == "{"
+
+
+def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    from jaxbench import rundir
+
+    monkeypatch.chdir(tmp_path)
+    moment = rundir.now()
+    monkeypatch.setattr(rundir, "now", lambda: moment)
+    paths = [rundir.create_run_dir(None, "some:tiny", {}).path for _ in range(3)]
+    assert len(set(paths)) == 3
+    assert all(path.parent.name == "some-tiny" for path in paths)
