@@ -61,8 +61,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
     """Returns once `ready()` is true.
 
     It looks again and again rather than blocking in the runtime, so that Ctrl-C is answered at
-    once even when a step takes minutes. The pauses grow with the wait (at most a tenth of it), so
-    that short steps are not held up.
+    once however long it takes. The pauses grow with the wait (a tenth of it, 50 ms at most).
     """
     watch = Stopwatch()
     while not ready():

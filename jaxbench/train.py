@@ -82,24 +82,24 @@ def train_and_evaluate(
         files = [kind(run_dir.path) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
         writers = Writers([*files, console])
         stack.callback(Writers(files).close)
-        run = _Run(program, feed, clock, writers, console)
+        trainer = Trainer(program, feed, clock, writers, console)
         try:
-            run.train()
+            trainer.train()
             status, reason = "done", None
         except BaseException as error:
             status, reason = _classify(error)
             raise
         finally:
-            summary = run.summarize(status)
+            summary = trainer.summarize(status)
             run_dir.update(
                 status=status, reason=reason, finished_at=now().isoformat(), summary=summary
             )
             writers.write(summary)
-        return Result(summary, run_dir, run.state)
+        return Result(summary, run_dir, trainer.state)
 
 
-class _Run:
-    """One pass through the epochs: the compiled steps, the state, and what was seen on the way."""
+class Trainer:
+    """The state on its way through the epochs, and what was seen on the way."""
 
     def __init__(
         self, program: Program, feed: ResidentFeed, clock: Clock, writer: Writer, console: Console
@@ -122,7 +122,13 @@ class _Run:
         self._epochs: list[dict[str, Any]] = []
 
     def train(self) -> None:
-        """Compiles, trains and evaluates."""
+        """Prepares, trains and evaluates."""
+        self.prepare()
+        for epoch in range(self._num_epochs):
+            self._train_and_evaluate_epoch(epoch)
+
+    def prepare(self) -> None:
+        """Initialises the state and compiles both steps; nothing is trained yet."""
         with self._clock.phase("init"), self._console.phase("initialising the parameters"):
             self.state = self._mesh.replicate(self._program.create_train_state())
             wait_until(lambda: all_ready(self.state))
@@ -133,8 +139,6 @@ class _Run:
         self._compile(
             "eval_step", self._program.eval_step, self._feed.eval_data, self._feed.eval_orders[0]
         )
-        for epoch in range(self._num_epochs):
-            self._train_and_evaluate_epoch(epoch)
 
     def _compile(self, name: str, step: Any, data: Any, order: Any) -> None:
         with self._console.phase(f"compiling {name} for {self._mesh.num_devices} device(s)"):
@@ -152,7 +156,7 @@ class _Run:
         before_s = self._clock.totals_s()
         num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
         with self._clock.phase("train"):
-            train_3 = self._train_epoch(epoch, num_steps)
+            train_3 = self.train_epoch(epoch, num_steps)
         train_time_s = watch.elapsed_s()
         with self._clock.phase("eval"):
             eval_3 = self._evaluate(epoch)
@@ -184,7 +188,7 @@ class _Run:
         self._epochs.append(record)
         self._write(record)
 
-    def _train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
+    def train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
         """Trains `num_steps` steps; returns their metrics_3, summed."""
         watch = Stopwatch()
         epoch_3 = np.zeros(3)

@@ -124,7 +124,7 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
     def break_down(self, epoch):
         raise RuntimeError("the evaluation fell over")
 
-    monkeypatch.setattr("jaxbench.train._Run._evaluate", break_down)
+    monkeypatch.setattr("jaxbench.train.Trainer._evaluate", break_down)
     with pytest.raises(RuntimeError):
         train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")

@@ -22,7 +22,8 @@ def load_npz(path: str) -> Dataset:
         raise BadInput(f"data.dir={path!r}: data.source=npz needs the path of an .npz file")
     needed = ("x_train", "y_train", "x_test", "y_test")
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a file open that turns out to be damaged.
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             missing = [name for name in needed if name not in archive.files]
             if missing:
                 raise BadInput(

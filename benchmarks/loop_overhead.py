@@ -1,0 +1,116 @@
+"""What the training loop costs: its rate against that of the bare compiled step, interleaved.
+
+    python benchmarks/loop_overhead.py --experiment=quickstart [--rounds=51] [--min_ratio=0.97]
+
+Each round trains the same number of steps on the same state and data twice: once by calling the
+compiled step in a bare loop closed by one barrier, once through `Trainer.train_epoch` with its
+progress, its records on disk and its divergence check. Exit code 1 if the ratio of the two rates
+is below --min_ratio by more than its 95 % interval.
+"""
+
+import math
+import os
+import pathlib
+import statistics
+import tempfile
+
+from absl import flags
+
+from jaxbench import cli
+
+_ROUNDS = flags.DEFINE_integer("rounds", 51, "Pairs of measurements.", lower_bound=5)
+_STEPS = flags.DEFINE_integer("steps", 0, "Steps a measurement; 0 takes one epoch.", lower_bound=0)
+_MIN_RATIO = flags.DEFINE_float("min_ratio", 0.97, "The loop must keep this share of the rate.")
+
+
+def main() -> int:
+    import jax
+
+    from jaxbench.clock import Clock, Stopwatch
+    from jaxbench.data.resident import ResidentFeed
+    from jaxbench.data.sources import load_dataset
+    from jaxbench.devices import create_mesh
+    from jaxbench.precision import get_precision
+    from jaxbench.program import build_program
+    from jaxbench.train import Trainer
+    from jaxbench.writers import Writers
+    from jaxbench.writers.console import PlainConsole
+    from jaxbench.writers.files import CsvWriter, JsonlWriter
+    from jaxbench.writers.tensorboard import TensorBoardWriter
+
+    config = flags.FLAGS.experiment
+    config.validate()
+    precision = get_precision(config.precision)
+    with (
+        precision.enabled(),
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as quiet,
+    ):
+        mesh = create_mesh(config.num_devices, config.batch_size, config.parallelism)
+        feed = ResidentFeed(
+            load_dataset(config),
+            mesh,
+            batch_size=config.batch_size,
+            eval_batch_size=config.global_eval_batch,
+            seed=config.seed,
+            param_dtype=precision.param_dtype,
+        )
+        steps = min(_STEPS.value or feed.steps_per_epoch, feed.steps_per_epoch)
+        # Long enough that the trainer never reaches the end of its schedule.
+        config.epochs = max(config.epochs, _ROUNDS.value + 2)
+        program = build_program(config, mesh, feed.steps_per_epoch)
+        console = PlainConsole(quiet)
+        files = [kind(pathlib.Path(folder)) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
+        trainer = Trainer(program, feed, Clock(), Writers([*files, console]), console)
+        trainer.prepare()
+        order = feed.train_order(0)
+
+        def bare() -> float:
+            watch = Stopwatch()
+            for _ in range(steps):
+                trainer.state, _ = program.train_step(trainer.state, feed.train_data, order)
+            jax.block_until_ready(trainer.state)
+            return watch.elapsed_s()
+
+        def loop(epoch: int) -> float:
+            watch = Stopwatch()
+            trainer.train_epoch(epoch, steps)
+            return watch.elapsed_s()
+
+        bare()
+        loop(0)  # both warm
+        print(
+            f"{config.name}, {mesh.num_devices} x {mesh.devices[0].device_kind}, "
+            f"batch {config.batch_size}, {config.precision}, {steps} steps a measurement"
+        )
+        pairs = []
+        for epoch in range(1, _ROUNDS.value + 1):
+            # A B, then B A: what drifts hits both alike.
+            if epoch % 2:
+                pairs.append((bare(), loop(epoch)))
+            else:
+                loop_s = loop(epoch)
+                pairs.append((bare(), loop_s))
+        Writers(files).close()
+
+    images = steps * config.batch_size
+    ratios = sorted(bare_s / loop_s for bare_s, loop_s in pairs)
+    ratio = statistics.median(ratios)
+    print(f"bare step      {images / statistics.median(b for b, _ in pairs):10,.1f} images/s")
+    print(f"training loop  {images / statistics.median(lo for _, lo in pairs):10,.1f} images/s")
+    # The order statistics between which the true median lies with 95 % confidence.
+    margin = math.ceil(0.98 * math.sqrt(len(ratios)))
+    low = ratios[max(0, len(ratios) // 2 - margin)]
+    high = ratios[min(len(ratios) - 1, len(ratios) // 2 + margin)]
+    print(
+        f"loop / bare    {ratio:.3f}  (median of {len(ratios)} rounds, "
+        f"95 % interval {low:.3f} to {high:.3f})"
+    )
+    if high < _MIN_RATIO.value:
+        print(f"the loop keeps less than {_MIN_RATIO.value:.0%} of the bare rate")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)
