@@ -21,7 +21,7 @@ def main(name: str, data_dir: str) -> int:
         print(f"TensorFlow Datasets has no {name!r}")
         return 1
     # TFDS retries a dead network for minutes; one short look answers in seconds.
-    for url in builder.url_infos:
+    for url in builder.url_infos or ():
         try:
             requests.head(url, timeout=_CONNECT_TIMEOUT_S, allow_redirects=True)
         except requests.RequestException as error:

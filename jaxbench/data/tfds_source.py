@@ -146,9 +146,9 @@ def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
         file_format = json.loads(info.read_text()).get("fileFormat", "tfrecord")
     if file_format != "array_record":
         raise BadInput(
-            f"{info.parent} is prepared as {file_format}, which only TensorFlow reads; convert it "
-            "once: python -m tensorflow_datasets.scripts.convert_format "
-            f"--root_data_dir={data_dir} --out_file_format=array_record --only_log_errors"
+            f"{info.parent} is prepared as {file_format}, which only TensorFlow reads; prepare it "
+            f"once more as ArrayRecord: pip install 'jaxbench[prepare]', then tfds build {path} "
+            "--file_format=array_record --data_dir=ANOTHER_FOLDER"
         )
     return info.parent
 
