@@ -46,7 +46,9 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as quiet,
     ):
-        mesh = create_mesh(config.num_devices, config.batch_size, config.parallelism)
+        mesh = create_mesh(
+            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
+        )
         feed = ResidentFeed(
             load_dataset(config),
             mesh,

@@ -45,11 +45,11 @@ class ModelConfig:
 class DataConfig:
     """Where the images come from and how they are varied."""
 
-    source: str = choice("digits", "tfds", "cifar10_batches", "npz", "synthetic")
+    source: str = choice("digits", "tfds", "cifar10_batches", "npz", "folder", "synthetic")
     # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
     name: str = ""
     # tfds: the folder that holds `cifar10/3.0.2/`; cifar10_batches: the folder that holds
-    # `data_batch_1`; npz: the file.
+    # `data_batch_1`; npz: the file; folder: what holds `train/<class>/*.JPEG` and its like.
     dir: str = ""
     train_split: str = "train"
     eval_split: str = "test"
@@ -72,18 +72,63 @@ class DataConfig:
 class OptimizerConfig:
     """The update rule; `learning_rate` holds for `base_batch_size` and is scaled linearly."""
 
-    name: str = choice("sgd", "nesterov")
+    name: str = choice("sgd", "nesterov", "adam", "adamw", "adadelta", "lars")
     learning_rate: float = number(0.1, low=0)
     base_batch_size: int = number(128, low=1)
+    # sgd, nesterov, lars.
     momentum: float = number(0.9, low=0, high=1)
-    # L2 penalty added to the gradient of every parameter, as torch.optim.SGD does.
+    # adam, adamw: decay of the running mean and of the running square.
+    beta1: float = number(0.9, low=0, high=1)
+    beta2: float = number(0.999, low=0, high=1)
+    # adadelta: decay of its running squares.
+    rho: float = number(0.95, low=0, high=1)
+    # adam, adamw, adadelta.
+    epsilon: float = number(1e-8, low=0)
+    # An L2 penalty added to the gradient, as torch.optim.SGD does; adamw and lars take the decay
+    # out of the parameters in their own way.
     weight_decay: float = number(0.0, low=0)
-    schedule: str = choice("constant", "step", "cosine")
+    # What decays: every parameter, or the kernels and not batch norm's parameters and biases.
+    weight_decay_on: str = choice("all", "kernels")
+    schedule: str = choice("constant", "step", "cosine", "linear", "one_cycle")
     # step: after each of these epochs the rate is multiplied by `decay_factor`.
     decay_epochs: tuple[int, ...] = number((), low=1)
     decay_factor: float = number(0.1, low=0, high=1)
-    # The rate rises linearly from 0 over so many epochs.
+    # one_cycle: the share of all steps in which the rate rises.
+    rise: float = number(0.3, low=0, high=1)
+    # The rate rises linearly from 0 over so many epochs; one_cycle has a rise of its own.
     warmup_epochs: float = number(0.0, low=0)
+
+    # Which fields belong to which choice: one that was set and would do nothing is an error.
+    _BELONGS: typing.ClassVar[dict[str, tuple[str, tuple[str, ...]]]] = {
+        "momentum": ("name", ("sgd", "nesterov", "lars")),
+        "beta1": ("name", ("adam", "adamw")),
+        "beta2": ("name", ("adam", "adamw")),
+        "rho": ("name", ("adadelta",)),
+        "epsilon": ("name", ("adam", "adamw", "adadelta")),
+        "rise": ("schedule", ("one_cycle",)),
+        "warmup_epochs": ("schedule", ("constant", "step", "cosine", "linear")),
+    }
+
+    def validate(self, epochs: int) -> None:
+        """Raises BadInput where the fields do not go together, for a run of so many epochs."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name, (selector, needed) in self._BELONGS.items():
+            value, chosen = getattr(self, name), getattr(self, selector)
+            if value != defaults[name] and chosen not in needed:
+                raise BadInput(
+                    f"optimizer.{name}={value} does nothing with optimizer.{selector}={chosen!r}; "
+                    f"it goes with {', '.join(needed)}"
+                )
+        if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
+            raise BadInput(
+                f"optimizer.decay_epochs={self.decay_epochs}: epochs must rise from one to the next"
+            )
+        if self.schedule == "step" and not self.decay_epochs:
+            raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
+        if self.warmup_epochs > epochs:
+            raise BadInput(
+                f"optimizer.warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"
+            )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -97,11 +142,16 @@ class Config:
     name: str = ""
     # Always the global batch, over all devices.
     batch_size: int = number(128, low=1)
+    # Each device works through its share in so many parts and adds up their gradients: a batch
+    # that does not fit in memory at once. Batch norm then sees one part at a time.
+    accumulate_steps: int = number(1, low=1)
     # Global batch of the evaluation; 0 takes batch_size. Any size: the last batch is padded.
     eval_batch_size: int = number(0, low=0)
     epochs: int = number(1, low=1)
     # End after so many training steps, whatever `epochs` says; 0 is off. Schedules are unchanged.
     max_steps: int = number(0, low=0)
+    # The share of the target that is spread evenly over all classes, in training.
+    label_smoothing: float = number(0.0, low=0, high=1)
     seed: int = number(0, low=0, high=2**32 - 1)
     # How many local devices take part; 0 takes all.
     num_devices: int = number(0, low=0)
@@ -118,16 +168,7 @@ class Config:
         """Raises BadInput for the first field whose value is not allowed."""
         _validate_fields(self, prefix="")
         self.model.validate()
-        steps = self.optimizer.decay_epochs
-        if list(steps) != sorted(set(steps)):
-            raise BadInput(f"optimizer.decay_epochs={steps}: epochs must rise from one to the next")
-        if self.optimizer.schedule == "step" and not steps:
-            raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
-        if self.optimizer.warmup_epochs > self.epochs:
-            raise BadInput(
-                f"optimizer.warmup_epochs={self.optimizer.warmup_epochs}: "
-                f"must be at most epochs={self.epochs}"
-            )
+        self.optimizer.validate(self.epochs)
         shape = self.data.image_shape
         if len(shape) != 3:
             raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")

@@ -24,7 +24,9 @@ def describe(config: Config) -> dict[str, Any]:
     """
     config.validate()
     with get_precision(config.precision).enabled():
-        mesh = create_mesh(config.num_devices, config.batch_size, config.parallelism)
+        mesh = create_mesh(
+            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
+        )
         program = build_program(config, mesh, steps_per_epoch=1)
         macs = program.forward_macs()
         # The step does not depend on how many examples the data set has; one batch stands in.

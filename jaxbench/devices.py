@@ -85,11 +85,14 @@ class DataMesh:
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
 
-def create_mesh(num_devices: int, batch_size: int, parallelism: str) -> DataMesh:
+def create_mesh(
+    num_devices: int, batch_size: int, parallelism: str, accumulate_steps: int = 1
+) -> DataMesh:
     """Takes the first `num_devices` local devices (0: all of them).
 
     Raises:
-      BadInput: there are fewer, or they do not divide the global batch.
+      BadInput: there are fewer, or the global batch cannot be dealt out evenly to them, in
+        `accumulate_steps` equal parts each.
     """
     local = jax.local_devices()
     if num_devices > len(local):
@@ -98,11 +101,13 @@ def create_mesh(num_devices: int, batch_size: int, parallelism: str) -> DataMesh
             f"{local[0].device_kind} device(s), so 1 to {len(local)}, or 0 for all"
         )
     devices = tuple(local[: num_devices or len(local)])
-    if batch_size % len(devices):
-        below = batch_size // len(devices) * len(devices)
-        near = [size for size in (below, below + len(devices)) if size]
+    parts = len(devices) * accumulate_steps
+    if batch_size % parts:
+        below = batch_size // parts * parts
+        near = [size for size in (below, below + parts) if size]
+        in_parts = f" in {accumulate_steps} parts each" if accumulate_steps > 1 else ""
         raise BadInput(
-            f"batch_size={batch_size} does not divide over {len(devices)} devices; "
+            f"batch_size={batch_size} does not divide over {len(devices)} devices{in_parts}; "
             f"the nearest that do: {' and '.join(map(str, near))}"
         )
     return DataMesh(devices, parallelism)

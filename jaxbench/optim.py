@@ -1,5 +1,7 @@
 """Learning-rate schedules and optimizers, all of them optax's."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,8 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     optimizer = config.optimizer
     peak = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
     warmup_steps = round(optimizer.warmup_epochs * steps_per_epoch)
+    total_steps = config.epochs * steps_per_epoch
+    decay_steps = max(1, total_steps - warmup_steps)
     if optimizer.schedule == "constant":
         schedule = optax.constant_schedule(peak)
     elif optimizer.schedule == "step":
@@ -25,9 +29,11 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
             },
         )
     elif optimizer.schedule == "cosine":
-        schedule = optax.cosine_decay_schedule(
-            peak, max(1, config.epochs * steps_per_epoch - warmup_steps)
-        )
+        schedule = optax.cosine_decay_schedule(peak, decay_steps)
+    elif optimizer.schedule == "linear":
+        schedule = optax.linear_schedule(peak, 0.0, decay_steps)
+    elif optimizer.schedule == "one_cycle":
+        schedule = optax.cosine_onecycle_schedule(total_steps, peak, pct_start=optimizer.rise)
     else:
         raise ValueError(f"no schedule {optimizer.schedule!r}")
     if not warmup_steps:
@@ -46,10 +52,42 @@ def tabulate_schedule(schedule: optax.Schedule, num_steps: int) -> np.ndarray:
 
 
 def create_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Builds the update rule that a config names, weight decay included."""
     optimizer = config.optimizer
-    update = optax.sgd(
-        schedule, momentum=optimizer.momentum or None, nesterov=optimizer.name == "nesterov"
-    )
+    mask = _is_kernel if optimizer.weight_decay_on == "kernels" else None
+    if optimizer.name == "adamw":
+        return optax.adamw(
+            schedule,
+            b1=optimizer.beta1,
+            b2=optimizer.beta2,
+            eps=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+            mask=mask,
+        )
+    if optimizer.name == "lars":
+        return optax.lars(
+            schedule,
+            weight_decay=optimizer.weight_decay,
+            weight_decay_mask=mask or True,
+            # Layer-wise rates suit kernels; batch norm's parameters and biases take plain steps.
+            trust_ratio_mask=_is_kernel,
+            momentum=optimizer.momentum,
+        )
+    if optimizer.name in ("sgd", "nesterov"):
+        update = optax.sgd(
+            schedule, momentum=optimizer.momentum or None, nesterov=optimizer.name == "nesterov"
+        )
+    elif optimizer.name == "adam":
+        update = optax.adam(schedule, b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon)
+    elif optimizer.name == "adadelta":
+        update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.epsilon)
+    else:
+        raise ValueError(f"no optimizer {optimizer.name!r}")
     if not optimizer.weight_decay:
         return update
-    return optax.chain(optax.add_decayed_weights(optimizer.weight_decay), update)
+    return optax.chain(optax.add_decayed_weights(optimizer.weight_decay, mask), update)
+
+
+def _is_kernel(params: Any) -> Any:
+    """A tree of booleans: true for kernels, false for biases and batch norm's scales."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)

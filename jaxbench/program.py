@@ -23,9 +23,9 @@ class Program:
     Attributes:
       model: the flax module.
       schedule: step -> learning rate.
-      train_step: (state, train_data, order_DxSxB) -> (state, metrics_3); the state given to it is
+      train_step: (state, train_data, order_DxSxB) -> (state, metrics_M); the state given to it is
         gone afterwards.
-      eval_step: (state, eval_data, order_Dx1xB) -> metrics_3.
+      eval_step: (state, eval_data, order_Dx1xB) -> metrics_M.
     """
 
     config: Config
@@ -80,9 +80,7 @@ def build_program(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Progr
     )
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule)
-    train_step = make_train_step(
-        model, optimizer, data=config.data, precision=precision, sync_batch_norm=sync
-    )
+    train_step = make_train_step(model, optimizer, config=config, precision=precision)
     eval_step = make_eval_step(model, precision=precision)
     return Program(
         config=config,

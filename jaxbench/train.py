@@ -25,7 +25,7 @@ from jaxbench.optim import tabulate_schedule
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
 from jaxbench.rundir import RunDir, check_workdir, create_run_dir
-from jaxbench.step import CORRECT, COUNT, LOSS_SUM, TrainState
+from jaxbench.step import CORRECT, CORRECT_TOP5, COUNT, LOSS_SUM, NUM_METRICS, TrainState
 from jaxbench.writers import Writer, Writers
 from jaxbench.writers.console import Console, create_console, duration
 from jaxbench.writers.files import CsvWriter, JsonlWriter
@@ -63,7 +63,9 @@ def train_and_evaluate(
         stack.enter_context(get_precision(config.precision).enabled())
         console = console or create_console()
         stack.callback(console.close)
-        mesh = create_mesh(config.num_devices, config.batch_size, config.parallelism)
+        mesh = create_mesh(
+            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
+        )
         console.say(_headline(config, mesh))
         with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
             dataset = load_dataset(config, console.say)
@@ -156,13 +158,13 @@ class Trainer:
         before_s = self._clock.totals_s()
         num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
         with self._clock.phase("train"):
-            train_3 = self.train_epoch(epoch, num_steps)
+            train_M = self.train_epoch(epoch, num_steps)
         train_time_s = watch.elapsed_s()
         with self._clock.phase("eval"):
-            eval_3 = self._evaluate(epoch)
+            eval_M = self._evaluate(epoch)
         epoch_time_s = watch.elapsed_s()
         after_s = self._clock.totals_s()
-        images_per_s = train_3[COUNT] / train_time_s
+        images_per_s = train_M[COUNT] / train_time_s
         record = {
             "kind": "epoch",
             "epoch": epoch + 1,
@@ -174,14 +176,15 @@ class Trainer:
             "train_time_s": train_time_s,
             "data_wait_s": after_s["data_wait"] - before_s.get("data_wait", 0.0),
             "eval_time_s": epoch_time_s - train_time_s,
-            "images": int(train_3[COUNT]),
+            "images": int(train_M[COUNT]),
             "images_per_s": images_per_s,
             "images_per_s_per_device": images_per_s / self._mesh.num_devices,
-            "train_loss": train_3[LOSS_SUM] / train_3[COUNT],
-            "train_top1": train_3[CORRECT] / train_3[COUNT],
-            "eval_loss": eval_3[LOSS_SUM] / eval_3[COUNT],
-            "eval_top1": eval_3[CORRECT] / eval_3[COUNT],
-            "eval_count": int(eval_3[COUNT]),
+            "train_loss": train_M[LOSS_SUM] / train_M[COUNT],
+            "train_top1": train_M[CORRECT] / train_M[COUNT],
+            "eval_loss": eval_M[LOSS_SUM] / eval_M[COUNT],
+            "eval_top1": eval_M[CORRECT] / eval_M[COUNT],
+            "eval_top5": eval_M[CORRECT_TOP5] / eval_M[COUNT],
+            "eval_count": int(eval_M[COUNT]),
             "learning_rate": float(self._learning_rates[self._steps_done - 1]),
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
         }
@@ -189,17 +192,17 @@ class Trainer:
         self._write(record)
 
     def train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
-        """Trains `num_steps` steps; returns their metrics_3, summed."""
+        """Trains `num_steps` steps; returns their metrics_M, summed."""
         watch = Stopwatch()
-        epoch_3 = np.zeros(3)
-        interval_3 = np.zeros(3)
+        epoch_M = np.zeros(NUM_METRICS)
+        interval_M = np.zeros(NUM_METRICS)
         with self._clock.phase("data_wait"):
             order_DxSxB = self._feed.train_order(epoch)
-        for done, metrics_3 in enumerate(self._run_steps(order_DxSxB, num_steps), 1):
+        for done, metrics_M in enumerate(self._run_steps(order_DxSxB, num_steps), 1):
             self._steps_done += 1
-            epoch_3 += metrics_3
-            interval_3 += metrics_3
-            loss = metrics_3[LOSS_SUM] / metrics_3[COUNT]
+            epoch_M += metrics_M
+            interval_M += metrics_M
+            loss = metrics_M[LOSS_SUM] / metrics_M[COUNT]
             if not math.isfinite(loss):
                 raise Diverged(
                     f"the training loss is {loss} at step {self._steps_done}, epoch {epoch + 1}"
@@ -210,13 +213,13 @@ class Trainer:
                         "kind": "step",
                         "step": self._steps_done,
                         "epoch": epoch + 1,
-                        "loss": interval_3[LOSS_SUM] / interval_3[COUNT],
-                        "top1": interval_3[CORRECT] / interval_3[COUNT],
+                        "loss": interval_M[LOSS_SUM] / interval_M[COUNT],
+                        "top1": interval_M[CORRECT] / interval_M[COUNT],
                         "learning_rate": float(self._learning_rates[self._steps_done - 1]),
                         "elapsed_s": self._clock.wall_s(),
                     }
                 )
-                interval_3 = np.zeros(3)
+                interval_M = np.zeros(NUM_METRICS)
             step_time_s = watch.elapsed_s() / done
             self._console.progress(
                 f"epoch {epoch + 1}/{self._num_epochs}",
@@ -227,10 +230,10 @@ class Trainer:
             )
         # The results of a step and its new state become ready together, on each device.
         wait_until(lambda: all_ready(self.state))
-        return epoch_3
+        return epoch_M
 
     def _run_steps(self, order_DxSxB: Any, num_steps: int) -> Iterator[np.ndarray]:
-        """Queues the steps and yields each one's metrics_3 once it has been computed.
+        """Queues the steps and yields each one's metrics_M once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
         the devices wait for the other.
@@ -239,35 +242,35 @@ class Trainer:
         for _ in range(num_steps):
             watch = Stopwatch()
             # The old state is donated: from here on only the new one may be read.
-            self.state, metrics_3 = self._program.train_step(
+            self.state, metrics_M = self._program.train_step(
                 self.state, self._feed.train_data, order_DxSxB
             )
-            yield from inflight.push(metrics_3)
+            yield from inflight.push(metrics_M)
             if self._first_step_s is None:
                 yield from inflight.drain()
                 self._first_step_s = watch.elapsed_s()
         yield from inflight.drain()
 
     def _evaluate(self, epoch: int) -> np.ndarray:
-        """Evaluates every test example once; returns their metrics_3, summed."""
-        total_3 = np.zeros(3)
+        """Evaluates every test example once; returns their metrics_M, summed."""
+        total_M = np.zeros(NUM_METRICS)
         results = self._run_eval_steps()
-        for done, metrics_3 in enumerate(results, 1):
-            total_3 += metrics_3
+        for done, metrics_M in enumerate(results, 1):
+            total_M += metrics_M
             self._console.progress(
                 f"evaluating epoch {epoch + 1}/{self._num_epochs}", done, self._feed.eval_steps, ""
             )
-        if total_3[COUNT] != self._feed.num_eval:
+        if total_M[COUNT] != self._feed.num_eval:
             raise AssertionError(
-                f"evaluated {total_3[COUNT]:.0f} examples, the split has {self._feed.num_eval}"
+                f"evaluated {total_M[COUNT]:.0f} examples, the split has {self._feed.num_eval}"
             )
-        return total_3
+        return total_M
 
     def _run_eval_steps(self) -> Iterator[np.ndarray]:
         inflight = InFlight()
         for order_Dx1xB in self._feed.eval_orders:
-            metrics_3 = self._program.eval_step(self.state, self._feed.eval_data, order_Dx1xB)
-            yield from inflight.push(metrics_3)
+            metrics_M = self._program.eval_step(self.state, self._feed.eval_data, order_Dx1xB)
+            yield from inflight.push(metrics_M)
         yield from inflight.drain()
 
     def _remaining_s(self, step_time_s: float) -> float:
@@ -308,7 +311,9 @@ class Trainer:
         if self._epochs:
             best = max(self._epochs, key=lambda record: record["eval_top1"])
             last = self._epochs[-1]
-            summary |= {key: last[key] for key in ("eval_loss", "eval_top1", "eval_count")}
+            summary |= {
+                key: last[key] for key in ("eval_loss", "eval_top1", "eval_top5", "eval_count")
+            }
             summary |= {"best_eval_top1": best["eval_top1"], "best_epoch": best["epoch"]}
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
@@ -342,6 +347,7 @@ def _document(program: Program, dataset: Dataset, feed: ResidentFeed) -> dict[st
     config, mesh = program.config, program.mesh
     macs = sum(program.forward_macs().values())
     share = config.batch_size // mesh.num_devices
+    seen = config.batch_size if config.batch_norm == "sync" else share
     return {
         "experiment": config.name,
         "config": dataclasses.asdict(config),
@@ -358,8 +364,8 @@ def _document(program: Program, dataset: Dataset, feed: ResidentFeed) -> dict[st
             "resident_bytes_per_device": feed.bytes_per_device,
         },
         "batch_per_device": share,
-        # How many images the statistics of one batch-norm layer come from.
-        "batch_norm_examples": config.batch_size if config.batch_norm == "sync" else share,
+        # How many images a batch-norm layer takes its statistics from.
+        "batch_norm_examples": seen // config.accumulate_steps,
         "command_line": list(sys.orig_argv),
         "working_directory": os.getcwd(),
         "pid": os.getpid(),

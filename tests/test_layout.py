@@ -6,7 +6,7 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock"},
+    {"errors", "clock", "published"},
     {"config", "flops", "precision", "rundir", "models", "experiments"},
     {"catalog", "optim", "devices", "inflight", "environment", "data", "writers"},
     {"step"},

@@ -6,6 +6,8 @@ import pytest
 from jaxbench import catalog
 from jaxbench.devices import create_mesh
 from jaxbench.models.cnn10 import Cnn10Config
+from jaxbench.models.mnist_cnn import MnistCnnConfig
+from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.program import build_program
 
@@ -49,6 +51,26 @@ def test_cnn10_has_1_9_million_parameters():
     norms = 2 * 3 * (64 + 128 + 256)
     dense = 256 * 10 + 10
     assert program_of(Cnn10Config()).num_parameters() == convolutions + norms + dense == 1_923_914
+
+
+def test_mnist_cnn_has_1199882_parameters():
+    program = program_of(MnistCnnConfig(), image_shape=(28, 28, 1))
+    assert program.num_parameters() == 1_199_882
+
+
+def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
+    program = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
+    assert program.num_parameters() == 25_557_032
+    assert sum(program.forward_macs().values()) / 1e9 == pytest.approx(4.089, abs=0.001)
+
+
+def test_a_zero_initialised_resnet_begins_with_blocks_that_do_nothing():
+    program = program_of(ResNetConfig(stages=(1, 1), width=4))
+    params = program.create_train_state().params
+    assert not params["stage1_block1"]["norm3"]["scale"].any()
+    assert params["stage1_block1"]["norm2"]["scale"].all()
+    program = program_of(ResNetConfig(stages=(1, 1), width=4, zero_init=False))
+    assert program.create_train_state().params["stage1_block1"]["norm3"]["scale"].all()
 
 
 def test_arithmetic_counts():

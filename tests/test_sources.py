@@ -261,3 +261,66 @@ def test_other_tfds_mistakes_are_told(test_data, tmp_path):
     assert "prepared as tfrecord, which only TensorFlow reads" in told(
         "mnist", str(tmp_path / "tfds")
     )
+
+
+def test_an_image_folder_is_read_whole(test_data):
+    config = config_for("folder", test_data / "imagenet_sample" / "imagenette_tiny")
+    config.data.eval_split, config.data.image_shape = "val", (64, 64, 3)
+    dataset = load_dataset(config)
+    assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (240, 60, 10)
+    assert np.bincount(dataset.train.labels_N).tolist() == [24] * 10
+    # A limit keeps the classes balanced.
+    config.data.train_examples = 50
+    assert np.bincount(load_dataset(config).train.labels_N).tolist() == [5] * 10
+
+
+def write_images(root, splits=("train", "val"), classes=("ape", "bee"), size=(20, 30)):
+    import cv2
+
+    generator = np.random.default_rng(0)
+    for split in splits:
+        for name in classes:
+            (root / split / name).mkdir(parents=True, exist_ok=True)
+            for number in range(3):
+                image = generator.integers(0, 256, (*size, 3), dtype=np.uint8)
+                cv2.imwrite(str(root / split / name / f"{number}.png"), image)
+    return root
+
+
+def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
+    import cv2
+
+    root = write_images(tmp_path)
+    red = np.zeros((50, 40, 3), np.uint8)
+    red[..., 2] = 255  # OpenCV writes blue, green, red
+    cv2.imwrite(str(root / "train" / "ape" / "0.png"), red)
+    cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
+    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
+    config.batch_size = 2
+    images = load_dataset(config).train.images_NxHxWxC
+    # Read in turn: ape 0, bee 0, ape 1, ...
+    assert (images[0] == [255, 0, 0]).all()
+    assert (images[2] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda root: (root / "val").rename(root / "vall"), "did you mean 'vall'"),
+        (lambda root: (root / "val" / "bee").rename(root / "val" / "cat"), "class cat is not in"),
+        (
+            lambda root: (root / "train" / "ape" / "1.png").write_bytes(b"x" * 99),
+            "1.png: cannot be",
+        ),
+        (lambda root: (root / "train" / "ape" / "1.png").write_bytes(b""), "1.png: cannot be"),
+        (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
+    ],
+)
+def test_a_spoilt_image_folder_is_told(tmp_path, spoil, told):
+    root = write_images(tmp_path)
+    spoil(root)
+    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
+    config.batch_size = 2
+    with pytest.raises(BadInput) as error:
+        load_dataset(config)
+    assert told in str(error.value)

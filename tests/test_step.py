@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import records, step_losses
+from conftest import records, run_json, step_losses
 
 from jaxbench.devices import create_mesh
+from jaxbench.models.layers import drop_out
 from jaxbench.program import build_program
+from jaxbench.step import CORRECT, CORRECT_TOP5, COUNT, LOSS_SUM, cross_entropy, local_metrics
 
 AUGMENTED = {
     "data__crop_padding": 1,
@@ -205,3 +207,73 @@ def test_learning_rate_in_the_record_is_the_schedules(train):
     assert rates[:11] == pytest.approx([0.4 * step / 11 for step in range(1, 12)], rel=1e-5)
     assert rates[11:22] == pytest.approx([0.4] * 11, rel=1e-5)
     assert rates[22:] == pytest.approx([0.04] * 11, rel=1e-5)
+
+
+def test_dropout_follows_the_example_on_any_number_of_devices(train):
+    """fp64, two epochs, 1 and 8 devices: the same numbers only if the same values are dropped."""
+    fields = {"epochs": 2, "precision": "fp64", "log_every_steps": 1, "data__train_examples": 192}
+    one, eight = (
+        step_losses(train("mnist_cnn:tiny", num_devices=devices, **fields)) for devices in (1, 8)
+    )
+    assert relative_difference(eight, one) < 1e-8
+    without = step_losses(
+        train("mnist_cnn:tiny", num_devices=1, model__dropout=(0.0, 0.0), **fields)
+    )
+    assert relative_difference(without, one) > 1e-3
+
+
+def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
+    keys_B = jax.random.split(jax.random.key(0), 4)
+    ones = jnp.ones((4, 10_000))
+    out = np.asarray(drop_out(ones, 0.25, keys_B, layer=0))
+    assert set(np.unique(out)) == {0, np.float32(1 / 0.75)}
+    assert (out == 0).mean() == pytest.approx(0.25, abs=0.01)
+    assert (out[0] != out[1]).any()
+    assert (out != np.asarray(drop_out(ones, 0.25, keys_B, layer=1))).any()
+    turned = np.asarray(drop_out(ones, 0.25, keys_B[::-1], layer=0))
+    assert np.array_equal(turned, out[::-1])
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_accumulated_gradients_are_those_of_the_whole_batch(train, num_devices):
+    """A network without batch norm, dropout on: parts add up to the whole."""
+    fields = {
+        "epochs": 2,
+        "precision": "fp64",
+        "log_every_steps": 1,
+        "data__train_examples": 128,
+        "num_devices": num_devices,
+    }
+    whole = step_losses(train("mnist_cnn:tiny", **fields))
+    parts = step_losses(train("mnist_cnn:tiny", accumulate_steps=4, **fields))
+    assert relative_difference(parts, whole) < 1e-10
+
+
+def test_accumulation_says_what_batch_norm_sees(train):
+    result = train(accumulate_steps=4, num_devices=2, epochs=1)
+    assert run_json(result.run_dir.path)["batch_norm_examples"] == 128 // 2 // 4
+    result = train(accumulate_steps=4, num_devices=2, epochs=1, batch_norm="sync")
+    assert run_json(result.run_dir.path)["batch_norm_examples"] == 128 // 4
+
+
+def test_label_smoothing_is_the_loss_against_the_smoothed_target():
+    logits = jnp.asarray([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]])
+    labels = jnp.asarray([0, 1])
+    target = 0.9 * np.eye(3)[[0, 1]] + 0.1 / 3
+    by_hand = -(target * np.asarray(jax.nn.log_softmax(logits))).sum(-1)
+    assert np.asarray(cross_entropy(logits, labels, 0.1)) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_top1_and_top5_count_what_is_among_the_best():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(200, 20)).astype(np.float32)
+    labels = generator.integers(0, 20, 200)
+    mask = np.arange(200) < 150
+    sums = np.asarray(
+        local_metrics(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask))
+    )
+    order = np.argsort(-logits, axis=-1)
+    hits = order == labels[:, None]
+    assert sums[LOSS_SUM] == sums[COUNT] == 150
+    assert sums[CORRECT] == hits[:150, 0].sum()
+    assert sums[CORRECT_TOP5] == hits[:150, :5].sum()

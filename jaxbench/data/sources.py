@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from jaxbench.config import Config
-from jaxbench.data import digits, local, synthetic, tfds_source
+from jaxbench.data import digits, folder, local, synthetic, tfds_source
 from jaxbench.data.dataset import Dataset
 from jaxbench.errors import BadInput
 
@@ -34,6 +34,14 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
         )
     elif data.source == "cifar10_batches":
         dataset = local.load_cifar10_batches(data.dir)
+    elif data.source == "folder":
+        dataset = folder.load(
+            data.dir,
+            data.image_shape,
+            splits=(data.train_split, data.eval_split),
+            limits=limits,
+            progress=progress,
+        )
     elif data.source == "npz":
         dataset = local.load_npz(data.dir)
     else:

@@ -41,7 +41,7 @@ class Cnn10(nn.Module):
     norm_axis: str | None
 
     @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool):
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
         conv = conv_layer(self.dtype, self.param_dtype)
         norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 # Kaiming He's initialisation, counting outputs: it keeps the variance of the gradients.
 he_normal_fan_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -42,3 +43,23 @@ def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax
     """
     head = nn.Dense(num_classes, dtype=param_dtype, param_dtype=param_dtype, name="head")
     return head(features_BxF.astype(param_dtype))
+
+
+def drop_out(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
+    """Sets a share `rate` of the values to 0 and scales the others up.
+
+    What is dropped is keyed by the example and the layer, so that an example loses the same values
+    on whichever device and in whichever place of the batch it is met.
+
+    Args:
+      x_Bx: activations, examples first.
+      rate: the share to drop.
+      keys_B: one random key for each example.
+      layer: tells the network's dropout layers apart.
+    """
+
+    def one(key, x):
+        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
+        return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
+
+    return jax.vmap(one)(keys_B, x_Bx)

@@ -72,6 +72,7 @@ class WideResNet(nn.Module):
     Args of the call:
       images_BxHxWxC: normalised images in `dtype`.
       train: batch statistics (and their update) if true, running averages if false.
+      keys_B: a random key for each example, for networks that drop out; not read here.
 
     Returns:
       logits_BxK in `param_dtype`.
@@ -85,7 +86,7 @@ class WideResNet(nn.Module):
     norm_axis: str | None
 
     @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool):
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
         conv = conv_layer(self.dtype, self.param_dtype)
         norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
         blocks_per_group = (self.depth - 4) // 6

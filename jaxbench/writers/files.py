@@ -22,6 +22,7 @@ EPOCH_COLUMNS = (
     "train_top1",
     "eval_loss",
     "eval_top1",
+    "eval_top5",
     "eval_count",
     "learning_rate",
     "peak_memory_bytes",

@@ -1,0 +1,59 @@
+"""ResNet-50 on images of 224x224, as in the 2018 comparison of 4 TPUv2 with 4 V100.
+
+    python -m jaxbench.main --experiment=resnet50 --experiment.data.dir=FOLDER
+
+Repeats: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): global batch 1024, 75.7 % top-1
+after 64 epochs and 76.4 % after 86 on a Cloud TPU v2-8 at 2796 images/s (bf16), 75.7 % after 84 on
+four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch (Goyal et al.
+2017), five epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on
+kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
+`--experiment.optimizer.schedule=step --experiment.optimizer.decay_epochs=30,60,80`.
+FOLDER holds `train/<class>/*.JPEG` and `val/`, and is read whole: as many images as fit in memory
+(`--experiment.data.train_examples`), centre-cropped, mirrored at random. ImageNet itself needs a
+streamed pipeline, which is not there yet, so no top-1 is to be expected from this file so far.
+Hardware: one or more GPUs or TPUs of 16 GB for 256 images each.
+"""
+
+from jaxbench.config import Config, DataConfig, OptimizerConfig
+from jaxbench.models.resnet import ResNetConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ResNetConfig(),
+        data=DataConfig(
+            source="folder",
+            image_shape=(224, 224, 3),
+            num_classes=1000,
+            eval_split="val",
+            flip=True,
+        ),
+        optimizer=OptimizerConfig(
+            name="sgd",
+            learning_rate=0.1,
+            base_batch_size=256,
+            weight_decay=5e-5,
+            weight_decay_on="kernels",
+            schedule="cosine",
+            warmup_epochs=5,
+        ),
+        label_smoothing=0.1,
+        batch_size=1024,
+        epochs=90,
+        precision="bf16",
+    )
+
+
+def tiny(config: Config) -> Config:
+    """Synthetic images of 32x32, one narrow block a stage, two epochs."""
+    config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
+    config.data.source = "synthetic"
+    config.data.image_shape = (32, 32, 3)
+    config.data.num_classes = 10
+    config.data.train_examples = 256
+    config.data.eval_examples = 100
+    config.optimizer.base_batch_size = 64
+    config.optimizer.warmup_epochs = 0
+    config.batch_size = 64
+    config.epochs = 2
+    return config

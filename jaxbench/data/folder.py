@@ -1,0 +1,123 @@
+"""A folder of images, one sub-folder a class (`train/<class>/*.JPEG`, `val/...`), read whole."""
+
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.errors import BadInput, nearest
+
+_SUFFIXES = {".jpeg", ".jpg", ".png"}
+# The usual ImageNet evaluation: the shorter side to 256 for a crop of 224.
+_RESIZE_PER_CROP = 256 / 224
+_REPORT_EVERY = 256
+
+
+def load(
+    path: str,
+    image_shape: tuple[int, int, int],
+    *,
+    splits: tuple[str, str],
+    limits: tuple[int, int],
+    progress: Callable[[str], None] = lambda text: None,
+) -> Dataset:
+    """Decodes, resizes (shorter side) and centre-crops every image to `image_shape`.
+
+    The classes are the training split's sub-folders by name.
+
+    Args:
+      path: the folder that holds the splits' folders.
+      image_shape: (height, width, 3).
+      splits: names of the training and the evaluation folder.
+      limits: only so many examples of each, taken in turn from every class; 0 for all.
+      progress: told now and then how far the reading is.
+
+    Raises:
+      BadInput: no such folder, no images, a damaged file, or too many to hold in memory.
+    """
+    root = pathlib.Path(path).expanduser()
+    if not path or not root.is_dir():
+        raise BadInput(f"data.dir={path!r}: data.source=folder needs a folder with {splits[0]}/")
+    if image_shape[-1] != 3:
+        raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
+    listed = [_list_split(root, name) for name in splits]
+    classes = sorted(listed[0])
+    for name, files in zip(splits, listed, strict=True):
+        unknown = sorted(set(files) - set(classes))
+        if unknown:
+            raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
+    read = []
+    for name, files, limit in zip(splits, listed, limits, strict=True):
+        read.append(_read_split(root / name, classes, files, limit, image_shape, progress))
+    return Dataset(
+        description=f"folder {root.name}", train=read[0], eval=read[1], num_classes=len(classes)
+    )
+
+
+def _list_split(root: pathlib.Path, name: str) -> dict[str, list[pathlib.Path]]:
+    folder = root / name
+    if not folder.is_dir():
+        there = sorted(path.name for path in root.iterdir() if path.is_dir())
+        raise BadInput(
+            f"{root} has no folder {name!r}; it has {', '.join(there[:10]) or 'none'}"
+            + nearest(name, there)
+        )
+    files = {
+        sub.name: sorted(f for f in sub.iterdir() if f.suffix.lower() in _SUFFIXES)
+        for sub in folder.iterdir()
+        if sub.is_dir()
+    }
+    if not any(files.values()):
+        raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")
+    return files
+
+
+def _read_split(folder, classes, files, limit, image_shape, progress) -> Split:
+    # One of each class in turn, so that a limit keeps the classes balanced.
+    deepest = max(map(len, files.values()))
+    examples = [
+        (files[name][row], label)
+        for row in range(deepest)
+        for label, name in enumerate(classes)
+        if row < len(files.get(name, ()))
+    ]
+    examples = examples[: limit or None]
+    size_bytes = len(examples) * int(np.prod(image_shape))
+    if size_bytes > psutil.virtual_memory().available // 2:
+        raise BadInput(
+            f"{folder}: {len(examples):,} images take {size_bytes / 2**30:.1f} GiB, more than half "
+            "of the free memory; limit them with data.train_examples and data.eval_examples"
+        )
+    images = np.empty((len(examples), *image_shape), np.uint8)
+    labels = np.array([label for _, label in examples], np.int32)
+    for place, (file, _) in enumerate(examples):
+        images[place] = _decode(file, image_shape)
+        if (place + 1) % _REPORT_EVERY == 0:
+            progress(f"{folder.name}: {place + 1:,} of {len(examples):,} images")
+    return Split(images, labels)
+
+
+def _decode(file: pathlib.Path, image_shape: tuple[int, int, int]) -> np.ndarray:
+    import cv2
+
+    # OpenCV turns grey into colour, applies the EXIF orientation, and returns None for damage.
+    content = np.fromfile(file, np.uint8)
+    image = cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None
+    if image is None:
+        raise BadInput(f"{file}: cannot be decoded as an image")
+    height, width = image_shape[:2]
+    if image.shape[:2] != (height, width):
+        scale = _RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
+        new_height = max(height, round(image.shape[0] * scale))
+        new_width = max(width, round(image.shape[1] * scale))
+        shrinking = scale < 1
+        image = cv2.resize(
+            image,
+            (new_width, new_height),
+            interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_CUBIC,
+        )
+        top, left = (new_height - height) // 2, (new_width - width) // 2
+        image = image[top : top + height, left : left + width]
+    return image[..., ::-1]

@@ -1,0 +1,61 @@
+"""The small CNN for MNIST that Keras ships as an example.
+
+Convolutions of 32 and 64 channels, 3x3 without padding, 2x2 max-pooling, dropout 0.25, a dense
+layer of 128, dropout 0.5, a dense layer of 10: 1,199,882 parameters at 28x28x1.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+
+from jaxbench.config import ModelConfig, number
+from jaxbench.models.layers import classify, drop_out
+
+
+@dataclasses.dataclass(kw_only=True)
+class MnistCnnConfig(ModelConfig):
+    channels: tuple[int, ...] = number((32, 64), low=1)
+    hidden: int = number(128, low=1)
+    # Dropout after the pooling and after the hidden layer.
+    dropout: tuple[float, ...] = number((0.25, 0.5), low=0, high=0.99)
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return MnistCnn(
+            channels=self.channels,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            num_classes=num_classes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+        )
+
+
+class MnistCnn(nn.Module):
+    """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
+
+    channels: tuple[int, ...]
+    hidden: int
+    dropout: tuple[float, ...]
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        types = {
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "kernel_init": nn.initializers.glorot_uniform(),
+        }
+        x = images_BxHxWxC
+        for layer, channels in enumerate(self.channels, 1):
+            x = nn.relu(nn.Conv(channels, (3, 3), padding="VALID", name=f"conv{layer}", **types)(x))
+        x = nn.max_pool(x, (2, 2), (2, 2))
+        if train:
+            x = drop_out(x, self.dropout[0], keys_B, layer=0)
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
+        if train:
+            x = drop_out(x, self.dropout[1], keys_B, layer=1)
+        return classify(x, self.num_classes, self.param_dtype)

@@ -1,0 +1,103 @@
+"""ResNet-50 for ImageNet (He et al. 2016) in its v1.5 form: the 3x3 convolution strides.
+
+    stem  7x7, 64, stride 2; 3x3 max-pool, stride 2
+    four stages of (3, 4, 6, 3) bottleneck blocks: 1x1, 3x3, 1x1 with 64, 128, 256, 512 channels
+    inside and four times as many outside
+    global average pool, dense 1000: 25,557,032 parameters
+
+Padding is that of torchvision's network, so that its weights give its outputs.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from jaxbench.config import ModelConfig, number
+from jaxbench.models.layers import classify, conv_layer, norm_layer
+
+
+@dataclasses.dataclass(kw_only=True)
+class ResNetConfig(ModelConfig):
+    # Bottleneck blocks in each stage: (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) ResNet-101.
+    stages: tuple[int, ...] = number((3, 4, 6, 3), low=1)
+    # Channels inside the first stage's blocks; each stage doubles them.
+    width: int = number(64, low=1)
+    # Begin with every block as the identity: its last batch norm scales by 0 (Goyal et al. 2017).
+    zero_init: bool = True
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return ResNet(
+            stages=self.stages,
+            width=self.width,
+            zero_init=self.zero_init,
+            num_classes=num_classes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            norm_axis=norm_axis,
+        )
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1, each with batch norm, plus the input, projected where its shape changes."""
+
+    channels: int
+    stride: int
+    zero_init: bool
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, x_BxHxWxC, train: bool):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        strides = (self.stride, self.stride)
+        last_scale = nn.initializers.zeros if self.zero_init else nn.initializers.ones
+
+        y = nn.relu(norm(name="norm1")(conv(self.channels, (1, 1), name="conv1")(x_BxHxWxC)))
+        # One pixel on each side whatever the stride; "SAME" would pad a stride of 2 on one.
+        y = conv(self.channels, (3, 3), strides, padding=((1, 1), (1, 1)), name="conv2")(y)
+        y = nn.relu(norm(name="norm2")(y))
+        y = conv(4 * self.channels, (1, 1), name="conv3")(y)
+        y = norm(name="norm3", scale_init=last_scale)(y)
+        shortcut = x_BxHxWxC
+        if shortcut.shape != y.shape:
+            shortcut = conv(4 * self.channels, (1, 1), strides, name="projection")(shortcut)
+            shortcut = norm(name="projection_norm")(shortcut)
+        return nn.relu(y + shortcut)
+
+
+class ResNet(nn.Module):
+    """Images in, logits out; arguments and result as in `WideResNet`."""
+
+    stages: tuple[int, ...]
+    width: int
+    zero_init: bool
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+
+        x = conv(self.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(images_BxHxWxC)
+        x = nn.relu(norm(name="stem_norm")(x))
+        x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        for stage, num_blocks in enumerate(self.stages):
+            for block in range(num_blocks):
+                x = Bottleneck(
+                    channels=self.width * 2**stage,
+                    stride=2 if stage > 0 and block == 0 else 1,
+                    zero_init=self.zero_init,
+                    dtype=self.dtype,
+                    param_dtype=self.param_dtype,
+                    norm_axis=self.norm_axis,
+                    name=f"stage{stage + 1}_block{block + 1}",
+                )(x, train)
+        features_BxF = jnp.mean(x.astype(self.param_dtype), axis=(1, 2))
+        return classify(features_BxF, self.num_classes, self.param_dtype)
