@@ -39,6 +39,8 @@ def main() -> int:
     from jaxbench.writers.tensorboard import TensorBoardWriter
 
     config = flags.FLAGS.experiment
+    if config == "list":
+        raise cli.BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
     precision = get_precision(config.precision)
     with (
@@ -57,13 +59,15 @@ def main() -> int:
             seed=config.seed,
             param_dtype=precision.param_dtype,
         )
-        steps = min(_STEPS.value or feed.steps_per_epoch, feed.steps_per_epoch)
+        steps = _STEPS.value or feed.steps_per_epoch
+        if steps > feed.steps_per_epoch:
+            raise cli.BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
         # Long enough that the trainer never reaches the end of its schedule.
-        config.epochs = max(config.epochs, _ROUNDS.value + 2)
+        config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
         program = build_program(config, mesh, feed.steps_per_epoch)
         console = PlainConsole(quiet)
         files = [kind(pathlib.Path(folder)) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
-        trainer = Trainer(program, feed, Clock(), Writers([*files, console]), console)
+        trainer = Trainer(program, feed, Clock(), Writers(*files, console), console)
         trainer.prepare()
         order = feed.train_order(0)
 
@@ -93,7 +97,7 @@ def main() -> int:
             else:
                 loop_s = loop(epoch)
                 pairs.append((bare(), loop_s))
-        Writers(files).close()
+        Writers(*files).close()
 
     images = steps * config.batch_size
     ratios = sorted(bare_s / loop_s for bare_s, loop_s in pairs)

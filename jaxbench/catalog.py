@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import os
 import pathlib
+import sys
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput, nearest
@@ -50,6 +51,8 @@ def load(spec: str) -> Config:
     where, _, variant = spec.partition(":")
     if where.endswith(".py") or os.sep in where:
         path = pathlib.Path(where).expanduser()
+        if path.suffix != ".py":
+            raise BadInput(f"--experiment={spec}: an experiment of your own is a .py file")
         if not path.is_file():
             raise BadInput(f"--experiment={spec}: no such file {where}")
     else:
@@ -83,6 +86,8 @@ def _import_file(path: pathlib.Path):
     name = f"jaxbench_experiment_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up, to read annotations kept as text.
+    sys.modules[name] = module
     _call(path, spec.loader.exec_module, module)
     return module
 

@@ -22,11 +22,22 @@ _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 
 def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
     """Parses absl flags, calls `main()` and exits the process with the code above."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        app.run(lambda _: _guarded(main), argv=argv, flags_parser=_parse_flags)
+        app.run(lambda _: _run_main(main), argv=argv, flags_parser=_parse_flags)
     except BadInput as error:
         _say(error)
         sys.exit(2)
+    except Diverged as error:
+        _say(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _leave(130, "interrupted")
+    except Terminated:
+        _leave(143, "terminated")
+    except SystemExit as exit_:
+        # absl calls having shown the help a failure.
+        sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
 
 
 def define_experiment(argv: Sequence[str]) -> tuple[list[str], Config | None]:
@@ -101,7 +112,7 @@ def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     argv = list(argv)
     config = None
-    if not any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv):
+    if not _asks_for_help(argv):
         argv, config = define_experiment(argv)
     try:
         rest = flags.FLAGS(argv)
@@ -123,20 +134,15 @@ def _reworded(message: str, config: Config | None) -> str:
     return " ".join(message.split())
 
 
-def _guarded(main: Callable[[], int | None]) -> int:
-    signal.signal(signal.SIGTERM, _terminate)
+def _run_main(main: Callable[[], int | None]) -> int:
     if not flags.FLAGS["verbosity"].present:
         # absl's default shows what JAX logs about backends that this machine does not have.
         logging.set_verbosity(logging.WARNING)
-    try:
-        return main() or 0
-    except Diverged as error:
-        _say(error)
-        return 1
-    except KeyboardInterrupt:
-        _leave(130, "interrupted")
-    except Terminated:
-        _leave(143, "terminated")
+    return main() or 0
+
+
+def _asks_for_help(argv: Sequence[str]) -> bool:
+    return any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv)
 
 
 def _terminate(signum, frame):

@@ -169,6 +169,11 @@ class Config:
         _validate_fields(self, prefix="")
         self.model.validate()
         self.optimizer.validate(self.epochs)
+        if self.data.dir and self.data.source in ("digits", "synthetic"):
+            raise BadInput(
+                f"data.dir={self.data.dir!r} does nothing with data.source={self.data.source!r}; "
+                "give data.source=tfds, cifar10_batches, npz or folder with it"
+            )
         shape = self.data.image_shape
         if len(shape) != 3:
             raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
@@ -222,7 +227,8 @@ def _fits(value: Any, hint: Any) -> bool:
 def describe_type(hint: Any) -> str:
     """Returns what a value of this type looks like, in words for an error line."""
     if typing.get_origin(hint) is tuple:
-        return "numbers in brackets, such as '(60,120)'"
+        items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
+        return f"{items}s in parentheses, such as (30,60)"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 

@@ -28,6 +28,7 @@ def describe(config: Config) -> dict[str, Any]:
             config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
         )
         program = build_program(config, mesh, steps_per_epoch=1)
+        program.check()
         macs = program.forward_macs()
         # The step does not depend on how many examples the data set has; one batch stands in.
         batch_per_device = config.batch_size // mesh.num_devices

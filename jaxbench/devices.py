@@ -6,6 +6,7 @@ B examples per device.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,7 +95,14 @@ def create_mesh(
       BadInput: there are fewer, or the global batch cannot be dealt out evenly to them, in
         `accumulate_steps` equal parts each.
     """
-    local = jax.local_devices()
+    try:
+        local = jax.local_devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = os.environ.get("JAX_PLATFORMS")
+        raise BadInput(
+            f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
+            + (str(error).split("\n", 1)[0] or type(error).__name__)
+        ) from error
     if num_devices > len(local):
         raise BadInput(
             f"num_devices={num_devices}: this machine has {len(local)} "

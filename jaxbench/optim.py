@@ -1,5 +1,6 @@
 """Learning-rate schedules and optimizers, all of them optax's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -43,12 +44,14 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     return optax.join_schedules([warmup, schedule], [warmup_steps])
 
 
-def tabulate_schedule(schedule: optax.Schedule, num_steps: int) -> np.ndarray:
-    """Returns the learning rate of every step, float array of shape (num_steps,).
+def tabulator(schedule: optax.Schedule, num_steps: int) -> Callable[[int], np.ndarray]:
+    """Returns a function: first step -> the learning rates of it and the `num_steps` - 1 after it.
 
-    Made before training, so that the log can name the rate without asking a busy device for it.
+    Asked before an epoch's steps are queued, so that the log can name each step's rate without
+    asking a busy device for it.
     """
-    return np.asarray(jax.jit(jax.vmap(schedule))(jnp.arange(num_steps)))
+    rates = jax.jit(jax.vmap(schedule))
+    return lambda first: np.asarray(rates(jnp.arange(first, first + num_steps, dtype=jnp.int32)))
 
 
 def create_optimizer(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:

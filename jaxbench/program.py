@@ -10,6 +10,7 @@ import optax
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.config import Config
 from jaxbench.devices import AXIS, DataMesh
+from jaxbench.errors import BadInput
 from jaxbench.flops import count_macs
 from jaxbench.optim import create_optimizer, create_schedule
 from jaxbench.precision import Precision, get_precision
@@ -51,21 +52,43 @@ class Program:
         """The shapes and types of the state."""
         return jax.eval_shape(self.create_train_state)
 
+    def check(self) -> None:
+        """Raises BadInput where the network cannot be built, or its logits do not fit the classes.
+
+        Nothing is computed: shapes are enough to tell.
+        """
+        shape, classes = self.config.data.image_shape, self.config.data.num_classes
+        name = type(self.config.model).__name__
+        try:
+            state = self.abstract_train_state()
+            logits = jax.eval_shape(self._forward, state.params, state.batch_stats, self._image())
+        except Exception as error:
+            message = " ".join(str(error).split())[:200]
+            raise BadInput(
+                f"{name} cannot be built for images of {shape}: {type(error).__name__}: {message}"
+            ) from error
+        sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
+        if logits.shape != (1, classes) or not all(sizes):
+            raise BadInput(
+                f"{name} makes logits of shape {logits.shape[1:]} with {sum(sizes):,} parameters "
+                f"from images of {shape}; expected ({classes},)"
+            )
+
     def num_parameters(self) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
 
     def forward_macs(self) -> dict[str, int]:
         """Multiply-accumulates of one image's forward pass, by flax module path."""
         state = self.abstract_train_state()
-        image = jax.ShapeDtypeStruct(
-            (1, *self.config.data.image_shape), self.precision.compute_dtype
-        )
+        return count_macs(self._forward, state.params, state.batch_stats, self._image())
 
-        def forward(params, batch_stats, images):
-            variables = {"params": params, "batch_stats": batch_stats}
-            return self.model.apply(variables, images, train=False)
+    def _forward(self, params: Any, batch_stats: Any, images_BxHxWxC: jax.Array) -> jax.Array:
+        variables = {"params": params, "batch_stats": batch_stats}
+        return self.model.apply(variables, images_BxHxWxC, train=False)
 
-        return count_macs(forward, state.params, state.batch_stats, image)
+    def _image(self) -> jax.ShapeDtypeStruct:
+        shape = (1, *self.config.data.image_shape)
+        return jax.ShapeDtypeStruct(shape, self.precision.compute_dtype)
 
 
 def build_program(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Program:

@@ -25,8 +25,23 @@ class RunDir:
             raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
         self._document |= fields
         partial = self.path / "run.json.partial"
-        partial.write_text(json.dumps(finite(self._document), indent=2) + "\n")
-        os.replace(partial, self.path / "run.json")
+        try:
+            partial.write_text(_to_json(self._document))
+            os.replace(partial, self.path / "run.json")
+        except OSError:
+            partial.unlink(missing_ok=True)
+            self._update_in_place()
+
+    def _update_in_place(self) -> None:
+        """Where the disk is full: the old file's own space still takes the status and reason."""
+        document = {key: value for key, value in self._document.items() if key != "summary"}
+        with open(self.path / "run.json", "r+") as file:
+            file.write(_to_json(document))
+            file.truncate()
+
+
+def _to_json(document: dict[str, Any]) -> str:
+    return json.dumps(finite(document), indent=2) + "\n"
 
 
 def check_workdir(workdir: str | None, run_name: str) -> None:
@@ -36,15 +51,18 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     """
     if workdir == "":
         raise BadInput("--workdir=: must name a folder")
-    path = pathlib.Path(workdir or pathlib.Path("runs", _folder_name(run_name)))
-    if workdir and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
-        what = "is a file" if path.is_file() else "is not empty"
-        raise BadInput(
-            f"--workdir={workdir}: {what}; nothing is overwritten, name a new or empty folder"
-        )
-    parent = path.absolute()
-    while not parent.exists():
-        parent = parent.parent
+    path = pathlib.Path(workdir or pathlib.Path("runs", _folder_name(run_name))).expanduser()
+    try:
+        if workdir and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
+            what = "is a file" if path.is_file() else "is not empty"
+            raise BadInput(
+                f"--workdir={workdir}: {what}; nothing is overwritten, name a new or empty folder"
+            )
+        parent = path.absolute()
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise BadInput(f"--workdir={workdir}: {error.strerror}") from error
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise BadInput(f"--workdir={path}: cannot write in {parent}")
 
@@ -58,7 +76,7 @@ def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any])
     check_workdir(workdir, run_name)
     try:
         if workdir:
-            path = pathlib.Path(workdir)
+            path = pathlib.Path(workdir).expanduser()
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = _new_folder(pathlib.Path("runs", _folder_name(run_name)))

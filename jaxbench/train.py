@@ -18,10 +18,10 @@ from jaxbench.data.resident import ResidentFeed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import DataMesh, all_ready, create_mesh, peak_memory_bytes
 from jaxbench.environment import describe_environment, host_peak_memory_bytes
-from jaxbench.errors import Diverged, Terminated
+from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
-from jaxbench.optim import tabulate_schedule
+from jaxbench.optim import tabulator
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
 from jaxbench.rundir import RunDir, check_workdir, create_run_dir
@@ -30,6 +30,9 @@ from jaxbench.writers import Writer, Writers
 from jaxbench.writers.console import Console, create_console, duration
 from jaxbench.writers.files import CsvWriter, JsonlWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
+
+# Steps are counted in int32 on the devices.
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,25 +81,31 @@ def train_and_evaluate(
                 seed=config.seed,
                 param_dtype=get_precision(config.precision).param_dtype,
             )
+        if config.epochs * feed.steps_per_epoch > _MOST_STEPS:
+            raise BadInput(
+                f"epochs={config.epochs}: {feed.steps_per_epoch} steps each are more than "
+                f"{_MOST_STEPS:,} steps; max_steps ends a run earlier"
+            )
         program = build_program(config, mesh, feed.steps_per_epoch)
+        program.check()
         run_dir = create_run_dir(workdir, config.name, _document(program, dataset, feed))
-        console.say(f"records in {run_dir.path}")
-        files = [kind(run_dir.path) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
-        writers = Writers([*files, console])
-        stack.callback(Writers(files).close)
+        writers = Writers()
         trainer = Trainer(program, feed, clock, writers, console)
         try:
+            console.say(f"records in {run_dir.path}")
+            for kind in (JsonlWriter, CsvWriter, TensorBoardWriter):
+                writers.add(kind(run_dir.path))
+            writers.add(console)
             trainer.train()
-            status, reason = "done", None
         except BaseException as error:
-            status, reason = _classify(error)
+            # Whatever else fails now must not hide why the run ended, nor keep it untold.
+            with contextlib.suppress(Exception):
+                _finish(run_dir, trainer, writers, *_classify(error))
+            with contextlib.suppress(Exception):
+                writers.close()
             raise
-        finally:
-            summary = trainer.summarize(status)
-            run_dir.update(
-                status=status, reason=reason, finished_at=now().isoformat(), summary=summary
-            )
-            writers.write(summary)
+        summary = _finish(run_dir, trainer, writers, "done", None)
+        writers.close()
         return Result(summary, run_dir, trainer.state)
 
 
@@ -119,6 +128,8 @@ class Trainer:
         self._total_steps = min(steps, self._config.max_steps or steps)
         self._num_epochs = math.ceil(self._total_steps / feed.steps_per_epoch)
         self._steps_done = 0
+        self._learning_rate: float | None = None
+        self._tabulate_rates = tabulator(program.schedule, feed.steps_per_epoch)
         self._compile_s = 0.0
         self._first_step_s: float | None = None
         self._epochs: list[dict[str, Any]] = []
@@ -134,7 +145,6 @@ class Trainer:
         with self._clock.phase("init"), self._console.phase("initialising the parameters"):
             self.state = self._mesh.replicate(self._program.create_train_state())
             wait_until(lambda: all_ready(self.state))
-            self._learning_rates = tabulate_schedule(self._program.schedule, self._total_steps)
         self._compile(
             "train_step", self._program.train_step, self._feed.train_data, self._feed.train_order(0)
         )
@@ -185,7 +195,7 @@ class Trainer:
             "eval_top1": eval_M[CORRECT] / eval_M[COUNT],
             "eval_top5": eval_M[CORRECT_TOP5] / eval_M[COUNT],
             "eval_count": int(eval_M[COUNT]),
-            "learning_rate": float(self._learning_rates[self._steps_done - 1]),
+            "learning_rate": self._learning_rate,
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
         }
         self._epochs.append(record)
@@ -198,8 +208,10 @@ class Trainer:
         interval_M = np.zeros(NUM_METRICS)
         with self._clock.phase("data_wait"):
             order_DxSxB = self._feed.train_order(epoch)
+            learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
         for done, metrics_M in enumerate(self._run_steps(order_DxSxB, num_steps), 1):
             self._steps_done += 1
+            self._learning_rate = float(learning_rates_S[done - 1])
             epoch_M += metrics_M
             interval_M += metrics_M
             loss = metrics_M[LOSS_SUM] / metrics_M[COUNT]
@@ -215,7 +227,7 @@ class Trainer:
                         "epoch": epoch + 1,
                         "loss": interval_M[LOSS_SUM] / interval_M[COUNT],
                         "top1": interval_M[CORRECT] / interval_M[COUNT],
-                        "learning_rate": float(self._learning_rates[self._steps_done - 1]),
+                        "learning_rate": self._learning_rate,
                         "elapsed_s": self._clock.wall_s(),
                     }
                 )
@@ -259,6 +271,12 @@ class Trainer:
             total_M += metrics_M
             self._console.progress(
                 f"evaluating epoch {epoch + 1}/{self._num_epochs}", done, self._feed.eval_steps, ""
+            )
+        if not math.isfinite(total_M[LOSS_SUM]):
+            # The last update of all may have done it, after the last training loss was seen.
+            raise Diverged(
+                f"the evaluation loss is {total_M[LOSS_SUM]} after step {self._steps_done}, "
+                f"epoch {epoch + 1}"
             )
         if total_M[COUNT] != self._feed.num_eval:
             raise AssertionError(
@@ -318,6 +336,16 @@ class Trainer:
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
         return summary
+
+
+def _finish(
+    run_dir: RunDir, trainer: Trainer, writer: Writer, status: str, reason: str | None
+) -> dict[str, Any]:
+    """Records how the run ended, its status before all else; returns the summary record."""
+    summary = trainer.summarize(status)
+    run_dir.update(status=status, reason=reason, finished_at=now().isoformat(), summary=summary)
+    writer.write(summary)
+    return summary
 
 
 def _classify(error: BaseException) -> tuple[str, str]:

@@ -10,6 +10,8 @@ import tempfile
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
 if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_COUNT_FLAG}=8".strip()
+# Simulated devices are the CPU's, whatever else the machine has.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The same small programs are compiled again and again, here and in child processes.
 _CACHE = tempfile.TemporaryDirectory(prefix="jaxbench-test-cache-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
@@ -73,11 +75,18 @@ def train(tmp_path):
         count += 1
         config = catalog.load(experiment)
         set_fields(config, **fields)
+        needs_devices(config.num_devices)
         workdir = tmp_path / f"run{count}"
         with open(os.devnull, "w") as quiet:
             return train_and_evaluate(config, str(workdir), PlainConsole(quiet))
 
     return run
+
+
+def needs_devices(count: int) -> None:
+    """Skips a test where XLA_FLAGS from outside left fewer devices."""
+    if jax.device_count() < count:
+        pytest.skip(f"needs {count} devices, there are {jax.device_count()}")
 
 
 def set_fields(config, **fields):

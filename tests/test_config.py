@@ -20,7 +20,7 @@ from jaxbench.errors import BadInput
         ("optimizer__learning_rate", float("inf"), "must be at least 0"),
         ("optimizer__momentum", 1.5, "must be within [0, 1]"),
         ("optimizer__decay_epochs", (60, 60), "epochs must rise"),
-        ("optimizer__decay_epochs", (0.5,), "must be numbers in brackets"),
+        ("optimizer__decay_epochs", (0.5,), "must be whole numbers in parentheses"),
         ("optimizer__schedule", "step", "needs optimizer.decay_epochs"),
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
         ("model__depth", 18, "near it: 16 and 22"),

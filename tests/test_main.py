@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, records, run_json
+from conftest import ROOT, needs_devices, program, records, run_json
 
 from jaxbench import catalog
 
@@ -15,6 +15,7 @@ from jaxbench import catalog
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("name", list(catalog.available()))
 def test_every_experiment_runs_tiny(run_main, tmp_path, name, devices):
+    needs_devices(devices)
     done = run_main(
         f"--experiment={name}:tiny", f"--experiment.num_devices={devices}", "--workdir=run"
     )
@@ -97,6 +98,19 @@ FILES = {
     "broken.py": "import jaxbench\ndef get_config():\n    return 1 / 0\n",
     "syntax.py": "def get_config(:\n",
     "empty.py": "",
+    "wrong.py": """from __future__ import annotations
+import dataclasses
+from jaxbench.config import Config, DataConfig
+from jaxbench.models.wide_resnet import WideResNetConfig
+
+@dataclasses.dataclass(kw_only=True)
+class MyWideResNetConfig(WideResNetConfig):
+    def create(self, **types):
+        raise ValueError("not today")
+
+def get_config():
+    return Config(model=MyWideResNetConfig(), data=DataConfig(image_shape=(8, 8, 1)))
+""",
     "other.py": "def get_config():\n    return {'batch_size': 3}\n",
     "occupied/run.json": "{}",
     "damaged.npz": "not an archive",
@@ -116,6 +130,15 @@ Q = "--experiment=quickstart"
         (["--experiment="], "no experiment ''"),
         (["--experiment=quickstart:small"], "no variant 'small'"),
         (["--experiment=nowhere.py"], "no such file nowhere.py"),
+        (["--experiment=./damaged.npz"], "an experiment of your own is a .py file"),
+        (["--experiment=wrong.py"], "not today"),
+        ([Q, f"--workdir={'a' * 300}"], "File name too long"),
+        ([Q, "--experiment.data.dir=x"], "does nothing with data.source='digits'"),
+        (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
+        (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "makes logits of shape"),
+        (["--experiment=cnn10:tiny", "--experiment.data.train_examples=100000000000"], "not fit"),
+        ([Q, "--experiment.data.image_shape=(8,8,1.5)"], "must be whole numbers in parentheses"),
+        ([Q, "--experiment.epochs=1000000000"], "more than"),
         (["--experiment=broken.py"], "broken.py:3: the experiment file fails with ZeroDivisionErr"),
         (["--experiment=syntax.py"], "syntax.py:1: the experiment file fails with SyntaxError"),
         (["--experiment=empty.py"], "has no function get_config()"),
@@ -127,7 +150,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.batch_size=1.5"], "=1.5: must be a whole number"),
         ([Q, "--experiment.data.flip=perhaps"], "=perhaps: must be true or false"),
         ([Q, "--experiment.optimizer.momentum=x"], "=x: must be a number"),
-        ([Q, "--experiment.optimizer.decay_epochs=3,x"], "must be numbers in brackets"),
+        ([Q, "--experiment.optimizer.decay_epochs=3,x"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.batch_size"], "Missing value"),
         (["--experiment.batch_size=0", Q], "must be at least 1"),
         ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),
@@ -152,6 +175,8 @@ Q = "--experiment=quickstart"
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
+    if " 8 " in told or "8 devices" in told:
+        needs_devices(8)
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -224,3 +249,28 @@ def test_a_wheel_finds_its_experiments_from_any_folder(tmp_path):
             ]
     assert run_json(elsewhere / "run")["status"] == "done"
     assert run_json(elsewhere / "run")["environment"]["git"] is None
+
+
+def test_help_is_no_failure(run_main):
+    done = run_main("--help")
+    assert done.returncode == 0
+    assert "--experiment=list" in done.stdout
+
+
+def test_a_backend_that_is_not_there_is_told(run_main):
+    done = run_main("--experiment=quickstart", env={"JAX_PLATFORMS": "cuda"})
+    assert done.returncode == 2
+    assert "JAX finds no devices with JAX_PLATFORMS=cuda" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
+    command = program("--experiment=quickstart:tiny", "--workdir=run")
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.wait(timeout=120)
+    assert run_json(tmp_path / "run")["status"] == "done", errors

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench import catalog
 from jaxbench.errors import BadInput
-from jaxbench.optim import create_optimizer, create_schedule, tabulate_schedule
+from jaxbench.optim import create_optimizer, create_schedule, tabulator
 
 
 def config_with(epochs=10, batch_size=128, **optimizer):
@@ -21,7 +21,7 @@ def config_with(epochs=10, batch_size=128, **optimizer):
 def rates(steps_per_epoch=10, **fields):
     config = config_with(**fields)
     schedule = create_schedule(config, steps_per_epoch)
-    return tabulate_schedule(schedule, config.epochs * steps_per_epoch)
+    return tabulator(schedule, config.epochs * steps_per_epoch)(0)
 
 
 def test_schedules():

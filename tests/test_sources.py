@@ -96,7 +96,9 @@ def save(folder, **changes):
         ({"y_train": np.arange(49) % 10}, "50 images but labels of shape (49,)"),
         ({"y_train": np.linspace(0, 1, 50)}, "expected whole numbers"),
         ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
-        ({"y_train": np.arange(50) % 10 - 1}, "labels run from -1"),
+        ({"y_train": np.arange(50) % 10 - 1}, "y_train runs from -1 to 8"),
+        ({"y_train": np.arange(50) % 10 + 2**32}, "y_train runs from 4294967296"),
+        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "has 1 classes"),
         ({"x_test": np.zeros((20, 28, 28, 3), np.uint8)}, "in training (32, 32, 3)"),
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "no examples"),
         (
@@ -115,9 +117,13 @@ def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty"])
-def test_a_damaged_npz_is_told(tmp_path, damage):
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty", "npy"])
+def test_a_damaged_npz_is_told(tmp_path, damage, compressed):
     file = save(tmp_path)
+    if compressed:
+        np.savez_compressed(file, **arrays())
+    np.save(tmp_path / "single.npy", np.zeros(3))
     content = file.read_bytes()
     file.write_bytes(
         {
@@ -125,6 +131,7 @@ def test_a_damaged_npz_is_told(tmp_path, damage):
             "text": b"not an archive",
             "flipped": content[:200] + bytes(b ^ 255 for b in content[200:900]) + content[900:],
             "empty": b"",
+            "npy": (tmp_path / "single.npy").read_bytes(),
         }[damage]
     )
     with pytest.raises(BadInput, match="cannot be read as .npz"):
@@ -253,6 +260,10 @@ def test_other_tfds_mistakes_are_told(test_data, tmp_path):
     assert "has no split 'tset'; it has train, test; did you mean 'test'?" in told(
         "cifar10", folder, "tset"
     )
+    assert "has version 3.0.2 of it" in told("cifar10:9.9.9", folder)
+    assert "did you mean 'cifar10'?" in told("cifar-10", folder)
+    assert f"name its parent, {folder}" in told("cifar10", f"{folder}/cifar10")
+    assert f"name its parent, {folder}" in told("cifar10", f"{folder}/cifar10/3.0.2")
     write_batches(tmp_path / "batches")
     assert "add data.source=cifar10_batches" in told("cifar10", str(tmp_path / "batches"))
     old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pathlib
 import signal
 import subprocess
 
@@ -118,6 +119,61 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
     assert document["status"] == "diverged"
     assert "at step" in document["reason"]
     assert records(workdir)[-1]["status"] == "diverged"
+
+
+def test_an_evaluation_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
+    """The one update there is breaks the network, after the last training loss was looked at."""
+    config = catalog.load("cnn10:tiny")
+    config.max_steps = 1
+    config.optimizer.learning_rate = 1e38
+    with pytest.raises(Diverged, match="evaluation loss"):
+        train_and_evaluate(config, str(tmp_path / "run"))
+    assert run_json(tmp_path / "run")["status"] == "diverged"
+
+
+def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
+    """From the second epoch on nothing can be written, but in space that a file already has."""
+    import errno
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class FullDisk:
+        def write(self, record):
+            if record["kind"] == "epoch" and record["epoch"] == 2:
+                monkeypatch.setattr(pathlib.Path, "write_text", full)
+                full()
+
+        def close(self):
+            full()
+
+    monkeypatch.setattr("jaxbench.train.TensorBoardWriter", lambda folder: FullDisk())
+    with pytest.raises(OSError, match="No space left"):
+        train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and "No space left" in document["reason"]
+    assert not (tmp_path / "run" / "run.json.partial").exists()
+
+
+def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxbench.train.JsonlWriter", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
+    assert run_json(tmp_path / "run")["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
+    config = catalog.load("mnist_cnn")
+    config.data.dir = str(test_data / "tfds")
+    config.max_steps = 4 * 117
+    config.num_devices = 1
+    result = train_and_evaluate(config, str(tmp_path / "run"))
+    assert result.summary["eval_count"] == 10_000
+    assert result.summary["eval_top1"] >= 0.985
 
 
 def test_a_run_that_fails_says_why(tmp_path, monkeypatch):

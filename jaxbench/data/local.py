@@ -23,7 +23,7 @@ def load_npz(path: str) -> Dataset:
     needed = ("x_train", "y_train", "x_test", "y_test")
     try:
         # Opened here: numpy leaves a file open that turns out to be damaged.
-        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        with open(file, "rb") as stream, zipfile.ZipFile(stream), np.load(file) as archive:
             missing = [name for name in needed if name not in archive.files]
             if missing:
                 raise BadInput(
@@ -31,7 +31,10 @@ def load_npz(path: str) -> Dataset:
                     f"{', '.join(archive.files) or 'nothing'}, needed are {', '.join(needed)}"
                 )
             arrays = {name: archive[name] for name in needed}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except BadInput:
+        raise
+    # A damaged archive can raise nearly anything.
+    except Exception as error:
         raise BadInput(f"{file}: cannot be read as .npz: {_first_line(error)}") from error
 
     def split(name):
@@ -40,10 +43,13 @@ def load_npz(path: str) -> Dataset:
             raise BadInput(f"{file}: y_{name} is {labels.dtype}, expected whole numbers")
         if images.ndim == 3:
             images = images[..., None]
+        # Looked at before they are narrowed: 2**32 would become class 0.
+        if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
+            raise BadInput(f"{file}: y_{name} runs from {labels.min()} to {labels.max()}")
         return Split(images, labels.reshape(-1).astype(np.int32))
 
     train, test = split("train"), split("test")
-    num_classes = int(train.labels_N.max(initial=1)) + 1
+    num_classes = int(train.labels_N.max(initial=0)) + 1
     return Dataset(description=file.name, train=train, eval=test, num_classes=num_classes)
 
 

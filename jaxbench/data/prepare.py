@@ -11,10 +11,14 @@ _CONNECT_TIMEOUT_S = 5
 
 def main(name: str, data_dir: str) -> int:
     """Downloads and prepares; returns the exit code."""
-    import requests
-    import tensorflow_datasets as tfds
-
     print(f"preparing {name} in {data_dir}", file=sys.stderr, flush=True)
+    try:
+        import importlib_resources  # noqa: F401  TFDS needs it and does not require it
+        import requests
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        print(f"{error}; pip install 'jaxbench[prepare]'")
+        return 1
     try:
         builder = tfds.builder(name, data_dir=data_dir, file_format="array_record", try_gcs=False)
     except tfds.core.DatasetNotFoundError:

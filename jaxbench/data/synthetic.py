@@ -3,9 +3,13 @@
 They can be learned, so a run on them still shows a falling loss.
 """
 
+import math
+
 import numpy as np
+import psutil
 
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.errors import BadInput
 
 _DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
 
@@ -19,6 +23,12 @@ def load(
       shape, num_classes: what the images and labels look like.
       train_examples, eval_examples: how many; 0 makes 2,048 and 512.
     """
+    wanted_bytes = (train_examples + eval_examples) * math.prod(shape)
+    if wanted_bytes > psutil.virtual_memory().available // 4:
+        raise BadInput(
+            f"data.train_examples={train_examples}, data.eval_examples={eval_examples}: synthetic "
+            f"images of {wanted_bytes / 2**30:,.1f} GiB do not fit in memory"
+        )
     generator = np.random.Generator(np.random.Philox(key=0))
     patterns_KxHxWxC = generator.integers(64, 192, (num_classes, *shape), dtype=np.int16)
 

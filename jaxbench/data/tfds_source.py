@@ -57,14 +57,15 @@ def load(
             f"data.name={name!r}: its features are {', '.join(features)}; "
             "image classification needs image and label"
         )
-    read = []
-    for split, limit in zip(splits, limits, strict=True):
+    for split in splits:
         if split not in builder.info.splits:
             names = list(builder.info.splits)
             raise BadInput(
                 f"data.name={name!r} has no split {split!r}; it has {', '.join(names)}"
                 + nearest(split, names)
             )
+    read = []
+    for split, limit in zip(splits, limits, strict=True):
         with _damage_told(folder):
             read.append(_read_split(builder, split, limit, progress))
     return Dataset(
@@ -125,11 +126,29 @@ def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.P
         )
     found = _find(name, data_dir)
     if found is None:
+        _tell_near_misses(name, data_dir)
         _prepare(name, data_dir)
         found = _find(name, data_dir)
         if found is None:
             raise BadInput(f"data.name={name!r}: preparing it left nothing in {data_dir}")
     return found
+
+
+def _tell_near_misses(name: str, data_dir: pathlib.Path) -> None:
+    """Raises BadInput where something prepared is so near that preparing cannot be meant."""
+    path, _, version = name.partition(":")
+    versions = sorted(info.parent.name for info in (data_dir / path).glob("*/dataset_info.json"))
+    if version and versions:
+        raise BadInput(f"data.name={name!r}: {data_dir} has version {', '.join(versions)} of it")
+    above = data_dir
+    for _ in range(2):
+        if above.name == path.split("/")[0] and _find(path, above.parent):
+            raise BadInput(f"data.dir={str(data_dir)!r}: name its parent, {above.parent}")
+        above = above.parent
+    there = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
+    close = nearest(path, there)
+    if close:
+        raise BadInput(f"data.name={name!r}: {data_dir} has {', '.join(there)}{close}")
 
 
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:

@@ -1,10 +1,10 @@
 """Where a run's records go. A writer has `write(record)` and `close()`.
 
-A record is a flat-ish dict with a `kind`: compile, step, epoch, eval or summary. Units are in its
+A record is a dict with a `kind`: compile, step, epoch or summary. Units are in its
 keys; what is unknown is absent or None.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 
@@ -17,8 +17,11 @@ class Writer(Protocol):
 class Writers:
     """Hands every record to several writers."""
 
-    def __init__(self, writers: Sequence[Writer]):
-        self._writers = writers
+    def __init__(self, *writers: Writer):
+        self._writers = list(writers)
+
+    def add(self, writer: Writer) -> None:
+        self._writers.append(writer)
 
     def write(self, record: Mapping[str, Any]) -> None:
         for writer in self._writers:

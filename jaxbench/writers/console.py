@@ -39,7 +39,9 @@ class PlainConsole:
         self._since_progress = Stopwatch()
 
     def say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        # A reader that has gone away (`| head`) does not end the run.
+        with contextlib.suppress(BrokenPipeError):
+            print(line, file=self._stream, flush=True)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from jaxbench.rundir import finite
 EPOCH_COLUMNS = (
     "epoch",
     "step",
+    "complete",
     "epoch_time_s",
     "train_time_s",
     "data_wait_s",

@@ -1,5 +1,6 @@
 """Event files that TensorBoard opens, written by tensorboardX without TensorFlow."""
 
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +35,7 @@ class TensorBoardWriter:
     def write(self, record: Mapping[str, Any]) -> None:
         tags = {"epoch": _EPOCH_TAGS, "step": _STEP_TAGS}.get(record["kind"], {})
         for key, tag in tags.items():
-            if record.get(key) is not None:
+            if record.get(key) is not None and math.isfinite(record[key]):
                 self._events.add_scalar(tag, record[key], record["step"])
         if record["kind"] == "epoch":
             self._events.flush()
