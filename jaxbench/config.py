@@ -198,6 +198,8 @@ def _validate_fields(config: Any, prefix: str) -> None:
             continue
         if not _fits(value, hints[field.name]):
             raise BadInput(f"{name}={value!r}: must be {describe_type(hints[field.name])}")
+        if value == () and field.default != ():
+            raise BadInput(f"{name}=(): must hold at least one number")
         choices = field.metadata.get("choices")
         if choices and value not in choices:
             raise BadInput(

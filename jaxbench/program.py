@@ -92,15 +92,23 @@ class Program:
 
 
 def build_program(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Program:
-    """Builds the network, its optimizer and both steps for a mesh."""
+    """Builds the network, its optimizer and both steps for a mesh.
+
+    Raises:
+      BadInput: the model's config cannot make a network.
+    """
     precision = get_precision(config.precision)
-    sync = config.batch_norm == "sync"
-    model = config.model.create(
-        num_classes=config.data.num_classes,
-        dtype=precision.compute_dtype,
-        param_dtype=precision.param_dtype,
-        norm_axis=AXIS if sync else None,
-    )
+    try:
+        model = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=AXIS if config.batch_norm == "sync" else None,
+        )
+    except Exception as error:
+        raise BadInput(
+            f"{type(config.model).__name__}.create fails with {type(error).__name__}: {error}"
+        ) from error
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule)
     train_step = make_train_step(model, optimizer, config=config, precision=precision)

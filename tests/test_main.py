@@ -135,7 +135,7 @@ Q = "--experiment=quickstart"
         ([Q, f"--workdir={'a' * 300}"], "File name too long"),
         ([Q, "--experiment.data.dir=x"], "does nothing with data.source='digits'"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
-        (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "makes logits of shape"),
+        (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "must hold at least one"),
         (["--experiment=cnn10:tiny", "--experiment.data.train_examples=100000000000"], "not fit"),
         ([Q, "--experiment.data.image_shape=(8,8,1.5)"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.epochs=1000000000"], "more than"),
@@ -266,11 +266,10 @@ def test_a_backend_that_is_not_there_is_told(run_main):
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
     command = program("--experiment=quickstart:tiny", "--workdir=run")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    process.stdout.readline()
-    process.stdout.close()
-    errors = process.stderr.read()
-    process.wait(timeout=120)
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
     assert run_json(tmp_path / "run")["status"] == "done", errors

@@ -48,6 +48,8 @@ class Cnn10(nn.Module):
         x = images_BxHxWxC
         for stage, channels in enumerate(self.channels):
             if stage > 0:
+                if min(x.shape[1:3]) < 2:
+                    raise ValueError(f"no pixels are left to halve before stage {stage + 1}")
                 x = nn.avg_pool(x, (2, 2), (2, 2))
             for layer in range(3):
                 x = conv(channels, (3, 3), name=f"conv{stage + 1}_{layer + 1}")(x)
