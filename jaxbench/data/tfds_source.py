@@ -94,7 +94,9 @@ def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]
                 )
             images[offset] = example["image"]
             labels[offset] = example["label"]
-        progress(f"{split}: {min(start + _CHUNK, count):,} of {count:,} images")
+        done = min(start + _CHUNK, count)
+        if done == count or done % (5 * _CHUNK) == 0:
+            progress(f"{split}: {done:,} of {count:,} images")
     return Split(images, labels)
 
 
