@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 
-from jaxbench.config import Config
+from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ def available() -> dict[str, str]:
     return purposes
 
 
-def load(spec: str) -> Config:
+def load(spec: str) -> Experiment:
     """Loads an experiment.
 
     Args:
@@ -73,10 +73,10 @@ def load(spec: str) -> Config:
     config = _call(path, module.get_config)
     if variant == "tiny":
         config = _call(path, module.tiny, config)
-    if not isinstance(config, Config):
+    if not isinstance(config, Experiment):
         raise BadInput(
             f"--experiment={spec}: {path} returned {type(config).__name__}, "
-            "expected a jaxbench.config.Config"
+            "expected a jaxbench.config.Config (or another jaxbench.config.Experiment)"
         )
     config.name = path.stem + (f":{variant}" if variant else "")
     return config

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from absl import app, flags, logging
 
 from jaxbench import catalog
-from jaxbench.config import Config, ModelConfig, describe_type, overridable
+from jaxbench.config import Experiment, describe_type, overridable
 from jaxbench.errors import BadInput, Diverged, Terminated, nearest
 
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
@@ -40,7 +40,7 @@ def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> No
         sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
 
 
-def define_experiment(argv: Sequence[str]) -> tuple[list[str], Config | None]:
+def define_experiment(argv: Sequence[str]) -> tuple[list[str], Experiment | None]:
     """Looks the experiment up and defines the typed `--experiment` flags for it.
 
     Args:
@@ -81,7 +81,7 @@ def define_experiment(argv: Sequence[str]) -> tuple[list[str], Config | None]:
 
     config_flags.DEFINE_config_dataclass(
         "experiment",
-        Config(model=ModelConfig()),
+        Experiment(),
         "Which experiment: NAME, NAME:tiny, path/to/own.py or list. "
         "--experiment.FIELD=VALUE overrides one field of it.",
         sys_argv=argv,
@@ -125,7 +125,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     return rest
 
 
-def _reworded(message: str, config: Config | None) -> str:
+def _reworded(message: str, config: Experiment | None) -> str:
     """Says of a field's value what is allowed, where absl says what Python could not do."""
     match = re.match(r"^flag --experiment\.([^=]+)=(.*?): ", message, re.DOTALL)
     if match and config is not None:

@@ -46,6 +46,12 @@ class DataConfig:
     """Where the images come from and how they are varied."""
 
     source: str = choice("digits", "tfds", "cifar10_batches", "npz", "folder", "synthetic")
+    # How images reach the devices. resident: they lie there, whole, and are cut and mirrored in the
+    # step. stream: the host prepares each batch and sends it.
+    feed: str = choice("resident", "stream")
+    # stream: threads that prepare batches, and how many are kept ready on the devices.
+    num_threads: int = number(2, low=1, high=256)
+    prefetch_batches: int = number(2, low=1, high=64)
     # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
     name: str = ""
     # tfds: the folder that holds `cifar10/3.0.2/`; cifar10_batches: the folder that holds
@@ -66,6 +72,43 @@ class DataConfig:
     crop_fill: str = choice("reflect", "black")
     # Mirror left to right with probability 1/2.
     flip: bool = False
+    # Shift each image by up to so many grey levels (of 256), up or down; 0 is off.
+    brightness: float = number(0.0, low=0, high=255)
+    # Stretch each image's contrast by a factor between these two; (1,1) is off.
+    contrast: tuple[float, ...] = number((1.0, 1.0), low=0, high=100)
+    # What brings pixels to mean 0 and deviation 1: the training set's by channel, or each image's
+    # own (whitening).
+    normalize_by: str = choice("dataset", "image")
+
+    # Fields that only one feed reads.
+    _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = ("num_threads", "prefetch_batches")
+
+    def validate(self) -> None:
+        """Raises BadInput where the fields do not go together."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in self._STREAM_ONLY:
+            if self.feed != "stream" and getattr(self, name) != defaults[name]:
+                raise BadInput(
+                    f"data.{name}={getattr(self, name)} does nothing with data.feed={self.feed!r}; "
+                    "it goes with data.feed=stream"
+                )
+        if self.dir and self.source in ("digits", "synthetic"):
+            raise BadInput(
+                f"data.dir={self.dir!r} does nothing with data.source={self.source!r}; "
+                "give data.source=tfds, cifar10_batches, npz or folder with it"
+            )
+        shape = self.image_shape
+        if len(shape) != 3:
+            raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
+        if self.crop_padding >= min(shape[:2]):
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding}: images are {shape[0]}x{shape[1]}, "
+                f"so at most {min(shape[:2]) - 1}"
+            )
+        if len(self.contrast) != 2 or self.contrast[0] > self.contrast[1]:
+            raise BadInput(
+                f"data.contrast={self.contrast}: must be (lowest,highest) factor, such as (0.8,1.2)"
+            )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -132,16 +175,42 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Config:
-    """One experiment."""
+class Experiment:
+    """What every experiment has; `Config` is the one that trains a network."""
 
-    model: ModelConfig
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    # The entry point's mode that runs it.
+    job: typing.ClassVar[str] = ""
+
     # Set by the lookup to what followed --experiment=; it names the runs folder.
     name: str = ""
-    # Always the global batch, over all devices.
+    seed: int = number(0, low=0, high=2**32 - 1)
+    # How many local devices take part; 0 takes all.
+    num_devices: int = number(0, low=0)
+    # Two spellings of the same computation.
+    parallelism: str = choice("pmap", "shard_map")
+
+    def validate(self) -> None:
+        """Raises BadInput for the first field whose value is not allowed."""
+        _validate_fields(self, prefix="")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Config(Experiment):
+    """An experiment that trains a network."""
+
+    job: typing.ClassVar[str] = "train"
+
+    model: ModelConfig
+    # classification: one class for each image (top-1); segmentation: foreground or background for
+    # each pixel (Dice).
+    task: str = choice("classification", "segmentation")
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    # Always the global batch: all that one model sees in a step, over all its devices.
     batch_size: int = number(128, low=1)
+    # together: one model, its batch dealt out to the devices. independent: every device trains a
+    # model of its own, with the seeds seed, seed + 1 ..., and nothing is exchanged.
+    replicas: str = choice("together", "independent")
     # Each device works through its share in so many parts and adds up their gradients: a batch
     # that does not fit in memory at once. Batch norm then sees one part at a time.
     accumulate_steps: int = number(1, low=1)
@@ -152,36 +221,45 @@ class Config:
     max_steps: int = number(0, low=0)
     # The share of the target that is spread evenly over all classes, in training.
     label_smoothing: float = number(0.0, low=0, high=1)
-    seed: int = number(0, low=0, high=2**32 - 1)
-    # How many local devices take part; 0 takes all.
-    num_devices: int = number(0, low=0)
     # What the network computes in. Parameters, batch-norm statistics, logits and loss are fp32
     # under both fp32 and bf16; fp64 is for checking.
     precision: str = choice("fp32", "bf16", "fp64")
     # Statistics over each device's share, or over the whole global batch.
     batch_norm: str = choice("local", "sync")
-    parallelism: str = choice("pmap", "shard_map")
     # One `step` record in metrics.jsonl covers so many steps.
     log_every_steps: int = number(10, low=1)
+    # Print a line for each of those records, and keep its steps' time and rate.
+    step_log: bool = False
 
     def validate(self) -> None:
-        """Raises BadInput for the first field whose value is not allowed."""
-        _validate_fields(self, prefix="")
+        super().validate()
         self.model.validate()
         self.optimizer.validate(self.epochs)
-        if self.data.dir and self.data.source in ("digits", "synthetic"):
+        self.data.validate()
+        if self.task == "segmentation":
+            if self.data.source not in ("tfds", "npz", "synthetic"):
+                raise BadInput(
+                    f"task='segmentation' with data.source={self.data.source!r}: masks come with "
+                    "data.source=tfds, npz or synthetic"
+                )
+            if self.data.num_classes != 2:
+                raise BadInput(
+                    f"data.num_classes={self.data.num_classes}: task='segmentation' tells 2 apart, "
+                    "foreground and background"
+                )
+        if self.replicas == "independent" and self.batch_norm == "sync":
             raise BadInput(
-                f"data.dir={self.data.dir!r} does nothing with data.source={self.data.source!r}; "
-                "give data.source=tfds, cifar10_batches, npz or folder with it"
+                "batch_norm='sync' with replicas='independent': models that exchange nothing "
+                "cannot share statistics; batch_norm=local goes with it"
             )
-        shape = self.data.image_shape
-        if len(shape) != 3:
-            raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
-        if self.data.crop_padding >= min(shape[:2]):
-            raise BadInput(
-                f"data.crop_padding={self.data.crop_padding}: images are {shape[0]}x{shape[1]}, "
-                f"so at most {min(shape[:2]) - 1}"
-            )
+
+    def num_models(self, num_devices: int) -> int:
+        """R: how many models train at once on so many devices."""
+        return num_devices if self.replicas == "independent" else 1
+
+    def seeds(self, num_devices: int) -> tuple[int, ...]:
+        """Returns seeds_R, one for each model."""
+        return tuple((self.seed + model) % 2**32 for model in range(self.num_models(num_devices)))
 
     @property
     def global_eval_batch(self) -> int:

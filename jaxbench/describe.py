@@ -8,38 +8,39 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.config import Config, overridable
-from jaxbench.data.resident import abstract_data
-from jaxbench.devices import create_mesh
+from jaxbench import conv2d
+from jaxbench.config import Config, Experiment, overridable
+from jaxbench.data.feed import abstract_args
+from jaxbench.devices import create_training_mesh
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
 
 
-def describe(config: Config) -> dict[str, Any]:
+def describe(config: Experiment) -> dict[str, Any]:
     """Returns what `--mode=describe` shows; nothing is trained and no data set is read.
 
     Raises:
       BadInput: the config makes no sense on this machine.
     """
+    if not isinstance(config, Config):
+        return conv2d.describe(config)
     config.validate()
     with get_precision(config.precision).enabled():
-        mesh = create_mesh(
-            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
-        )
+        mesh = create_training_mesh(config)
         program = build_program(config, mesh, steps_per_epoch=1)
         program.check()
         macs = program.forward_macs()
-        # The step does not depend on how many examples the data set has; one batch stands in.
-        batch_per_device = config.batch_size // mesh.num_devices
         compiled = compile_step(
             "train_step",
             program.train_step,
-            program.abstract_train_state(),
-            abstract_data(
-                config.batch_size, config.data.image_shape, program.precision.param_dtype
+            program.abstract_placed_state(),
+            *abstract_args(
+                config,
+                mesh.num_devices,
+                program.task.label_shape(config.data.image_shape),
+                program.precision.param_dtype,
             ),
-            jax.ShapeDtypeStruct((mesh.num_devices, 1, batch_per_device), jnp.int32),
         )
         return {
             "experiment": config.name,
@@ -92,7 +93,7 @@ def _in_scope(scope: str, path: str) -> bool:
     return f"/{scope}/".endswith(f"/{path}/")
 
 
-def print_description(description: dict[str, Any], config: Config) -> None:
+def print_description(description: dict[str, Any], config: Experiment) -> None:
     """Prints it as tables."""
     from rich.console import Console
     from rich.table import Table
@@ -106,6 +107,9 @@ def print_description(description: dict[str, Any], config: Config) -> None:
         fields.add_row(name, repr(value))
     console.print(fields)
 
+    if "problems" in description:
+        _print_problems(console, description)
+        return
     layers = Table(title="layers, for one image", title_justify="left")
     for heading in ("layer", "kind", "output"):
         layers.add_column(heading)
@@ -139,3 +143,23 @@ def print_description(description: dict[str, Any], config: Config) -> None:
         totals.add_row("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP")
     totals.add_row("devices", ", ".join(description["devices"]))
     console.print(totals)
+
+
+def _print_problems(console: Any, description: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title="problems, each on every number of devices", title_justify="left")
+    for heading in ("images", "size", "kernel", "channels", "filters", "GMAC", "in MiB", "out MiB"):
+        table.add_column(heading, justify="right")
+    for problem in description["problems"]:
+        table.add_row(
+            str(problem["images"]),
+            f"{problem['height']}x{problem['width']}",
+            *(str(problem[name]) for name in ("kernel", "channels", "filters")),
+            f"{problem['macs'] / 1e9:.4g}",
+            f"{problem['input_bytes'] / 2**20:,.1f}",
+            f"{problem['output_bytes'] / 2**20:,.1f}",
+        )
+    console.print(table)
+    counts = ", ".join(map(str, description["device_counts"]))
+    console.print(f"devices: {', '.join(description['devices'])}; shared by {counts} of them")

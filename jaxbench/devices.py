@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
@@ -45,55 +46,62 @@ class DataMesh:
         return jax.device_put(tree_Dx, NamedSharding(self._mesh, PartitionSpec(AXIS)))
 
     def parallelize(
-        self, function: Callable, *, num_replicated: int, donate: Sequence[int] = ()
+        self,
+        function: Callable,
+        *,
+        sharded: Sequence[bool],
+        sharded_output: bool = False,
+        donate: Sequence[int] = (),
     ) -> Any:
         """Makes a per-device function run on all devices at once.
 
         Args:
-          function: takes `num_replicated` replicated arguments, then one sharded argument, of
-            which it sees its own device's row. Collectives inside it use the axis `AXIS`. What it
-            returns must be the same on every device: JAX does not check that.
-          num_replicated: how many leading arguments are replicated.
+          function: of each sharded argument it sees its own device's row. Collectives inside it
+            use the axis `AXIS`.
+          sharded: for each argument, whether it has a row for each device or is replicated.
+          sharded_output: what it returns becomes the rows of arrays with a leading axis D;
+            otherwise it must be the same on every device, which JAX does not check.
           donate: which arguments' memory the call may reuse; they must not be read again.
 
         Returns:
-          A compiled-on-first-call function with `.lower(...)`; its outputs are replicated.
+          A compiled-on-first-call function with `.lower(...)`.
         """
         if self.parallelism == "pmap":
             return jax.pmap(
                 function,
                 axis_name=AXIS,
-                in_axes=(None,) * num_replicated + (0,),
-                out_axes=None,
+                in_axes=tuple(0 if rows else None for rows in sharded),
+                out_axes=0 if sharded_output else None,
                 donate_argnums=tuple(donate),
                 devices=self.devices,
             )
 
         @functools.wraps(function)
         def on_one_row(*args):
-            *replicated, row_1x = args
-            return function(*replicated, jax.tree.map(lambda x: x[0], row_1x))
+            own = [
+                jax.tree.map(lambda x: x[0], arg) if rows else arg
+                for arg, rows in zip(args, sharded, strict=True)
+            ]
+            output = function(*own)
+            return jax.tree.map(lambda x: x[None], output) if sharded_output else output
 
         # check_vma=False keeps pmap's rules for differentiating collectives; with True a gradient
         # of a replicated parameter would arrive already summed over the devices.
         mapped = jax.shard_map(
             on_one_row,
             mesh=self._mesh,
-            in_specs=(PartitionSpec(),) * num_replicated + (PartitionSpec(AXIS),),
-            out_specs=PartitionSpec(),
+            in_specs=tuple(PartitionSpec(AXIS) if rows else PartitionSpec() for rows in sharded),
+            out_specs=PartitionSpec(AXIS) if sharded_output else PartitionSpec(),
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
 
-def create_mesh(
-    num_devices: int, batch_size: int, parallelism: str, accumulate_steps: int = 1
-) -> DataMesh:
+def create_mesh(config: Experiment) -> DataMesh:
     """Takes the first `num_devices` local devices (0: all of them).
 
     Raises:
-      BadInput: there are fewer, or the global batch cannot be dealt out evenly to them, in
-        `accumulate_steps` equal parts each.
+      BadInput: there are fewer.
     """
     try:
         local = jax.local_devices()
@@ -103,22 +111,35 @@ def create_mesh(
             f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
             + (str(error).split("\n", 1)[0] or type(error).__name__)
         ) from error
-    if num_devices > len(local):
+    if config.num_devices > len(local):
         raise BadInput(
-            f"num_devices={num_devices}: this machine has {len(local)} "
+            f"num_devices={config.num_devices}: this machine has {len(local)} "
             f"{local[0].device_kind} device(s), so 1 to {len(local)}, or 0 for all"
         )
-    devices = tuple(local[: num_devices or len(local)])
-    parts = len(devices) * accumulate_steps
-    if batch_size % parts:
-        below = batch_size // parts * parts
+    return DataMesh(tuple(local[: config.num_devices or len(local)]), config.parallelism)
+
+
+def create_training_mesh(config: Config) -> DataMesh:
+    """The same for a network whose batches are dealt out to the devices.
+
+    Raises:
+      BadInput: there are fewer devices, or the batch cannot be dealt out evenly to those of one
+        model, in `accumulate_steps` equal parts each.
+    """
+    mesh = create_mesh(config)
+    devices = mesh.num_devices // config.num_models(mesh.num_devices)
+    parts = devices * config.accumulate_steps
+    if config.batch_size % parts:
+        below = config.batch_size // parts * parts
         near = [size for size in (below, below + parts) if size]
-        in_parts = f" in {accumulate_steps} parts each" if accumulate_steps > 1 else ""
+        in_parts = (
+            f" in {config.accumulate_steps} parts each" if config.accumulate_steps > 1 else ""
+        )
         raise BadInput(
-            f"batch_size={batch_size} does not divide over {len(devices)} devices{in_parts}; "
+            f"batch_size={config.batch_size} does not divide over {devices} device(s){in_parts}; "
             f"the nearest that do: {' and '.join(map(str, near))}"
         )
-    return DataMesh(devices, parallelism)
+    return mesh
 
 
 def all_ready(tree: Any) -> bool:

@@ -11,7 +11,10 @@ from absl import flags
 from jaxbench import catalog, cli
 
 _MODE = flags.DEFINE_enum(
-    "mode", "train", ["train", "describe"], "train, or describe without training."
+    "mode",
+    None,
+    ["train", "conv2d", "describe"],
+    "What to do; by default what the experiment is for. describe: say what it is, run nothing.",
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -25,12 +28,26 @@ def main() -> int:
     if experiment == "list":
         _print_catalog()
         return 0
-    if _JSON.value and _MODE.value != "describe":
-        raise cli.BadInput(f"--json with --mode={_MODE.value}: it goes with --mode=describe")
-    if _WORKDIR.value is not None and _MODE.value == "describe":
+    mode = _MODE.value or experiment.job
+    if mode not in (experiment.job, "describe"):
+        raise cli.BadInput(
+            f"--mode={mode}: {experiment.name} is an experiment for --mode={experiment.job}; "
+            "--mode=describe goes with any"
+        )
+    if _JSON.value and mode != "describe":
+        raise cli.BadInput(f"--json with --mode={mode}: it goes with --mode=describe")
+    if _WORKDIR.value is not None and mode == "describe":
         raise cli.BadInput("--workdir with --mode=describe: nothing is written then")
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
-    if _MODE.value == "describe":
+    if mode == "train":
+        from jaxbench.train import train_and_evaluate
+
+        train_and_evaluate(experiment, _WORKDIR.value)
+    elif mode == "conv2d":
+        from jaxbench.conv2d import measure
+
+        measure(experiment, _WORKDIR.value)
+    else:
         from jaxbench.describe import describe, print_description
 
         description = describe(experiment)
@@ -38,11 +55,6 @@ def main() -> int:
             print(json.dumps(description))
         else:
             print_description(description, experiment)
-        return 0
-
-    from jaxbench.train import train_and_evaluate
-
-    train_and_evaluate(experiment, _WORKDIR.value)
     return 0
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 import optax
 
 from jaxbench.clock import Clock, Stopwatch
@@ -14,7 +15,8 @@ from jaxbench.errors import BadInput
 from jaxbench.flops import count_macs
 from jaxbench.optim import create_optimizer, create_schedule
 from jaxbench.precision import Precision, get_precision
-from jaxbench.step import TrainState, create_train_state, make_eval_step, make_train_step
+from jaxbench.step import TrainState, make_eval_step, make_init, make_train_step
+from jaxbench.task import Task, get_task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,54 +26,72 @@ class Program:
     Attributes:
       model: the flax module.
       schedule: step -> learning rate.
-      train_step: (state, train_data, order_DxSxB) -> (state, metrics_M); the state given to it is
-        gone afterwards.
-      eval_step: (state, eval_data, order_Dx1xB) -> metrics_M.
+      init: seed -> TrainState of one model, on the default device.
+      train_step: (state, train_data, row) -> (state, metrics); the state given to it is gone
+        afterwards. `train_data` and `row` come from the feed; metrics_M is summed over the devices
+        or, where each trains a model of its own, metrics_RxM.
+      eval_step: (state, eval_data, row) -> metrics.
     """
 
     config: Config
     mesh: DataMesh
+    task: Task
     precision: Precision
     model: nn.Module
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
+    init: Any
     train_step: Any
     eval_step: Any
 
-    def create_train_state(self) -> TrainState:
-        """Initialises the state on the default device; place it with `mesh.replicate`."""
-        return create_train_state(
-            self.model,
-            self.optimizer,
-            seed=self.config.seed,
-            image_shape=self.config.data.image_shape,
-            precision=self.precision,
-        )
+    def place_train_state(self) -> TrainState:
+        """Initialises the state and places it: whole on every device, or each its own."""
+        seeds_R = self.config.seeds(self.mesh.num_devices)
+        if self.config.replicas == "together":
+            return self.mesh.replicate(self.create_train_state())
+        states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
+        return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
+
+    def create_train_state(self, seed: int | None = None) -> TrainState:
+        """Initialises one model's state on the default device, from the config's seed if None."""
+        return self.init(np.uint32(self.config.seed if seed is None else seed))
 
     def abstract_train_state(self) -> TrainState:
         """The shapes and types of the state."""
-        return jax.eval_shape(self.create_train_state)
+        return self.init.eval_shape(np.uint32(0))
+
+    def abstract_placed_state(self) -> TrainState:
+        """The shapes and types of what `place_train_state` returns."""
+        state = self.abstract_train_state()
+        if self.config.replicas == "together":
+            return state
+        devices = self.mesh.num_devices
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((devices, *leaf.shape), leaf.dtype), state
+        )
 
     def check(self) -> None:
-        """Raises BadInput where the network cannot be built, or its logits do not fit the classes.
+        """Raises BadInput where the network cannot be built or does not fit the task.
 
         Nothing is computed: shapes are enough to tell.
         """
-        shape, classes = self.config.data.image_shape, self.config.data.num_classes
+        data = self.config.data
         name = type(self.config.model).__name__
+        expected = self.task.output_shape(data.image_shape, data.num_classes)
         try:
             state = self.abstract_train_state()
-            logits = jax.eval_shape(self._forward, state.params, state.batch_stats, self._image())
+            outputs = jax.eval_shape(self._forward, state.params, state.batch_stats, self._image())
         except Exception as error:
             message = " ".join(str(error).split())[:200]
             raise BadInput(
-                f"{name} cannot be built for images of {shape}: {type(error).__name__}: {message}"
+                f"{name} cannot be built for images of {data.image_shape}: "
+                f"{type(error).__name__}: {message}"
             ) from error
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
-        if logits.shape != (1, classes) or not all(sizes):
+        if outputs.shape != (1, *expected) or not all(sizes):
             raise BadInput(
-                f"{name} makes logits of shape {logits.shape[1:]} with {sum(sizes):,} parameters "
-                f"from images of {shape}; expected ({classes},)"
+                f"{name} makes outputs of shape {outputs.shape[1:]} with {sum(sizes):,} parameters "
+                f"from images of {data.image_shape}; {self.task.name} expects {expected}"
             )
 
     def num_parameters(self) -> int:
@@ -111,17 +131,27 @@ def build_program(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Progr
         ) from error
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule)
-    train_step = make_train_step(model, optimizer, config=config, precision=precision)
-    eval_step = make_eval_step(model, precision=precision)
+    task = get_task(config.task)
+    parts = {"config": config, "task": task, "precision": precision}
+    # Where each device trains its own model, each has its own state, and its own metrics.
+    own = config.replicas == "independent"
+    sharded = (own, False, True)
     return Program(
-        config=config,
         mesh=mesh,
-        precision=precision,
         model=model,
         schedule=schedule,
         optimizer=optimizer,
-        train_step=mesh.parallelize(train_step, num_replicated=2, donate=(0,)),
-        eval_step=mesh.parallelize(eval_step, num_replicated=2),
+        init=make_init(model, optimizer, image_shape=config.data.image_shape, precision=precision),
+        train_step=mesh.parallelize(
+            make_train_step(model, optimizer, **parts),
+            sharded=sharded,
+            sharded_output=own,
+            donate=(0,),
+        ),
+        eval_step=mesh.parallelize(
+            make_eval_step(model, **parts), sharded=sharded, sharded_output=own
+        ),
+        **parts,
     )
 
 

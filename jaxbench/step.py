@@ -1,7 +1,8 @@
 """What one device does in a training and in an evaluation step.
 
-The functions made here run under `DataMesh.parallelize`: they see one device's B examples, meet
-the others through collectives over `AXIS`, and return values that are equal on every device.
+The functions made here run under `DataMesh.parallelize`: they see one device's B examples. With
+`replicas=together` they meet the others through collectives over `AXIS` and return values that are
+equal on every device; with `replicas=independent` they meet nobody.
 """
 
 from collections.abc import Callable
@@ -11,23 +12,20 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from jaxbench.config import Config
-from jaxbench.data import augment
-from jaxbench.data.resident import take
+from jaxbench.config import Config, DataConfig
+from jaxbench.data import augment, resident, stream
+from jaxbench.data.batch import Batch
 from jaxbench.devices import AXIS
 from jaxbench.precision import Precision
+from jaxbench.task import Task
 
-# A step's metrics are one small array, so that one transfer fetches them: sums over the real
-# examples of the global batch, divided on the host.
-LOSS_SUM, CORRECT, CORRECT_TOP5, COUNT = range(4)
-NUM_METRICS = 4
+_TAKE = {"resident": resident.take, "stream": stream.take}
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step changes; the same on every device."""
+    """Everything that a step changes."""
 
     step: jax.Array  # int32, steps done
     params: Any
@@ -35,17 +33,16 @@ class TrainState(flax.struct.PyTreeNode):
     opt_state: Any
 
 
-def create_train_state(
+def make_init(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     *,
-    seed: int,
     image_shape: tuple[int, int, int],
     precision: Precision,
-) -> TrainState:
-    """Initialises parameters from the seed, on the default device."""
+) -> Callable:
+    """Builds init(seed) -> TrainState, which runs on the default device."""
 
-    def create(seed):
+    def init(seed):
         images_1xHxWxC = jnp.zeros((1, *image_shape), precision.compute_dtype)
         variables = model.init(jax.random.key(seed), images_1xHxWxC, train=False)
         params = variables["params"]
@@ -56,7 +53,10 @@ def create_train_state(
             opt_state=optimizer.init(params),
         )
 
-    return jax.jit(create)(np.uint32(seed))
+    # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
+    # once: for networks of up to 36 M parameters the plain code was quicker in all.
+    on_cpu = jax.default_backend() == "cpu"
+    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None)
 
 
 def make_train_step(
@@ -64,60 +64,60 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     *,
     config: Config,
+    task: Task,
     precision: Precision,
 ) -> Callable:
-    """Builds train_step(state, train_data, order_SxB) -> (state, metrics_M).
+    """Builds train_step(state, train_data, row) -> (state, metrics_M).
 
-    `train_data` and `order_SxB` are what `ResidentFeed` places on the devices.
+    `train_data` and `row` are what the feed that the config names places on the devices.
     """
+    exchange = config.replicas == "together"
+    take = _TAKE[config.data.feed]
 
-    data = config.data
-
-    def loss_fn(params, batch_stats, images_BxHxWxC, labels_B, mask_B, keys_B):
-        logits_BxK, updated = model.apply(
+    def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B):
+        outputs_Bx, updated = model.apply(
             {"params": params, "batch_stats": batch_stats},
             images_BxHxWxC,
             train=True,
             keys_B=keys_B,
             mutable=["batch_stats"],
         )
-        losses_B = cross_entropy(logits_BxK, labels_B, config.label_smoothing)
-        metrics_M = local_metrics(losses_B, logits_BxK, labels_B, mask_B)
+        losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
+        metrics_M = task.count(losses_B, outputs_Bx, labels_Bx, mask_B)
         # A network without batch norm has no statistics to update.
         return jnp.mean(losses_B), (updated.get("batch_stats", batch_stats), metrics_M)
 
-    def train_step(state: TrainState, train_data, order_SxB):
-        steps_per_epoch = order_SxB.shape[0]
+    def train_step(state: TrainState, train_data, row):
         with jax.named_scope("input"):
-            batch = take(train_data, order_SxB, state.step)
-            keys_B = augment.example_keys(
-                train_data["seed"], state.step // steps_per_epoch, batch.indices_B
-            )
-            images_BxHxWxC = augment.crop_and_flip(
+            batch = take(train_data, row, state.step)
+            keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
+            if config.data.feed == "resident":  # the streamed feed has done it on the host
+                batch = _crop_and_flip(batch, keys_B, config.data)
+            images_BxHxWxC = augment.distort(
                 keys_B,
                 batch.images_BxHxWxC,
-                padding=data.crop_padding,
-                fill=data.crop_fill,
-                flip=data.flip,
+                brightness=config.data.brightness,
+                contrast=config.data.contrast,
+                dtype=precision.param_dtype,
             )
-            images_BxHxWxC = augment.normalize(
-                images_BxHxWxC, train_data["mean"], train_data["std"], precision.compute_dtype
-            )
+            images_BxHxWxC = _normalize(images_BxHxWxC, train_data, config.data, precision)
         with jax.named_scope("forward_backward"):
             grads, batch_stats, metrics_M = accumulate_gradients(
                 loss_fn,
                 state.params,
                 state.batch_stats,
-                (images_BxHxWxC, batch.labels_B, batch.mask_B, keys_B),
+                (images_BxHxWxC, batch.labels_Bx, batch.mask_B, augment.dropout_keys(keys_B)),
                 num_parts=config.accumulate_steps,
+                num_metrics=task.num_metrics,
             )
-        with jax.named_scope("all_reduce"):
-            # Every device has the same share of the batch, so the mean of means is the mean.
-            grads = jax.lax.pmean(grads, AXIS)
-            if config.batch_norm == "local":
-                # Each device has its own running averages here; replicas must not drift apart.
-                batch_stats = jax.lax.pmean(batch_stats, AXIS)
-            metrics_M = jax.lax.psum(metrics_M, AXIS)
+        if exchange:
+            with jax.named_scope("all_reduce"):
+                # Every device has the same share of the batch, so the mean of means is the mean.
+                grads = jax.lax.pmean(grads, AXIS)
+                if config.batch_norm == "local":
+                    # Each device has its own running averages here; replicas must not drift apart.
+                    batch_stats = jax.lax.pmean(batch_stats, AXIS)
+                metrics_M = jax.lax.psum(metrics_M, AXIS)
         with jax.named_scope("update"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
@@ -129,14 +129,43 @@ def make_train_step(
     return train_step
 
 
+def _crop_and_flip(batch: Batch, keys_B: jax.Array, data: DataConfig) -> Batch:
+    """Cuts and mirrors the images, and masks with them."""
+    windows = augment.draw_windows(keys_B, padding=data.crop_padding)
+    how = {"padding": data.crop_padding, "fill": data.crop_fill, "flip": data.flip}
+    batch = batch._replace(
+        images_BxHxWxC=augment.crop_and_flip(windows, batch.images_BxHxWxC, **how)
+    )
+    if batch.labels_Bx.ndim == 3:
+        masks_BxHxWx1 = augment.crop_and_flip(windows, batch.labels_Bx[..., None], **how)
+        batch = batch._replace(labels_Bx=masks_BxHxWx1[..., 0])
+    return batch
+
+
+def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:
+    if data.normalize_by == "image":
+        return augment.whiten(images_BxHxWxC, precision.param_dtype, precision.compute_dtype)
+    return augment.normalize(
+        images_BxHxWxC, statistics["mean"], statistics["std"], precision.compute_dtype
+    )
+
+
 def accumulate_gradients(
-    loss_fn: Callable, params: Any, batch_stats: Any, batch: tuple, *, num_parts: int
+    loss_fn: Callable,
+    params: Any,
+    batch_stats: Any,
+    batch: tuple,
+    *,
+    num_parts: int,
+    num_metrics: int,
 ) -> tuple[Any, Any, jax.Array]:
     """Differentiates the mean loss of a batch, `num_parts` equal parts one after the other.
 
     Args:
       loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
       batch: arrays whose first axis, B, `num_parts` divides.
+      num_parts: into how many equal parts the batch is cut.
+      num_metrics: M.
 
     Returns:
       The gradients of the mean over all B, the batch statistics after the last part, and the
@@ -158,50 +187,27 @@ def accumulate_gradients(
     dtype = jax.tree.leaves(params)[0].dtype
     # A loop in the program rather than an unrolled one: only one part's activations are alive.
     (grads, batch_stats, metrics_M), _ = jax.lax.scan(
-        add_part, (zeros, batch_stats, jnp.zeros(NUM_METRICS, dtype)), parts
+        add_part, (zeros, batch_stats, jnp.zeros(num_metrics, dtype)), parts
     )
     return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
 
 
-def make_eval_step(model: nn.Module, *, precision: Precision) -> Callable:
-    """Builds eval_step(state, eval_data, order_1xB) -> metrics_M; padded rows count for nothing."""
+def make_eval_step(
+    model: nn.Module, *, config: Config, task: Task, precision: Precision
+) -> Callable:
+    """Builds eval_step(state, eval_data, row) -> metrics_M; padded rows count for nothing."""
+    take = _TAKE[config.data.feed]
 
-    def eval_step(state: TrainState, eval_data, order_1xB):
-        batch = take(eval_data, order_1xB, jnp.zeros((), jnp.int32))
-        images_BxHxWxC = augment.normalize(
-            batch.images_BxHxWxC, eval_data["mean"], eval_data["std"], precision.compute_dtype
-        )
-        logits_BxK = model.apply(
+    def eval_step(state: TrainState, eval_data, row):
+        batch = take(eval_data, row, jnp.zeros((), jnp.int32))
+        images_BxHxWxC = _normalize(batch.images_BxHxWxC, eval_data, config.data, precision)
+        outputs_Bx = model.apply(
             {"params": state.params, "batch_stats": state.batch_stats},
             images_BxHxWxC,
             train=False,
         )
-        losses_B = cross_entropy(logits_BxK, batch.labels_B)
-        metrics_M = local_metrics(losses_B, logits_BxK, batch.labels_B, batch.mask_B)
-        return jax.lax.psum(metrics_M, AXIS)
+        losses_B = task.losses(outputs_Bx, batch.labels_Bx, 0.0)
+        metrics_M = task.count(losses_B, outputs_Bx, batch.labels_Bx, batch.mask_B)
+        return jax.lax.psum(metrics_M, AXIS) if config.replicas == "together" else metrics_M
 
     return eval_step
-
-
-def cross_entropy(
-    logits_BxK: jax.Array, labels_B: jax.Array, label_smoothing: float = 0.0
-) -> jax.Array:
-    """Returns losses_B in the type of the logits."""
-    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BxK, labels_B)
-    if not label_smoothing:
-        return losses_B
-    # Against the even target: the mean over the classes of their negative log-probabilities.
-    even_B = -jnp.mean(jax.nn.log_softmax(logits_BxK), axis=-1)
-    return (1 - label_smoothing) * losses_B + label_smoothing * even_B
-
-
-def local_metrics(losses_B, logits_BxK, labels_B, mask_B) -> jax.Array:
-    """Returns metrics_M (LOSS_SUM, CORRECT, CORRECT_TOP5, COUNT) over this device's real rows."""
-    # `where`, not a product: a padded row may hold nan or inf, and nan * 0 is nan.
-    loss_sum = jnp.sum(jnp.where(mask_B, losses_B, 0))
-    correct_B = jnp.argmax(logits_BxK, axis=-1) == labels_B
-    own_Bx1 = jnp.take_along_axis(logits_BxK, labels_B[:, None], axis=-1, mode="clip")
-    # Counting the better classes needs no sort.
-    top5_B = jnp.sum(logits_BxK > own_Bx1, axis=-1) < 5
-    counts = [jnp.sum(mask_B & hit_B) for hit_B in (correct_B, top5_B)] + [jnp.sum(mask_B)]
-    return jnp.stack([loss_sum] + [count.astype(losses_B.dtype) for count in counts])

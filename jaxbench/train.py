@@ -3,36 +3,38 @@
 import contextlib
 import dataclasses
 import math
-import os
 import statistics
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from jaxbench.clock import Clock, Stopwatch, now, wait_until
+from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.resident import ResidentFeed
+from jaxbench.data.feed import Feed, create_feed
 from jaxbench.data.sources import load_dataset
-from jaxbench.devices import DataMesh, all_ready, create_mesh, peak_memory_bytes
-from jaxbench.environment import describe_environment, host_peak_memory_bytes
-from jaxbench.errors import BadInput, Diverged, Terminated
+from jaxbench.devices import DataMesh, all_ready, create_training_mesh, peak_memory_bytes
+from jaxbench.environment import host_peak_memory_bytes
+from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
 from jaxbench.optim import tabulator
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
-from jaxbench.rundir import RunDir, check_workdir, create_run_dir
-from jaxbench.step import CORRECT, CORRECT_TOP5, COUNT, LOSS_SUM, NUM_METRICS, TrainState
-from jaxbench.writers import Writer, Writers
+from jaxbench.recorder import recording
+from jaxbench.rundir import RunDir, check_workdir
+from jaxbench.step import TrainState
+from jaxbench.task import COUNT, LOSS_SUM
+from jaxbench.writers import Writer
 from jaxbench.writers.console import Console, create_console, duration
-from jaxbench.writers.files import CsvWriter, JsonlWriter
+from jaxbench.writers.files import CsvWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
 
 # Steps are counted in int32 on the devices.
 _MOST_STEPS = 2**31 - 1
+# What is said of several models' headline figure beside its mean: sample deviation, extremes.
+_SPREAD = ("std", "min", "max")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +68,12 @@ def train_and_evaluate(
         stack.enter_context(get_precision(config.precision).enabled())
         console = console or create_console()
         stack.callback(console.close)
-        mesh = create_mesh(
-            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
-        )
+        mesh = create_training_mesh(config)
         console.say(_headline(config, mesh))
         with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
             dataset = load_dataset(config, console.say)
         with clock.phase("place_data"):
-            feed = ResidentFeed(
-                dataset,
-                mesh,
-                batch_size=config.batch_size,
-                eval_batch_size=config.global_eval_batch,
-                seed=config.seed,
-                param_dtype=get_precision(config.precision).param_dtype,
-            )
+            feed = create_feed(config, dataset, mesh, get_precision(config.precision).param_dtype)
         if config.epochs * feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {feed.steps_per_epoch} steps each are more than "
@@ -88,37 +81,30 @@ def train_and_evaluate(
             )
         program = build_program(config, mesh, feed.steps_per_epoch)
         program.check()
-        run_dir = create_run_dir(workdir, config.name, _document(program, dataset, feed))
-        writers = Writers()
-        trainer = Trainer(program, feed, clock, writers, console)
-        try:
-            console.say(f"records in {run_dir.path}")
-            for kind in (JsonlWriter, CsvWriter, TensorBoardWriter):
-                writers.add(kind(run_dir.path))
-            writers.add(console)
+        document = _document(program, dataset, feed)
+        with recording(workdir, config, mesh, document, console) as recorder:
+            trainer = Trainer(program, feed, clock, recorder.writers, console)
+            recorder.summarize = trainer.summarize
+            figures = (program.task.train_figures, program.task.eval_figures)
+            folder = recorder.run_dir.path
+            recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
+            recorder.writers.add(TensorBoardWriter(folder, *figures))
             trainer.train()
-        except BaseException as error:
-            # Whatever else fails now must not hide why the run ended, nor keep it untold.
-            with contextlib.suppress(Exception):
-                _finish(run_dir, trainer, writers, *_classify(error))
-            with contextlib.suppress(Exception):
-                writers.close()
-            raise
-        summary = _finish(run_dir, trainer, writers, "done", None)
-        writers.close()
-        return Result(summary, run_dir, trainer.state)
+        return Result(recorder.summary, recorder.run_dir, trainer.state)
 
 
 class Trainer:
     """The state on its way through the epochs, and what was seen on the way."""
 
     def __init__(
-        self, program: Program, feed: ResidentFeed, clock: Clock, writer: Writer, console: Console
+        self, program: Program, feed: Feed, clock: Clock, writer: Writer, console: Console
     ):
         self.state: TrainState | None = None
         self._program = program
         self._config = program.config
         self._mesh = program.mesh
+        self._task = program.task
+        self._seeds_R = program.config.seeds(program.mesh.num_devices)
         self._feed = feed
         self._clock = clock
         self._writer = writer
@@ -143,18 +129,16 @@ class Trainer:
     def prepare(self) -> None:
         """Initialises the state and compiles both steps; nothing is trained yet."""
         with self._clock.phase("init"), self._console.phase("initialising the parameters"):
-            self.state = self._mesh.replicate(self._program.create_train_state())
+            self.state = self._program.place_train_state()
             wait_until(lambda: all_ready(self.state))
-        self._compile(
-            "train_step", self._program.train_step, self._feed.train_data, self._feed.train_order(0)
-        )
-        self._compile(
-            "eval_step", self._program.eval_step, self._feed.eval_data, self._feed.eval_orders[0]
-        )
+        train_row = next(self._feed.train_rows(0, 1))
+        self._compile("train_step", self._program.train_step, self._feed.train_data, train_row)
+        eval_row = next(self._feed.eval_rows())
+        self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_row)
 
-    def _compile(self, name: str, step: Any, data: Any, order: Any) -> None:
+    def _compile(self, name: str, step: Any, data: Any, row: Any) -> None:
         with self._console.phase(f"compiling {name} for {self._mesh.num_devices} device(s)"):
-            record = compile_step(name, step, self.state, data, order, clock=self._clock)
+            record = compile_step(name, step, self.state, data, row, clock=self._clock)
         self._compile_s += record["lower_s"] + record["compile_s"]
         self._write(record)
 
@@ -168,13 +152,14 @@ class Trainer:
         before_s = self._clock.totals_s()
         num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
         with self._clock.phase("train"):
-            train_M = self.train_epoch(epoch, num_steps)
+            train_RxM = self.train_epoch(epoch, num_steps)
         train_time_s = watch.elapsed_s()
         with self._clock.phase("eval"):
-            eval_M = self._evaluate(epoch)
+            eval_RxM = self._evaluate(epoch)
         epoch_time_s = watch.elapsed_s()
         after_s = self._clock.totals_s()
-        images_per_s = train_M[COUNT] / train_time_s
+        images = int(train_RxM[:, COUNT].sum())
+        images_per_s = images / train_time_s
         record = {
             "kind": "epoch",
             "epoch": epoch + 1,
@@ -186,110 +171,175 @@ class Trainer:
             "train_time_s": train_time_s,
             "data_wait_s": after_s["data_wait"] - before_s.get("data_wait", 0.0),
             "eval_time_s": epoch_time_s - train_time_s,
-            "images": int(train_M[COUNT]),
+            "images": images,
             "images_per_s": images_per_s,
             "images_per_s_per_device": images_per_s / self._mesh.num_devices,
-            "train_loss": train_M[LOSS_SUM] / train_M[COUNT],
-            "train_top1": train_M[CORRECT] / train_M[COUNT],
-            "eval_loss": eval_M[LOSS_SUM] / eval_M[COUNT],
-            "eval_top1": eval_M[CORRECT] / eval_M[COUNT],
-            "eval_top5": eval_M[CORRECT_TOP5] / eval_M[COUNT],
-            "eval_count": int(eval_M[COUNT]),
+            **self._figures("train_", train_RxM, self._task.train_figures),
+            **self._figures("eval_", eval_RxM, self._task.eval_figures),
+            "eval_count": self._feed.num_eval,
             "learning_rate": self._learning_rate,
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
         }
         self._epochs.append(record)
         self._write(record)
 
+    def _figures(self, prefix: str, sums_RxM: np.ndarray, names: Any) -> dict[str, Any]:
+        """Turns metrics into a record's figures: their means over the models.
+
+        Where there are several models, the headline's spread and each one's figures are added.
+        """
+        figures_R = [self._task.figures(sums_M) for sums_M in sums_RxM]
+        record: dict[str, Any] = {
+            prefix + name: float(np.mean([figures[name] for figures in figures_R]))
+            for name in names
+        }
+        if len(figures_R) > 1:
+            headline = [figures[self._task.headline] for figures in figures_R]
+            record |= {
+                f"{prefix}{self._task.headline}_{statistic}": float(value)
+                for statistic, value in zip(
+                    _SPREAD, (np.std(headline, ddof=1), min(headline), max(headline)), strict=True
+                )
+            }
+            record[f"{prefix}models"] = [
+                {"seed": seed, **{name: float(figures[name]) for name in names}}
+                for seed, figures in zip(self._seeds_R, figures_R, strict=True)
+            ]
+        return record
+
+    def epoch_columns(self) -> list[str]:
+        """The columns of epochs.csv, in the order of an epoch's record."""
+        task = self._task
+        spread = [f"{task.headline}_{name}" for name in _SPREAD if len(self._seeds_R) > 1]
+        return [
+            "epoch",
+            "step",
+            "complete",
+            "epoch_time_s",
+            "train_time_s",
+            "data_wait_s",
+            "eval_time_s",
+            "images",
+            "images_per_s",
+            "images_per_s_per_device",
+            *(f"train_{name}" for name in (*task.train_figures, *spread)),
+            *(f"eval_{name}" for name in (*task.eval_figures, *spread)),
+            "eval_count",
+            "learning_rate",
+            "peak_memory_bytes",
+        ]
+
     def train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
-        """Trains `num_steps` steps; returns their metrics_M, summed."""
+        """Trains `num_steps` steps; returns their metrics_RxM, summed."""
         watch = Stopwatch()
-        epoch_M = np.zeros(NUM_METRICS)
-        interval_M = np.zeros(NUM_METRICS)
+        interval_watch, interval_start = Stopwatch(), 0
+        epoch_RxM, interval_RxM = self._zeros(), self._zeros()
         with self._clock.phase("data_wait"):
-            order_DxSxB = self._feed.train_order(epoch)
+            rows = self._feed.train_rows(epoch, num_steps)
             learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
-        for done, metrics_M in enumerate(self._run_steps(order_DxSxB, num_steps), 1):
+        for done, metrics_RxM in enumerate(self._run_steps(rows, num_steps), 1):
             self._steps_done += 1
             self._learning_rate = float(learning_rates_S[done - 1])
-            epoch_M += metrics_M
-            interval_M += metrics_M
-            loss = metrics_M[LOSS_SUM] / metrics_M[COUNT]
-            if not math.isfinite(loss):
-                raise Diverged(
-                    f"the training loss is {loss} at step {self._steps_done}, epoch {epoch + 1}"
-                )
+            epoch_RxM += metrics_RxM
+            interval_RxM += metrics_RxM
+            loss = self._check_losses("training", metrics_RxM, epoch)
             if self._steps_done % self._config.log_every_steps == 0 or done == num_steps:
-                self._write(
-                    {
-                        "kind": "step",
-                        "step": self._steps_done,
-                        "epoch": epoch + 1,
-                        "loss": interval_M[LOSS_SUM] / interval_M[COUNT],
-                        "top1": interval_M[CORRECT] / interval_M[COUNT],
-                        "learning_rate": self._learning_rate,
-                        "elapsed_s": self._clock.wall_s(),
-                    }
-                )
-                interval_M = np.zeros(NUM_METRICS)
+                mean_step_s = interval_watch.elapsed_s() / (done - interval_start)
+                self._write_step(epoch, interval_RxM, mean_step_s)
+                interval_watch, interval_start = Stopwatch(), done
+                interval_RxM = self._zeros()
             step_time_s = watch.elapsed_s() / done
             self._console.progress(
                 f"epoch {epoch + 1}/{self._num_epochs}",
                 done,
                 num_steps,
-                f"{self._config.batch_size / step_time_s:,.1f} images/s  loss {loss:.4f}"
+                f"{self._images_per_step / step_time_s:,.1f} images/s  loss {loss:.4f}"
                 f"  {duration(self._remaining_s(step_time_s))} left",
             )
         # The results of a step and its new state become ready together, on each device.
         wait_until(lambda: all_ready(self.state))
-        return epoch_M
+        return epoch_RxM
 
-    def _run_steps(self, order_DxSxB: Any, num_steps: int) -> Iterator[np.ndarray]:
-        """Queues the steps and yields each one's metrics_M once it has been computed.
+    def _write_step(self, epoch: int, sums_RxM: np.ndarray, mean_step_s: float) -> None:
+        """Writes the record of some steps whose results have just arrived."""
+        record = {
+            "kind": "step",
+            "step": self._steps_done,
+            "epoch": epoch + 1,
+            **self._figures("", sums_RxM, self._task.train_figures),
+            "learning_rate": self._learning_rate,
+            "elapsed_s": self._clock.wall_s(),
+        }
+        if self._config.step_log:  # else results arrive together, and their times tell nothing
+            record["step_time_s"] = mean_step_s
+            record["images_per_s"] = self._images_per_step / mean_step_s
+            self._console.say(
+                f"step {record['step']}, loss = {record['loss']:.2f} "
+                f"({record['images_per_s']:.1f} examples/sec; {mean_step_s:.3f} sec/batch)"
+            )
+        self._write(record)
+
+    def _zeros(self) -> np.ndarray:
+        return np.zeros((len(self._seeds_R), self._task.num_metrics))
+
+    @property
+    def _images_per_step(self) -> int:
+        return self._config.batch_size * len(self._seeds_R)
+
+    def _check_losses(self, what: str, metrics_RxM: np.ndarray, epoch: int) -> float:
+        """Returns the mean loss; raises Diverged where no model has a finite one any more."""
+        losses_R = metrics_RxM[:, LOSS_SUM] / metrics_RxM[:, COUNT]
+        if not np.isfinite(losses_R).any():
+            raise Diverged(
+                f"the {what} loss is {losses_R[0]} at step {self._steps_done}, epoch {epoch + 1}"
+            )
+        return float(np.mean(losses_R))
+
+    def _run_steps(self, rows: Iterator[Any], num_steps: int) -> Iterator[np.ndarray]:
+        """Queues the steps and yields each one's metrics_RxM once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
         the devices wait for the other.
         """
-        inflight = InFlight()
+        inflight = InFlight(one_by_one=self._config.step_log)
         for _ in range(num_steps):
+            with self._clock.phase("data_wait"):
+                row = next(rows)
             watch = Stopwatch()
             # The old state is donated: from here on only the new one may be read.
-            self.state, metrics_M = self._program.train_step(
-                self.state, self._feed.train_data, order_DxSxB
-            )
-            yield from inflight.push(metrics_M)
+            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, row)
+            yield from self._per_model(inflight.push(metrics))
             if self._first_step_s is None:
-                yield from inflight.drain()
+                yield from self._per_model(inflight.drain())
                 self._first_step_s = watch.elapsed_s()
-        yield from inflight.drain()
+        yield from self._per_model(inflight.drain())
+
+    def _per_model(self, results: Any) -> Iterator[np.ndarray]:
+        """Each metrics_M of one model as metrics_1xM; those of several are metrics_RxM already."""
+        return (metrics.reshape(len(self._seeds_R), -1) for metrics in results)
 
     def _evaluate(self, epoch: int) -> np.ndarray:
-        """Evaluates every test example once; returns their metrics_M, summed."""
-        total_M = np.zeros(NUM_METRICS)
-        results = self._run_eval_steps()
-        for done, metrics_M in enumerate(results, 1):
-            total_M += metrics_M
+        """Evaluates every test example once; returns their metrics_RxM, summed."""
+        total_RxM = self._zeros()
+        for done, metrics_RxM in enumerate(self._run_eval_steps(), 1):
+            total_RxM += metrics_RxM
             self._console.progress(
                 f"evaluating epoch {epoch + 1}/{self._num_epochs}", done, self._feed.eval_steps, ""
             )
-        if not math.isfinite(total_M[LOSS_SUM]):
-            # The last update of all may have done it, after the last training loss was seen.
-            raise Diverged(
-                f"the evaluation loss is {total_M[LOSS_SUM]} after step {self._steps_done}, "
-                f"epoch {epoch + 1}"
-            )
-        if total_M[COUNT] != self._feed.num_eval:
+        if (total_RxM[:, COUNT] != self._feed.num_eval).any():
             raise AssertionError(
-                f"evaluated {total_M[COUNT]:.0f} examples, the split has {self._feed.num_eval}"
+                f"evaluated {total_RxM[:, COUNT]} examples, the split has {self._feed.num_eval}"
             )
-        return total_M
+        # The last update of all may have broken it, after the last training loss was seen.
+        self._check_losses("evaluation", total_RxM, epoch)
+        return total_RxM
 
     def _run_eval_steps(self) -> Iterator[np.ndarray]:
         inflight = InFlight()
-        for order_Dx1xB in self._feed.eval_orders:
-            metrics_M = self._program.eval_step(self.state, self._feed.eval_data, order_Dx1xB)
-            yield from inflight.push(metrics_M)
-        yield from inflight.drain()
+        for row in self._feed.eval_rows():
+            metrics = self._program.eval_step(self.state, self._feed.eval_data, row)
+            yield from self._per_model(inflight.push(metrics))
+        yield from self._per_model(inflight.drain())
 
     def _remaining_s(self, step_time_s: float) -> float:
         """The training steps and evaluations to come, at the present pace."""
@@ -297,8 +347,8 @@ class Trainer:
             eval_time_s = self._epochs[-1]["eval_time_s"]
         else:
             # Not seen yet; a forward pass is about a third of a training step.
-            images_per_s = self._config.batch_size / step_time_s
-            eval_time_s = self._feed.num_eval / (3 * images_per_s)
+            images_per_s = self._images_per_step / step_time_s
+            eval_time_s = len(self._seeds_R) * self._feed.num_eval / (3 * images_per_s)
         evaluations = self._num_epochs - len(self._epochs)
         return (self._total_steps - self._steps_done) * step_time_s + evaluations * eval_time_s
 
@@ -327,59 +377,44 @@ class Trainer:
             "host_peak_memory_bytes": host_peak_memory_bytes(),
         }
         if self._epochs:
-            best = max(self._epochs, key=lambda record: record["eval_top1"])
+            score = f"eval_{self._task.headline}"
+            best = max(self._epochs, key=lambda record: record[score])
             last = self._epochs[-1]
             summary |= {
-                key: last[key] for key in ("eval_loss", "eval_top1", "eval_top5", "eval_count")
+                key: value
+                for key, value in last.items()
+                if key.startswith("eval_") and key != "eval_time_s"
             }
-            summary |= {"best_eval_top1": best["eval_top1"], "best_epoch": best["epoch"]}
+            summary |= {f"best_{score}": best[score], "best_epoch": best["epoch"]}
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
         return summary
 
 
-def _finish(
-    run_dir: RunDir, trainer: Trainer, writer: Writer, status: str, reason: str | None
-) -> dict[str, Any]:
-    """Records how the run ended, its status before all else; returns the summary record."""
-    summary = trainer.summarize(status)
-    run_dir.update(status=status, reason=reason, finished_at=now().isoformat(), summary=summary)
-    writer.write(summary)
-    return summary
-
-
-def _classify(error: BaseException) -> tuple[str, str]:
-    """Returns the run's status and the reason in words."""
-    if isinstance(error, KeyboardInterrupt):
-        return "failed", "interrupted (Ctrl-C)"
-    if isinstance(error, Terminated):
-        return "preempted", "terminated (SIGTERM)"
-    if isinstance(error, Diverged):
-        return "diverged", str(error)
-    message = f"{type(error).__name__}: {str(error).strip()}"
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in message:
-        return "oom", message
-    return "failed", message
-
-
 def _headline(config: Config, mesh: DataMesh) -> str:
+    models = config.num_models(mesh.num_devices)
+    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
     return (
         f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
-        f"global batch {config.batch_size}, {config.precision}, {config.parallelism}, "
+        f"{each} {config.batch_size}, {config.data.feed} feed, "
+        f"{config.precision}, {config.parallelism}, "
         f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"
     )
 
 
-def _document(program: Program, dataset: Dataset, feed: ResidentFeed) -> dict[str, Any]:
+def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
     """What run.json says before the run has begun."""
     config, mesh = program.config, program.mesh
     macs = sum(program.forward_macs().values())
-    share = config.batch_size // mesh.num_devices
+    seeds_R = config.seeds(mesh.num_devices)
+    share = config.batch_size // (mesh.num_devices // len(seeds_R))
     seen = config.batch_size if config.batch_norm == "sync" else share
     return {
-        "experiment": config.name,
         "config": dataclasses.asdict(config),
+        "task": config.task,
         "model": type(config.model).__name__.removesuffix("Config"),
+        "models": len(seeds_R),
+        "seeds": list(seeds_R),
         "parameters": program.num_parameters(),
         "forward_macs_per_image": macs,
         "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
@@ -389,13 +424,10 @@ def _document(program: Program, dataset: Dataset, feed: ResidentFeed) -> dict[st
             "train_examples": len(dataset.train),
             "eval_examples": len(dataset.eval),
             "steps_per_epoch": feed.steps_per_epoch,
-            "resident_bytes_per_device": feed.bytes_per_device,
+            "resident_bytes_per_device": feed.resident_bytes_per_device,
+            "sent_bytes_per_step": feed.sent_bytes_per_step,
         },
         "batch_per_device": share,
         # How many images a batch-norm layer takes its statistics from.
         "batch_norm_examples": seen // config.accumulate_steps,
-        "command_line": list(sys.orig_argv),
-        "working_directory": os.getcwd(),
-        "pid": os.getpid(),
-        "environment": describe_environment(mesh.devices),
     }

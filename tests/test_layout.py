@@ -7,11 +7,12 @@ from conftest import ROOT
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
     {"errors", "clock", "published"},
-    {"config", "flops", "precision", "rundir", "models", "experiments"},
+    {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
     {"catalog", "optim", "devices", "inflight", "environment", "data", "writers"},
     {"step"},
-    {"program"},
-    {"train", "describe"},
+    {"program", "recorder"},
+    {"train", "conv2d"},
+    {"describe"},
     {"cli"},
     {"main"},
 ]

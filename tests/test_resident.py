@@ -58,7 +58,7 @@ def expected(setting):
         jnp.asarray(images, jnp.float32),
         train=False,
     )
-    labels = jnp.asarray(dataset.eval.labels_N)
+    labels = jnp.asarray(dataset.eval.labels_Nx)
     return (
         float(cross_entropy(logits, labels).sum()),
         int((logits.argmax(-1) == labels).sum()),

@@ -55,7 +55,7 @@ def test_digits_are_the_real_ones_and_the_split_is_fixed():
     assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
     assert dataset.image_shape == (8, 8, 1)
     assert dataset.train.images_NxHxWxC.max() == 255
-    assert np.bincount(dataset.eval.labels_N, minlength=10).min() >= 20
+    assert np.bincount(dataset.eval.labels_Nx, minlength=10).min() >= 20
     again = digits.load()
     assert np.array_equal(dataset.eval.images_NxHxWxC, again.eval.images_NxHxWxC)
     both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
@@ -68,7 +68,7 @@ def test_synthetic_images_repeat_and_differ_by_class():
     assert dataset.train.images_NxHxWxC.shape == (100, 16, 8, 3)
     again = synthetic.load((16, 8, 3), 5, 100, 20)
     assert np.array_equal(dataset.train.images_NxHxWxC, again.train.images_NxHxWxC)
-    assert set(dataset.train.labels_N) == set(range(5))
+    assert set(dataset.train.labels_Nx) == set(range(5))
 
 
 def test_npz_is_read_as_it_is(tmp_path):
@@ -76,7 +76,7 @@ def test_npz_is_read_as_it_is(tmp_path):
     np.savez(tmp_path / "set.npz", **made)
     dataset = load_dataset(config_for("npz", tmp_path / "set.npz"))
     assert np.array_equal(dataset.train.images_NxHxWxC, made["x_train"])
-    assert np.array_equal(dataset.eval.labels_N, made["y_test"])
+    assert np.array_equal(dataset.eval.labels_Nx, made["y_test"])
     grey = {name: made[name][..., 0] for name in ("x_train", "x_test")}
     grey = load_npz(str(save(tmp_path, **grey)))
     assert grey.image_shape == (32, 32, 1)
@@ -200,7 +200,7 @@ assert "tfds cifar10/3.0.2" == dataset.description
 # Red, green and blue in this order: the published means are 125.3, 123.0 and 113.9.
 means = dataset.eval.images_NxHxWxC.mean((0, 1, 2))
 assert abs(means - [126.0, 123.7, 114.9]).max() < 0.2, means
-assert (dataset.eval.labels_N == 3).sum() == 1000
+assert (dataset.eval.labels_Nx == 3).sum() == 1000
 assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -279,10 +279,10 @@ def test_an_image_folder_is_read_whole(test_data):
     config.data.eval_split, config.data.image_shape = "val", (64, 64, 3)
     dataset = load_dataset(config)
     assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (240, 60, 10)
-    assert np.bincount(dataset.train.labels_N).tolist() == [24] * 10
+    assert np.bincount(dataset.train.labels_Nx).tolist() == [24] * 10
     # A limit keeps the classes balanced.
     config.data.train_examples = 50
-    assert np.bincount(load_dataset(config).train.labels_N).tolist() == [5] * 10
+    assert np.bincount(load_dataset(config).train.labels_Nx).tolist() == [5] * 10
 
 
 def write_images(root, splits=("train", "val"), classes=("ape", "bee"), size=(20, 30)):

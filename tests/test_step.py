@@ -172,7 +172,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     config = catalog.load("quickstart:tiny")
     config.seed, config.precision, config.batch_size = seed, "fp64", batch_size
     config.data.train_examples = 70
-    images_NxHxWxC, labels_N = load_dataset(config).train.images_NxHxWxC, digits_labels(70)
+    images_NxHxWxC, labels_Nx = load_dataset(config).train.images_NxHxWxC, digits_labels(70)
     pixels = images_NxHxWxC.astype(np.float64)
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     with jax.enable_x64(True):
@@ -203,7 +203,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
             )
             inputs = (np.asarray(varied, np.float64) - mean) / std
             (loss, batch_stats), grads = differentiate(
-                params, batch_stats, inputs, labels_N[chosen]
+                params, batch_stats, inputs, labels_Nx[chosen]
             )
             losses.append(float(loss))
             # 0.4 is for 128; the rate falls to a tenth after the first epoch.
@@ -222,7 +222,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
 
 
 def digits_labels(count):
-    return digits.load().train.labels_N[:count]
+    return digits.load().train.labels_Nx[:count]
 
 
 def test_bf16_computes_in_bf16_and_keeps_the_rest_in_fp32(train):

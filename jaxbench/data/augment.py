@@ -1,46 +1,143 @@
-"""What happens to images inside the step: random crop and flip, then normalisation.
+"""How images are varied and brought to the network's scale.
 
 Every random draw is keyed by (seed, epoch, example index), so that an example is varied the same
-way on whichever device, process or step it is met.
+way on whichever device, process or step it is met, and by whichever feed. Crop and flip move
+pixels and are done where the pixels are: inside the step by the resident feed, on the host by the
+streamed one. What calculates with pixels is always done inside the step.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+# What an example's key is folded with for each use of it.
+_CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = range(5)
 
 
-def example_keys(seed: int, epoch: jax.Array, indices_B: jax.Array) -> jax.Array:
+def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax.Array:
     """Returns one random key for each example, keys_B."""
     epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
     return jax.vmap(lambda index: jax.random.fold_in(epoch_key, index))(indices_B)
 
 
-def crop_and_flip(
-    keys_B: jax.Array, images_BxHxWxC: jax.Array, *, padding: int, fill: str, flip: bool
-) -> jax.Array:
-    """Pads by `padding` pixels (`fill`: reflect or black), cuts the size out again, mirrors half.
+def dropout_keys(keys_B: jax.Array) -> jax.Array:
+    """Returns the keys that networks drop out by."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, _DROPOUT))(keys_B)
 
-    Returns images of the same shape and type.
+
+class Window(NamedTuple):
+    """Where each example is cut out of its padded image, and whether it is mirrored."""
+
+    top_B: Any  # int32, 0 to 2 * padding
+    left_B: Any
+    mirrored_B: Any  # bool
+
+
+def draw_windows(keys_B: jax.Array, *, padding: int) -> Window:
+    """Draws for each example; a mirrored window is drawn whether it will be used or not."""
+
+    def one(key):
+        # int32 by name: under fp64 the default would draw other bits.
+        corner = jax.random.randint(
+            jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1, jnp.int32
+        )
+        mirrored = jax.random.bits(jax.random.fold_in(key, _FLIP), (), jnp.uint8) < 128
+        return Window(corner[0], corner[1], mirrored)
+
+    return jax.vmap(one)(keys_B)
+
+
+def crop_and_flip(
+    windows: Window, images_BxHxWxC: jax.Array, *, padding: int, fill: str, flip: bool
+) -> jax.Array:
+    """Pads by `padding` pixels (`fill`: reflect or black), cuts the size out again, mirrors.
+
+    Runs inside the step. Returns images of the same shape and type.
     """
 
-    def one(key, image_HxWxC):
-        crop_key, flip_key = jax.random.split(key)
+    def one(window, image_HxWxC):
         if padding:
             margins = ((padding, padding), (padding, padding), (0, 0))
             mode = {"reflect": "reflect", "black": "constant"}[fill]
             padded = jnp.pad(image_HxWxC, margins, mode=mode)
-            # int32 by name: under fp64 the default would draw other bits.
-            top, left = jax.random.randint(crop_key, (2,), 0, 2 * padding + 1, jnp.int32)
-            start = (top, left, jnp.int32(0))
+            start = (window.top_B, window.left_B, jnp.int32(0))
             image_HxWxC = jax.lax.dynamic_slice(padded, start, image_HxWxC.shape)
         if flip:
-            mirrored = jax.random.bits(flip_key, (), jnp.uint8) < 128
-            image_HxWxC = jnp.where(mirrored, image_HxWxC[:, ::-1], image_HxWxC)
+            image_HxWxC = jnp.where(window.mirrored_B, image_HxWxC[:, ::-1], image_HxWxC)
         return image_HxWxC
 
     if not padding and not flip:
         return images_BxHxWxC
+    return jax.vmap(one)(windows, images_BxHxWxC)
+
+
+def crop_and_flip_on_host(
+    windows: Window, images_BxHxWxC: np.ndarray, *, padding: int, fill: str, flip: bool
+) -> np.ndarray:
+    """The same in NumPy, for the streamed feed; the pixels come out the same."""
+    if not padding and not flip:
+        return images_BxHxWxC
+    height, width = images_BxHxWxC.shape[1:3]
+    rows_BxH = np.arange(height) + windows.top_B[:, None] - padding
+    columns_BxW = np.arange(width) + windows.left_B[:, None] - padding
+    if flip:
+        columns_BxW = np.where(windows.mirrored_B[:, None], columns_BxW[:, ::-1], columns_BxW)
+    outside_BxHxW = None
+    if padding and fill == "black":
+        outside_BxHxW = ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
+            (columns_BxW < 0) | (columns_BxW >= width)
+        )[:, None, :]
+    batch = np.arange(len(images_BxHxWxC))[:, None, None]
+    out_BxHxWxC = images_BxHxWxC[
+        batch, _reflected(rows_BxH, height)[:, :, None], _reflected(columns_BxW, width)[:, None, :]
+    ]
+    if outside_BxHxW is not None:
+        out_BxHxWxC[outside_BxHxW] = 0
+    return out_BxHxWxC
+
+
+def _reflected(places: np.ndarray, size: int) -> np.ndarray:
+    """Places outside [0, size) mirrored at the edge pixels; padding is below size."""
+    places = np.abs(places)
+    return np.where(places >= size, 2 * (size - 1) - places, places)
+
+
+def distort(
+    keys_B: jax.Array,
+    images_BxHxWxC: jax.Array,
+    *,
+    brightness: float,
+    contrast: tuple[float, float],
+    dtype: Any,
+) -> jax.Array:
+    """Shifts brightness and stretches contrast, in this order, within 0 to 255.
+
+    Args:
+      keys_B: one key for each example.
+      images_BxHxWxC: pixels from 0 to 255.
+      brightness: each image is shifted by up to so many grey levels up or down.
+      contrast: (low, high): differences from each channel's mean are multiplied by a factor
+        drawn from this range.
+      dtype: what is computed in, and what the result has.
+    """
+    if not brightness and contrast == (1, 1):
+        return images_BxHxWxC
+
+    def one(key, image_HxWxC):
+        # float32 by name, as above.
+        shift, factor = (
+            jax.random.uniform(jax.random.fold_in(key, use), (), jnp.float32, low, high)
+            for use, low, high in (
+                (_BRIGHTNESS, -brightness, brightness),
+                (_CONTRAST, *contrast),
+            )
+        )
+        image_HxWxC = jnp.clip(image_HxWxC.astype(dtype) + shift.astype(dtype), 0, 255)
+        mean_C = jnp.mean(image_HxWxC, axis=(0, 1))
+        return jnp.clip((image_HxWxC - mean_C) * factor.astype(dtype) + mean_C, 0, 255)
+
     return jax.vmap(one)(keys_B, images_BxHxWxC)
 
 
@@ -49,3 +146,16 @@ def normalize(
 ) -> jax.Array:
     """Returns (image - mean) / std in `dtype`, computed in the statistics' own type."""
     return ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C).astype(dtype)
+
+
+def whiten(images_BxHxWxC: jax.Array, stats_dtype: Any, dtype: Any) -> jax.Array:
+    """Brings each image to mean 0 and deviation 1 by its own pixels, all channels together.
+
+    An image without contrast is divided by 1 / sqrt(its number of values), as TensorFlow's
+    `per_image_standardization` does.
+    """
+    pixels = images_BxHxWxC.astype(stats_dtype)
+    mean = jnp.mean(pixels, axis=(1, 2, 3), keepdims=True)
+    std = jnp.std(pixels, axis=(1, 2, 3), keepdims=True)
+    least = 1 / np.sqrt(np.prod(images_BxHxWxC.shape[1:]))
+    return ((pixels - mean) / jnp.maximum(std, least)).astype(dtype)

@@ -1,6 +1,7 @@
-"""A data set held whole in memory: two splits of uint8 images and their labels."""
+"""A data set held whole in memory: two splits of uint8 images and their labels or masks."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -9,19 +10,19 @@ from jaxbench.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """images_NxHxWxC uint8 and labels_N int32."""
+    """images_NxHxWxC uint8; labels_Nx int32 of shape (N,), or uint8 masks of shape (N, H, W)."""
 
     images_NxHxWxC: np.ndarray
-    labels_N: np.ndarray
+    labels_Nx: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.labels_N)
+        return len(self.labels_Nx)
 
     def first(self, num_examples: int) -> "Split":
         """Returns the first so many examples, all of them for 0."""
         if not num_examples:
             return self
-        return Split(self.images_NxHxWxC[:num_examples], self.labels_N[:num_examples])
+        return Split(self.images_NxHxWxC[:num_examples], self.labels_Nx[:num_examples])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Dataset:
     Attributes:
       description: where it came from, for the record.
       train, eval: the splits.
-      num_classes: K; labels are 0 to K-1.
+      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
     """
 
     description: str
@@ -44,20 +45,25 @@ class Dataset:
         """(height, width, channels)."""
         return self.train.images_NxHxWxC.shape[1:]
 
-    def check(self) -> None:
-        """Raises BadInput where the arrays are not what the attributes promise."""
+    def check(self, label_shape: tuple[int, ...] = ()) -> None:
+        """Raises BadInput where the arrays are not what the attributes promise.
+
+        Args:
+          label_shape: of one example's label; (height, width) for masks.
+        """
         for name, split in (("train", self.train), ("eval", self.eval)):
-            images, labels = split.images_NxHxWxC, split.labels_N
+            images, labels = split.images_NxHxWxC, split.labels_Nx
             what = f"{self.description}, {name} split"
             if images.ndim != 4 or images.dtype != np.uint8:
                 raise BadInput(
                     f"{what}: images are {images.dtype} of shape {images.shape}, "
                     "expected uint8 of shape (N, height, width, channels)"
                 )
-            if labels.shape != (len(images),):
+            expected = (len(images), *label_shape)
+            if labels.shape != expected:
                 raise BadInput(
-                    f"{what}: {len(images)} images but labels of shape {labels.shape}, "
-                    f"expected ({len(images)},)"
+                    f"{what}: {len(images)} images but {'masks' if label_shape else 'labels'} of "
+                    f"shape {labels.shape}, expected {expected}"
                 )
             if not len(images):
                 raise BadInput(f"{what}: has no examples")
@@ -70,6 +76,11 @@ class Dataset:
                     f"{what}: labels run from {labels.min()} to {labels.max()}, "
                     f"expected 0 to {self.num_classes - 1}"
                 )
+
+    def normalization(self, dtype: Any) -> dict[str, np.ndarray]:
+        """Returns `mean` and `std` of the training pixels by channel, for the step's arguments."""
+        mean_C, std_C = self.channel_statistics()
+        return {"mean": mean_C.astype(dtype), "std": std_C.astype(dtype)}
 
     def channel_statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns mean_C and std_C of the training pixels, float64, on the scale 0 to 255.

@@ -10,25 +10,40 @@ import numpy as np
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.errors import BadInput
 
+# Of a set that has no test part, one image of so many is held out.
+_HELD_OUT = 5
 
-def load_npz(path: str) -> Dataset:
+
+def load_npz(path: str, *, masks: bool = False) -> Dataset:
     """Reads `x_train, y_train, x_test, y_test`, the names Keras gave them.
 
     Images are uint8 of shape (N, H, W, C) or (N, H, W); labels are whole numbers of shape (N,) or
     (N, 1). The classes are 0 to the largest training label.
+
+    Args:
+      path: the file.
+      masks: labels are masks of shape (N, H, W) or (N, H, W, 1), 0 or false being the background.
+        The arrays may also be `image` and `mask` alone: then a fifth of the images, always the
+        same ones, is held out.
+
+    Raises:
+      BadInput: no such file, damaged, or without these arrays.
     """
     file = pathlib.Path(path).expanduser()
     if not path or not file.is_file():
         raise BadInput(f"data.dir={path!r}: data.source=npz needs the path of an .npz file")
-    needed = ("x_train", "y_train", "x_test", "y_test")
+    needed: tuple[str, ...] = ("x_train", "y_train", "x_test", "y_test")
+    ways = ", ".join(needed) + (" (or image, mask)" if masks else "")
     try:
         # Opened here: numpy leaves a file open that turns out to be damaged.
         with open(file, "rb") as stream, zipfile.ZipFile(stream), np.load(file) as archive:
+            if masks and {"image", "mask"} <= set(archive.files):
+                needed = ("image", "mask")
             missing = [name for name in needed if name not in archive.files]
             if missing:
                 raise BadInput(
                     f"{file}: no array {', '.join(missing)}; it holds "
-                    f"{', '.join(archive.files) or 'nothing'}, needed are {', '.join(needed)}"
+                    f"{', '.join(archive.files) or 'nothing'}, needed are {ways}"
                 )
             arrays = {name: archive[name] for name in needed}
     except BadInput:
@@ -36,21 +51,48 @@ def load_npz(path: str) -> Dataset:
     # A damaged archive can raise nearly anything.
     except Exception as error:
         raise BadInput(f"{file}: cannot be read as .npz: {_first_line(error)}") from error
+    if masks:
+        return _masked(file, arrays)
 
     def split(name):
-        images, labels = arrays[f"x_{name}"], arrays[f"y_{name}"]
+        labels = arrays[f"y_{name}"]
         if not np.issubdtype(labels.dtype, np.integer):
             raise BadInput(f"{file}: y_{name} is {labels.dtype}, expected whole numbers")
-        if images.ndim == 3:
-            images = images[..., None]
         # Looked at before they are narrowed: 2**32 would become class 0.
         if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
             raise BadInput(f"{file}: y_{name} runs from {labels.min()} to {labels.max()}")
-        return Split(images, labels.reshape(-1).astype(np.int32))
+        return Split(_with_channels(arrays[f"x_{name}"]), labels.reshape(-1).astype(np.int32))
 
     train, test = split("train"), split("test")
-    num_classes = int(train.labels_N.max(initial=0)) + 1
+    num_classes = int(train.labels_Nx.max(initial=0)) + 1
     return Dataset(description=file.name, train=train, eval=test, num_classes=num_classes)
+
+
+def _masked(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> Dataset:
+    def split(images_name, masks_name, chosen=slice(None)):
+        masks = arrays[masks_name]
+        if masks.dtype.kind not in "biu":
+            raise BadInput(f"{file}: {masks_name} is {masks.dtype}, expected whole numbers or bool")
+        if masks.ndim == 4 and masks.shape[-1] == 1:
+            masks = masks[..., 0]
+        images = _with_channels(arrays[images_name])
+        if len(images) != len(masks):
+            raise BadInput(f"{file}: {len(images)} images but {len(masks)} masks")
+        return Split(images[chosen], (masks[chosen] != 0).astype(np.uint8))
+
+    if "image" not in arrays:
+        train, test = split("x_train", "y_train"), split("x_test", "y_test")
+    else:
+        count = len(arrays["image"])
+        order = np.random.Generator(np.random.Philox(key=0)).permutation(count)
+        held_out = np.sort(order[: count // _HELD_OUT])
+        train = split("image", "mask", np.sort(order[count // _HELD_OUT :]))
+        test = split("image", "mask", held_out)
+    return Dataset(description=file.name, train=train, eval=test, num_classes=2)
+
+
+def _with_channels(images: np.ndarray) -> np.ndarray:
+    return images[..., None] if images.ndim == 3 else images
 
 
 def load_cifar10_batches(path: str) -> Dataset:
@@ -92,7 +134,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _read_batch(file: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images_NxHxWxC uint8 and labels_N int32 of one of the six files."""
+    """Returns images_NxHxWxC uint8 and labels_Nx int32 of one of the six files."""
     try:
         content = _ArrayUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         data = np.asarray(content[b"data"])

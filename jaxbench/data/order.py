@@ -1,7 +1,8 @@
 """Which example is read when: a function of seed and epoch alone.
 
-Letters: N examples of a split, D devices, S steps, B examples per device. The global batch of a
-step is the same whatever D is: device d gets its d-th slice.
+Letters: N examples of a split, D devices, S steps, B examples per device, R models (1, or D when
+each device trains its own). The global batch of a step is the same whatever D is: device d gets
+its d-th slice.
 """
 
 import numpy as np
@@ -45,3 +46,46 @@ def _deal(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
     steps, batch = order_SxN.shape
     order_SxDxB = order_SxN.reshape(steps, num_devices, batch // num_devices)
     return np.ascontiguousarray(order_SxDxB.transpose(1, 0, 2))
+
+
+class Orders:
+    """Which example is read when, for one model on all devices or for one on each."""
+
+    def __init__(
+        self,
+        *,
+        num_train: int,
+        num_eval: int,
+        batch_size: int,
+        eval_batch_size: int,
+        seeds_R: tuple[int, ...],
+        num_devices: int,
+    ):
+        self.num_train = num_train
+        self.num_eval = num_eval
+        self.batch_size = batch_size
+        self.num_models = len(seeds_R)
+        self.steps_per_epoch = num_train // batch_size
+        self._seeds_R = seeds_R
+        self._devices_per_model = num_devices // len(seeds_R)
+        # A row of it for each device, whichever model is there.
+        self.seeds_D = np.repeat(np.array(seeds_R, np.uint32), self._devices_per_model)
+        own_DxSxB = eval_order(
+            num_eval, batch_size=eval_batch_size, num_devices=self._devices_per_model
+        )
+        self.eval_DxSxB = np.concatenate([own_DxSxB] * len(seeds_R))
+
+    def train_DxSxB(self, epoch: int) -> np.ndarray:
+        """The order of an epoch, 0 the first."""
+        return np.concatenate(
+            [
+                train_order(
+                    self.num_train,
+                    seed=seed,
+                    epoch=epoch,
+                    batch_size=self.batch_size,
+                    num_devices=self._devices_per_model,
+                )
+                for seed in self._seeds_R
+            ]
+        )

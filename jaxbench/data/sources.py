@@ -6,6 +6,7 @@ from jaxbench.config import Config
 from jaxbench.data import digits, folder, local, synthetic, tfds_source
 from jaxbench.data.dataset import Dataset
 from jaxbench.errors import BadInput
+from jaxbench.task import get_task
 
 
 def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: None) -> Dataset:
@@ -18,18 +19,20 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
     Raises:
       BadInput: missing, damaged, or does not fit the experiment.
     """
-    data = config.data
+    data, task = config.data, get_task(config.task)
+    masks = task.name == "segmentation"
     limits = (data.train_examples, data.eval_examples)
     if data.source == "digits":
         dataset = digits.load()
     elif data.source == "synthetic":
-        dataset = synthetic.load(data.image_shape, data.num_classes, *limits)
+        dataset = synthetic.load(data.image_shape, data.num_classes, *limits, masks=masks)
     elif data.source == "tfds":
         dataset = tfds_source.load(
             data.name,
             data.dir,
             splits=(data.train_split, data.eval_split),
             limits=limits,
+            mask_shape=data.image_shape[:2] if masks else None,
             progress=progress,
         )
     elif data.source == "cifar10_batches":
@@ -43,10 +46,10 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             progress=progress,
         )
     elif data.source == "npz":
-        dataset = local.load_npz(data.dir)
+        dataset = local.load_npz(data.dir, masks=masks)
     else:
         raise ValueError(f"no data source {data.source!r}")
-    dataset.check()
+    dataset.check(task.label_shape(dataset.image_shape))
     dataset = Dataset(
         description=dataset.description,
         train=dataset.train.first(limits[0]),

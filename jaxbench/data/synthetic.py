@@ -1,6 +1,6 @@
 """Made-up images for machines without a data set: a random pattern for each class, and noise.
 
-They can be learned, so a run on them still shows a falling loss.
+With masks: a bright disc on noise. All can be learned, so a run on them still shows a falling loss.
 """
 
 import math
@@ -15,13 +15,19 @@ _DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
 
 
 def load(
-    shape: tuple[int, int, int], num_classes: int, train_examples: int, eval_examples: int
+    shape: tuple[int, int, int],
+    num_classes: int,
+    train_examples: int,
+    eval_examples: int,
+    *,
+    masks: bool = False,
 ) -> Dataset:
     """Returns images of (height, width, channels), always the same ones.
 
     Args:
       shape, num_classes: what the images and labels look like.
       train_examples, eval_examples: how many; 0 makes 2,048 and 512.
+      masks: whether the labels are masks of shape (height, width).
     """
     wanted_bytes = (train_examples + eval_examples) * math.prod(shape)
     if wanted_bytes > psutil.virtual_memory().available // 4:
@@ -33,14 +39,31 @@ def load(
     patterns_KxHxWxC = generator.integers(64, 192, (num_classes, *shape), dtype=np.int16)
 
     def split(num_examples):
+        if masks:
+            return _discs(generator, num_examples, shape)
         labels = generator.integers(0, num_classes, num_examples, dtype=np.int32)
         noise = generator.integers(-64, 64, (num_examples, *shape), dtype=np.int16)
         return Split((patterns_KxHxWxC[labels] + noise).astype(np.uint8), labels)
 
     height, width, channels = shape
     return Dataset(
-        description=f"synthetic {height}x{width}x{channels}, {num_classes} classes",
+        description=f"synthetic {height}x{width}x{channels}, "
+        + ("discs with masks" if masks else f"{num_classes} classes"),
         train=split(train_examples or _DEFAULT_TRAIN),
         eval=split(eval_examples or _DEFAULT_EVAL),
         num_classes=num_classes,
     )
+
+
+def _discs(generator: np.random.Generator, num_examples: int, shape: tuple[int, int, int]) -> Split:
+    """One disc an image, of a tenth to a third of its shorter side in radius."""
+    height, width, _ = shape
+    images = generator.integers(0, 128, (num_examples, *shape), dtype=np.uint8)
+    masks = np.empty((num_examples, height, width), np.uint8)
+    rows, columns = np.arange(height)[:, None], np.arange(width)
+    for image, mask in zip(images, masks, strict=True):
+        centre = generator.random(2) * (height, width)
+        radius = (0.1 + 0.25 * generator.random()) * min(height, width)
+        mask[:] = np.hypot(rows - centre[0], columns - centre[1]) <= max(radius, 1)
+        image += mask[..., None] * np.uint8(100)
+    return Split(images, masks)

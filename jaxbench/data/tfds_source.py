@@ -7,6 +7,7 @@ Only preparing a data set needs TensorFlow, and that happens in a child process
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -14,12 +15,17 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import psutil
 
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.errors import BadInput, nearest
 
 # Examples decoded between two reports of progress.
 _CHUNK = 2048
+_MASKED_CHUNK = 256
+# The mask's value that is background, 0 unless named here. oxford_iiit_pet: 1 pet, 2 background,
+# 3 the border between them, which counts as pet.
+_BACKGROUND = {"oxford_iiit_pet": 2}
 
 
 def load(
@@ -28,9 +34,10 @@ def load(
     *,
     splits: tuple[str, str],
     limits: tuple[int, int],
+    mask_shape: tuple[int, int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dataset:
-    """Reads an image classification data set whole.
+    """Reads a data set of images with labels, or with masks, whole.
 
     Args:
       name: the builder's name, `cifar10`, `cifar10:3.0.2` or `name/config`.
@@ -38,6 +45,8 @@ def load(
         `~/tensorflow_datasets`.
       splits: the names of the training and the evaluation split.
       limits: only the first so many examples of each; 0 for all.
+      mask_shape: for images with masks: the (height, width) to which both are resized; None reads
+        images with class labels, as they are.
       progress: told now and then how far the reading is.
 
     Raises:
@@ -52,10 +61,12 @@ def load(
     with _damage_told(folder):
         builder = tfds.builder_from_directory(folder)
         features = builder.info.features
-    if not {"image", "label"} <= set(features):
+    needed = ("image", "segmentation_mask" if mask_shape else "label")
+    if not set(needed) <= set(features):
         raise BadInput(
             f"data.name={name!r}: its features are {', '.join(features)}; "
-            "image classification needs image and label"
+            f"image {'segmentation' if mask_shape else 'classification'} needs "
+            f"{' and '.join(needed)}"
         )
     for split in splits:
         if split not in builder.info.splits:
@@ -67,12 +78,15 @@ def load(
     read = []
     for split, limit in zip(splits, limits, strict=True):
         with _damage_told(folder):
-            read.append(_read_split(builder, split, limit, progress))
+            if mask_shape:
+                read.append(_read_masked_split(builder, split, limit, mask_shape, progress))
+            else:
+                read.append(_read_split(builder, split, limit, progress))
     return Dataset(
         description=f"tfds {builder.info.full_name}",
         train=read[0],
         eval=read[1],
-        num_classes=features["label"].num_classes,
+        num_classes=2 if mask_shape else features["label"].num_classes,
     )
 
 
@@ -98,6 +112,39 @@ def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]
         if done == count or done % (5 * _CHUNK) == 0:
             progress(f"{split}: {done:,} of {count:,} images")
     return Split(images, labels)
+
+
+def _read_masked_split(
+    builder, split: str, limit: int, shape: tuple[int, int], progress: Callable[[str], None]
+) -> Split:
+    import cv2
+
+    source = builder.as_data_source(split=split)
+    count = min(limit or len(source), len(source))
+    channels = builder.info.features["image"].shape[-1] or 3
+    needed_bytes = count * math.prod(shape) * (channels + 1)
+    if needed_bytes > psutil.virtual_memory().available // 2:
+        raise BadInput(
+            f"{builder.info.full_name}, split {split}: {count:,} images of {shape[0]}x{shape[1]} "
+            f"take {needed_bytes / 2**30:.1f} GiB, more than half of the free memory; limit them "
+            "with data.train_examples and data.eval_examples"
+        )
+    background = _BACKGROUND.get(builder.info.name, 0)
+    images = np.empty((count, *shape, channels), np.uint8)
+    masks = np.empty((count, *shape), np.uint8)
+    for start in range(0, count, _MASKED_CHUNK):
+        done = min(start + _MASKED_CHUNK, count)
+        for place, example in enumerate(source.__getitems__(range(start, done)), start):
+            image, mask = example["image"], example["segmentation_mask"]
+            size = shape[::-1]  # OpenCV's (width, height)
+            shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
+            how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+            images[place] = cv2.resize(image, size, interpolation=how).reshape(images.shape[1:])
+            mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
+            masks[place] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
+        if done == count or done % (5 * _MASKED_CHUNK) == 0:
+            progress(f"{split}: {done:,} of {count:,} images")
+    return Split(images, masks)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,8 @@ class WideBlock(nn.Module):
         else:
             # The projection reads the activated input, as in the paper's code.
             shortcut = conv(self.channels, (1, 1), strides, name="projection")(y)
-        y = conv(self.channels, (3, 3), strides, name="conv1")(y)
+        # One pixel on each side whatever the stride, as in the paper's code.
+        y = conv(self.channels, (3, 3), strides, padding=((1, 1), (1, 1)), name="conv1")(y)
         y = nn.relu(norm(name="norm2")(y))
         y = conv(self.channels, (3, 3), name="conv2")(y)
         return y + shortcut

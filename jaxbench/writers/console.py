@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from jaxbench.clock import Stopwatch
 
+# The figure that each kind of training is judged by, and what people call it.
+_SCORES = {"top1": "top-1", "dice": "Dice"}
 # Without a terminal there is no bar: one line of progress every so often.
 _PLAIN_INTERVAL_S = 10.0
 
@@ -121,22 +123,40 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
             f"epoch {record['epoch']:>3}/{record['epochs']}",
             f"{duration(record['epoch_time_s']):>8}",
             f"{record['images_per_s']:>9,.1f} images/s",
-            f"train loss {record['train_loss']:.4f} top-1 {record['train_top1']:7.2%}",
-            f"test loss {record['eval_loss']:.4f} top-1 {record['eval_top1']:7.2%}"
+            f"train loss {record['train_loss']:.4f} {_score(record, 'train_')}",
+            f"test loss {record['eval_loss']:.4f} {_score(record, 'eval_')}"
             f" of {record['eval_count']:,}",
             f"lr {record['learning_rate']:.4g}",
         ]
         return ["  ".join(parts)]
+    if record["kind"] == "conv2d":
+        return [
+            f"kernel {record['kernel']:>2}  channels {record['channels']:>2}  "
+            f"{record['devices']:>2} device(s)  compute {record['compute_s'] * 1e3:,.2f} ms  "
+            f"{record['images_per_s']:,.0f} images/s"
+        ]
     if record["kind"] == "summary":
         return _describe_summary(record)
     return []
 
 
+def _score(record: Mapping[str, Any], prefix: str) -> str:
+    """The figure that an experiment is judged by, with its spread where there are models."""
+    [name] = [name for name in _SCORES if f"{prefix}{name}" in record]
+    text = f"{_SCORES[name]} {record[prefix + name]:7.2%}"
+    if f"{prefix}{name}_std" in record:
+        text += f" (std {record[f'{prefix}{name}_std']:.2%})"
+    return text
+
+
 def _describe_summary(record: Mapping[str, Any]) -> list[str]:
-    top1 = record.get("eval_top1")
     lines = [f"{record['status']} after {duration(record['wall_s'])}"]
-    if top1 is not None:
-        lines[0] += f": top-1 {top1:.2%} of {record['eval_count']:,} test images"
+    if "eval_count" in record:
+        lines[0] += f": {' '.join(_score(record, 'eval_').split())}"
+        lines[0] += f" of {record['eval_count']:,} test images"
+    for model in record.get("eval_models", ()):
+        [name] = [name for name in _SCORES if name in model]
+        lines.append(f"seed {model['seed']}: {_SCORES[name]} {model[name]:.2%}")
     if record.get("first_epoch_s") is not None:
         median_s = record.get("median_epoch_s")
         lines.append(

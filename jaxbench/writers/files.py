@@ -1,33 +1,12 @@
-"""metrics.jsonl, the source of truth, and epochs.csv, the same by epoch for spreadsheets."""
+"""metrics.jsonl, the source of truth, and tables of one kind of record for spreadsheets."""
 
 import csv
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.rundir import finite
-
-EPOCH_COLUMNS = (
-    "epoch",
-    "step",
-    "complete",
-    "epoch_time_s",
-    "train_time_s",
-    "data_wait_s",
-    "eval_time_s",
-    "images",
-    "images_per_s",
-    "images_per_s_per_device",
-    "train_loss",
-    "train_top1",
-    "eval_loss",
-    "eval_top1",
-    "eval_top5",
-    "eval_count",
-    "learning_rate",
-    "peak_memory_bytes",
-)
 
 
 class JsonlWriter:
@@ -45,16 +24,17 @@ class JsonlWriter:
 
 
 class CsvWriter:
-    """Appends `epoch` records as rows; an unknown value is an empty cell."""
+    """Appends records of one kind as rows; an unknown value is an empty cell."""
 
-    def __init__(self, folder: pathlib.Path):
-        self._file = open(folder / "epochs.csv", "a", encoding="utf-8", newline="")  # noqa: SIM115
-        self._rows = csv.DictWriter(self._file, EPOCH_COLUMNS, extrasaction="ignore")
+    def __init__(self, path: pathlib.Path, kind: str, columns: Sequence[str]):
+        self._kind = kind
+        self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        self._rows = csv.DictWriter(self._file, columns, extrasaction="ignore")
         self._rows.writeheader()
         self._file.flush()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] == "epoch":
+        if record["kind"] == self._kind:
             self._rows.writerow(finite(dict(record)))
             self._file.flush()
 

@@ -1,0 +1,52 @@
+"""VGG on CIFAR-10 as in the 2016 comparison of one TITAN X with four.
+
+    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.dir=FOLDER \
+        --experiment.data.feed=stream
+
+Repeats: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
+brightness and contrast, whitening of each image; batches of 64 and 128; 766 images/s on one TITAN
+X, 2,500 on four while one input pipeline on device 0 fed them all, and more (not published) once
+each device had its own. `data.feed=stream` is that one pipeline, on the host; `resident` gives each
+device its own: compare `images_per_s` and `data_wait_s` of the two. The lines of its log come with
+`--experiment.step_log`. The article does not print its network or its rates: VGG-16 without batch
+norm, 1e-4 for a batch of 128 and the ranges of TensorFlow's CIFAR-10 tutorial are our reading.
+Pixels are kept within 0 to 255 after each change, or whitening would undo brightness.
+Hardware: any GPU or TPU; an epoch on two CPU cores takes half an hour. Expected: about 90 % top-1
+(not measured yet: no accelerator was at hand).
+"""
+
+from jaxbench.config import Config, DataConfig, OptimizerConfig
+from jaxbench.models.vgg import VggConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=VggConfig(),
+        data=DataConfig(
+            source="tfds",
+            name="cifar10",
+            crop_padding=4,
+            crop_fill="black",
+            flip=True,
+            brightness=63,
+            contrast=(0.2, 1.8),
+            normalize_by="image",
+        ),
+        optimizer=OptimizerConfig(name="adam", learning_rate=1e-4, base_batch_size=128),
+        batch_size=128,
+        epochs=100,
+    )
+
+
+def tiny(config: Config) -> Config:
+    """Synthetic images, a sixteenth of the channels, two epochs."""
+    config.model = VggConfig(stages=(1, 1, 1), width=4, hidden=32)
+    config.data.source = "synthetic"
+    config.data.train_examples = 256
+    config.data.eval_examples = 100
+    config.optimizer.learning_rate = 0.003
+    config.optimizer.base_batch_size = 64
+    config.batch_size = 64
+    config.epochs = 2
+    return config

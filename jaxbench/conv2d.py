@@ -1,0 +1,369 @@
+"""Measures one convolution on 1..N devices, each part of the work by itself.
+
+One number for everything hides what costs the time: compiling and moving pixels, mostly. So each
+cell (a problem on a number of devices) is told apart into compiling, host to device, computing on
+what lies on the devices, and device to host, with SciPy on one CPU thread beside it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.devices import DataMesh, all_ready, create_mesh, peak_memory_bytes
+from jaxbench.environment import host_peak_memory_bytes
+from jaxbench.errors import BadInput
+from jaxbench.models.convolution import (
+    Conv2dConfig,
+    Problem,
+    convolve,
+    convolve_with_scipy,
+    make_inputs,
+)
+from jaxbench.precision import get_precision
+from jaxbench.program import compile_step
+from jaxbench.recorder import recording
+from jaxbench.rundir import RunDir, check_workdir
+from jaxbench.writers.console import Console, create_console, duration
+from jaxbench.writers.files import CsvWriter
+
+# The parts of a call that are measured every round, by the names they have in the record.
+_PARTS = ("host_to_device_s", "compute_s", "call_s", "device_to_host_s")
+COLUMNS = (
+    "kernel",
+    "channels",
+    "filters",
+    "images",
+    "height",
+    "width",
+    "devices",
+    "lower_s",
+    "compile_s",
+    "first_use_s",
+    *_PARTS,
+    "steady_total_s",
+    "images_per_s",
+    "gflop_per_s",
+    "speedup",
+    "scipy_s",
+    "scipy_per_compute",
+    "scipy_per_steady_total",
+    "max_relative_error",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One record for each cell, the summary record and the folder they are in."""
+
+    cells: list[dict[str, Any]]
+    summary: dict[str, Any]
+    run_dir: RunDir
+
+
+def measure(
+    config: Conv2dConfig, workdir: str | None = None, console: Console | None = None
+) -> Result:
+    """Measures every cell that the config names and prints them as a table.
+
+    Args:
+      config: the experiment.
+      workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
+      console: where progress is shown; None picks one for standard output.
+
+    Raises:
+      BadInput: before anything is written.
+    """
+    config.validate()
+    check_workdir(workdir, config.name)
+    with contextlib.ExitStack() as stack:
+        console = console or create_console()
+        stack.callback(console.close)
+        mesh = create_mesh(config)
+        counts = _device_counts(config, mesh)
+        problems = config.problems()
+        console.say(
+            f"{config.name or 'conv2d'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
+            f"{config.images} images of {config.image_shape[0]}x{config.image_shape[1]}, "
+            f"{len(problems)} problem(s) on {', '.join(map(str, counts))} device(s), "
+            f"{config.precision}, {config.rounds} rounds"
+        )
+        document = {
+            "config": dataclasses.asdict(config),
+            "device_counts": counts,
+            "problems": [problem._asdict() | {"macs": problem.macs} for problem in problems],
+        }
+        clock, cells = Clock(), []
+        with recording(workdir, config, mesh, document, console) as recorder:
+            recorder.summarize = functools.partial(_summarize, clock, mesh, cells)
+            recorder.writers.add(CsvWriter(recorder.run_dir.path / "conv2d.csv", "conv2d", COLUMNS))
+            watch = Stopwatch()
+            for done, problem in enumerate(problems, 1):
+                for cell in _measure_problem(config, problem, mesh, counts, clock):
+                    cells.append(cell)
+                    recorder.writers.write(cell)
+                left_s = watch.elapsed_s() / done * (len(problems) - done)
+                console.progress(
+                    f"kernel {problem.kernel}, channels {problem.channels}",
+                    done,
+                    len(problems),
+                    f"{duration(left_s)} left",
+                )
+        for line in (*_table(cells), *recorder.summary["findings"]):
+            console.say(line)
+        return Result(cells, recorder.summary, recorder.run_dir)
+
+
+def describe(config: Conv2dConfig) -> dict[str, Any]:
+    """Returns what `--mode=describe` shows; nothing is measured."""
+    config.validate()
+    mesh = create_mesh(config)
+    return {
+        "experiment": config.name,
+        "config": dataclasses.asdict(config),
+        "devices": [device.device_kind for device in mesh.devices],
+        "device_counts": _device_counts(config, mesh),
+        "problems": [
+            {
+                **problem._asdict(),
+                "macs": problem.macs,
+                "input_bytes": 4 * int(np.prod(problem[:4])),
+                "output_bytes": 4 * int(np.prod(problem[:3])) * problem.filters,
+            }
+            for problem in config.problems()
+        ],
+    }
+
+
+def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
+    if config.device_counts:
+        if max(config.device_counts) > mesh.num_devices:
+            raise BadInput(
+                f"device_counts={config.device_counts}: this machine has {mesh.num_devices} "
+                f"{mesh.devices[0].device_kind} device(s)"
+            )
+        return sorted(set(config.device_counts))
+    return [count for count in range(1, mesh.num_devices + 1) if config.images % count == 0]
+
+
+class _Cell:
+    """One problem on the first `count` devices."""
+
+    def __init__(
+        self,
+        config: Conv2dConfig,
+        problem: Problem,
+        mesh: DataMesh,
+        inputs: tuple[np.ndarray, np.ndarray],
+    ):
+        self._config = config
+        self._mesh = mesh
+        images_NxHxWxC, self._kernel = inputs
+        self._images_DxBxHxWxC = images_NxHxWxC.reshape(
+            mesh.num_devices, -1, *images_NxHxWxC.shape[1:]
+        )
+        dtype = get_precision(config.precision).compute_dtype
+        self._step = mesh.parallelize(
+            functools.partial(convolve, dtype=dtype), sharded=(False, True), sharded_output=True
+        )
+        self.samples: dict[str, list[float]] = {part: [] for part in _PARTS}
+
+    def compile(self, clock: Clock) -> dict[str, Any]:
+        """Does everything for the first time, result on the host included."""
+        watch = Stopwatch()
+        arguments = self._place()
+        compiled = compile_step("convolve", self._step, *arguments, clock=clock)
+        self.outputs_DxBxHxWxF = np.asarray(self._step(*arguments))
+        return {
+            "lower_s": compiled["lower_s"],
+            "compile_s": compiled["compile_s"],
+            "first_use_s": watch.elapsed_s(),
+            "memory": compiled["memory"],
+        }
+
+    def _place(self) -> tuple[jax.Array, jax.Array]:
+        arguments = (
+            self._mesh.replicate(self._kernel),
+            self._mesh.shard(self._images_DxBxHxWxC),
+        )
+        wait_until(lambda: all_ready(arguments))
+        return arguments
+
+    def measure_round(self) -> None:
+        """Adds one sample of each part."""
+        watch = Stopwatch()
+        arguments = self._place()
+        self.samples["host_to_device_s"].append(watch.elapsed_s())
+        jax.block_until_ready(self._step(*arguments))
+
+        watch = Stopwatch()
+        # One after the other on each device: the last is ready when all are.
+        for _ in range(self._config.calls):
+            outputs = self._step(*arguments)
+        jax.block_until_ready(outputs)
+        self.samples["compute_s"].append(watch.elapsed_s() / self._config.calls)
+
+        watch = Stopwatch()
+        outputs = jax.block_until_ready(self._step(*arguments))
+        self.samples["call_s"].append(watch.elapsed_s())
+
+        watch = Stopwatch()
+        np.asarray(outputs)
+        self.samples["device_to_host_s"].append(watch.elapsed_s())
+
+
+def _measure_problem(
+    config: Conv2dConfig, problem: Problem, mesh: DataMesh, counts: list[int], clock: Clock
+) -> list[dict[str, Any]]:
+    """Returns the records of one problem, one for each number of devices.
+
+    The numbers of devices and SciPy take turns, so that what drifts hits all alike.
+    """
+    inputs = make_inputs(problem, config.seed)
+    cells, records = [], []
+    for count in counts:
+        cell = _Cell(config, problem, DataMesh(mesh.devices[:count], mesh.parallelism), inputs)
+        record = {"kind": "conv2d", "devices": count, **problem._asdict(), **cell.compile(clock)}
+        record["max_relative_error"] = _relative_error(problem, inputs, cell.outputs_DxBxHxWxF)
+        del cell.outputs_DxBxHxWxF
+        cells.append(cell)
+        records.append(record)
+    scipy_s = []
+    with clock.phase("measure"):
+        for number in range(config.rounds):
+            for cell in cells:
+                cell.measure_round()
+            if number < config.scipy_rounds:
+                images_NxHxWxC, kernel = inputs
+                with clock.phase("scipy"):
+                    watch = Stopwatch()
+                    convolve_with_scipy(kernel, images_NxHxWxC)
+                    scipy_s.append(watch.elapsed_s())
+    for cell, record in zip(cells, records, strict=True):
+        record |= {part: statistics.median(cell.samples[part]) for part in _PARTS}
+        record["steady_total_s"] = (
+            record["host_to_device_s"] + record["compute_s"] + record["device_to_host_s"]
+        )
+        record["images_per_s"] = problem.images / record["compute_s"]
+        record["gflop_per_s"] = 2 * problem.macs / record["compute_s"] / 1e9
+        if counts[0] == 1:
+            record["speedup"] = records[0]["compute_s"] / record["compute_s"]
+        if scipy_s:
+            record["scipy_s"] = statistics.median(scipy_s)
+            record["scipy_per_compute"] = record["scipy_s"] / record["compute_s"]
+            record["scipy_per_steady_total"] = record["scipy_s"] / record["steady_total_s"]
+        record["samples"] = cell.samples | {"scipy_s": scipy_s}
+    return records
+
+
+def _relative_error(
+    problem: Problem, inputs: tuple[np.ndarray, np.ndarray], outputs_DxBxHxWxF: np.ndarray
+) -> float:
+    """The largest difference from SciPy, relative to its largest value, over a few images."""
+    images_NxHxWxC, kernel = inputs
+    outputs_NxHxWxF = outputs_DxBxHxWxF.reshape(problem.images, *outputs_DxBxHxWxF.shape[2:])
+    # The first and last of all, so that every device count has images of two devices in it.
+    places = sorted({0, problem.images - 1})
+    expected = convolve_with_scipy(kernel, images_NxHxWxC[places])
+    difference = np.abs(outputs_NxHxWxF[places] - expected).max()
+    return float(difference / np.abs(expected).max())
+
+
+def _summarize(
+    clock: Clock, mesh: DataMesh, cells: list[dict[str, Any]], status: str
+) -> dict[str, Any]:
+    phases_s = clock.totals_s()
+    return {
+        "kind": "summary",
+        "status": status,
+        "cells": len(cells),
+        "findings": _findings(cells),
+        "peak_memory_bytes": peak_memory_bytes(mesh.devices),
+        "host_peak_memory_bytes": host_peak_memory_bytes(),
+        "phases_s": phases_s,
+        "wall_s": sum(phases_s.values()),
+    }
+
+
+def _findings(cells: list[dict[str, Any]]) -> list[str]:
+    """What the figures say to the questions that the published comparison left open."""
+    if not cells:
+        return []
+    first = cells[0]
+    own = [c for c in cells if (c["kernel"], c["channels"]) == (first["kernel"], first["channels"])]
+    lines = [
+        f"first use on {first['devices']} device(s): {_ms(first['first_use_s'])}, of which "
+        f"{(first['lower_s'] + first['compile_s']) / first['first_use_s']:.0%} is compiling; "
+        f"after that a call computes for {_ms(first['compute_s'])} and moves data for "
+        f"{_ms(first['host_to_device_s'])} to the device(s) and {_ms(first['device_to_host_s'])} "
+        "back"
+    ]
+    if "scipy_s" in first:
+        lines.append(
+            f"SciPy on one CPU thread takes {_ms(first['scipy_s'])}: "
+            f"{first['scipy_per_compute']:.2f} times the computing alone, "
+            f"{first['scipy_per_steady_total']:.2f} times computing and moving, "
+            f"{first['scipy_s'] / first['first_use_s']:.2f} times the first use"
+        )
+    if len(own) > 1 and "speedup" in own[-1]:
+        lines.append(
+            f"from 1 to {own[-1]['devices']} devices computing becomes "
+            f"{own[-1]['speedup']:.2f} times as fast (strong scaling: the same images dealt out), "
+            f"computing and moving {first['steady_total_s'] / own[-1]['steady_total_s']:.2f} times"
+        )
+    for name in ("kernel", "channels"):
+        other = {"kernel": "channels", "channels": "kernel"}[name]
+        line = [c for c in cells if c["devices"] == first["devices"] and c[other] == first[other]]
+        last = max(line, key=lambda c: c[name])
+        if last[name] > first[name]:
+            work = (last[name] / first[name]) ** (2 if name == "kernel" else 1)
+            lines.append(
+                f"{name} {first[name]} to {last[name]}: {work:.1f} times the arithmetic; computing "
+                f"takes {last['compute_s'] / first['compute_s']:.1f} times as long"
+                + (
+                    f", SciPy {last['scipy_s'] / first['scipy_s']:.1f} times"
+                    if "scipy_s" in first
+                    else ""
+                )
+            )
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
+
+
+def _table(cells: list[dict[str, Any]]) -> list[str]:
+    """The split of every cell, as lines of text; times in milliseconds."""
+    headings = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host") + (
+        "steady total",
+        "first use",
+        "images/s",
+        "speed-up",
+        "SciPy",
+    )
+    rows = [headings, ("", "", "") + ("ms",) * 6 + ("", "", "ms")]
+    for cell in cells:
+        times_s = (
+            cell["lower_s"] + cell["compile_s"],
+            *(cell[part] for part in ("host_to_device_s", "compute_s", "device_to_host_s")),
+            cell["steady_total_s"],
+            cell["first_use_s"],
+        )
+        rows.append(
+            (str(cell["kernel"]), str(cell["channels"]), str(cell["devices"]))
+            + tuple(f"{seconds * 1e3:,.2f}" for seconds in times_s)
+            + (f"{cell['images_per_s']:,.0f}",)
+            + (f"{cell['speedup']:.2f}" if "speedup" in cell else "",)
+            + (f"{cell['scipy_s'] * 1e3:,.1f}" if "scipy_s" in cell else "",)
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

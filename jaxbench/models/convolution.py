@@ -1,0 +1,136 @@
+"""One 2-D convolution and nothing else: what the conv2d experiment measures.
+
+Letters: N images, C channels, F filters, K the kernel's side.
+"""
+
+import dataclasses
+import typing
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.config import Experiment, choice, number
+from jaxbench.errors import BadInput
+
+
+class Problem(typing.NamedTuple):
+    """What is convolved: images_NxHxWxC with kernel_KxKxCxF."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    filters: int
+    kernel: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates; padding counts like pixels."""
+        pixels = self.images * self.height * self.width
+        return pixels * self.kernel**2 * self.channels * self.filters
+
+
+@dataclasses.dataclass(kw_only=True)
+class Conv2dConfig(Experiment):
+    """A convolution over many images, dealt out to 1..N devices."""
+
+    job: typing.ClassVar[str] = "conv2d"
+
+    images: int = number(840, low=1)
+    # (height, width).
+    image_shape: tuple[int, ...] = number((100, 100), low=1)
+    # Sides of the square kernels and numbers of input channels to measure.
+    kernels: tuple[int, ...] = number((3,), low=1)
+    channels: tuple[int, ...] = number((1,), low=1)
+    # axes: vary the kernel with the first number of channels, then the channels with the first
+    # kernel. grid: every pair.
+    sweep: str = choice("axes", "grid")
+    # Output channels.
+    filters: int = number(1, low=1)
+    # How many devices share the images; () is every number, 1 to all, that divides them.
+    device_counts: tuple[int, ...] = number((), low=1)
+    precision: str = choice("fp32", "bf16")
+    # How often everything is measured, in turn, and the calls that one window of computing holds.
+    rounds: int = number(10, low=3)
+    calls: int = number(10, low=1)
+    # How often SciPy does the same on one CPU thread; 0 leaves it out.
+    scipy_rounds: int = number(3, low=0)
+
+    def validate(self) -> None:
+        super().validate()
+        if len(self.image_shape) != 2:
+            raise BadInput(f"image_shape={self.image_shape}: must be (height, width)")
+        if max(self.kernels) > min(self.image_shape):
+            raise BadInput(
+                f"kernels={self.kernels}: images are {self.image_shape[0]}x{self.image_shape[1]}, "
+                f"so at most {min(self.image_shape)}"
+            )
+        for count in self.device_counts:
+            if self.images % count:
+                raise BadInput(
+                    f"device_counts={self.device_counts}: {self.images} images do not divide over "
+                    f"{count} devices"
+                )
+            if self.num_devices and count > self.num_devices:
+                raise BadInput(
+                    f"device_counts={self.device_counts}: num_devices={self.num_devices} allows "
+                    f"at most {self.num_devices}"
+                )
+
+    def problems(self) -> list[Problem]:
+        """What is measured, in order."""
+        if self.sweep == "grid":
+            pairs = [(kernel, channels) for channels in self.channels for kernel in self.kernels]
+        else:
+            pairs = [(kernel, self.channels[0]) for kernel in self.kernels]
+            pairs += [(self.kernels[0], channels) for channels in self.channels[1:]]
+        height, width = self.image_shape
+        return [
+            Problem(self.images, height, width, channels, self.filters, kernel)
+            for kernel, channels in dict.fromkeys(pairs)
+        ]
+
+
+def make_inputs(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images_NxHxWxC and kernel_KxKxCxF, float32, between 0 and 1."""
+    generator = np.random.Generator(np.random.Philox(key=seed))
+    shape = (problem.images, problem.height, problem.width, problem.channels)
+    kernel_shape = (problem.kernel, problem.kernel, problem.channels, problem.filters)
+    return (
+        generator.random(shape, dtype=np.float32),
+        generator.random(kernel_shape, dtype=np.float32),
+    )
+
+
+def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -> jax.Array:
+    """Returns float32 outputs_BxHxWxF, the kernel not turned round (as networks have it).
+
+    What lies outside the image is 0. An even kernel reaches one pixel further to the top and left.
+    """
+    size = kernel_KxKxCxF.shape[0]
+    padding = [(size // 2, (size - 1) // 2)] * 2
+    outputs = jax.lax.conv_general_dilated(
+        images_BxHxWxC.astype(dtype),
+        kernel_KxKxCxF.astype(dtype),
+        window_strides=(1, 1),
+        padding=padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return outputs.astype(np.float32)
+
+
+def convolve_with_scipy(kernel_KxKxCxF: np.ndarray, images_NxHxWxC: np.ndarray) -> np.ndarray:
+    """Does the same with `scipy.signal.convolve2d`, image by image, on one CPU thread."""
+    from scipy.signal import convolve2d
+
+    # A convolution in the mathematical sense turns the kernel round.
+    turned = kernel_KxKxCxF[::-1, ::-1]
+    channels, filters = kernel_KxKxCxF.shape[2:]
+    outputs = np.empty((*images_NxHxWxC.shape[:3], filters), np.float32)
+    for image, output in zip(images_NxHxWxC, outputs, strict=True):
+        for f in range(filters):
+            output[..., f] = sum(
+                convolve2d(image[..., c], turned[..., c, f], mode="same") for c in range(channels)
+            )
+    return outputs

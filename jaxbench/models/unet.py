@@ -1,0 +1,119 @@
+"""The U-Net (Ronneberger, Fischer and Brox, MICCAI 2015) for binary segmentation.
+
+    down   64, 128, 256, 512: two 3x3 convolutions each, then 2x2 max-pooling
+    bottom 1024: two 3x3 convolutions
+    up     512, 256, 128, 64: twice the size with half the channels (2x2), the same level's
+           downward output beside it, two 3x3 convolutions
+    head   1x1 to one logit a pixel
+
+Convolutions are padded, so that the output has the input's size, as in nearly every use of it.
+Without batch norm and for one channel that is 31,031,685 parameters, whichever way it sizes up.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxbench.config import ModelConfig, choice, number
+from jaxbench.errors import BadInput
+from jaxbench.models.layers import conv_layer, norm_layer
+
+
+@dataclasses.dataclass(kw_only=True)
+class UNetConfig(ModelConfig):
+    # Channels of the first level; each level down has twice as many.
+    width: int = number(64, low=1)
+    # How often the size is halved.
+    levels: int = number(4, low=1, high=8)
+    # resize: repeat each pixel 2x2, then convolve 2x2. transposed: a transposed convolution of 2x2
+    # with stride 2, which some backends compile for minutes.
+    upsampling: str = choice("resize", "transposed")
+    # After each 3x3 convolution: batch norm (then without bias), or none as in 2015.
+    norm: str = choice("batch", "none")
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        if num_classes != 2:
+            raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
+        return UNet(
+            width=self.width,
+            levels=self.levels,
+            upsampling=self.upsampling,
+            norm=self.norm,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            norm_axis=norm_axis,
+        )
+
+
+class DoubleConv(nn.Module):
+    """Twice a 3x3 convolution, batch norm if asked for, and ReLU."""
+
+    channels: int
+    norm: str
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, x_BxHxWxC, train: bool):
+        conv = conv_layer(self.dtype, self.param_dtype)
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        x = x_BxHxWxC
+        for number_ in (1, 2):
+            use_bias = self.norm == "none"
+            x = conv(self.channels, (3, 3), use_bias=use_bias, name=f"conv{number_}")(x)
+            if self.norm == "batch":
+                x = norm(name=f"norm{number_}")(x)
+            x = nn.relu(x)
+        return x
+
+
+class UNet(nn.Module):
+    """Images in, logits_BxHxW in `param_dtype` out; arguments as in `WideResNet`."""
+
+    width: int
+    levels: int
+    upsampling: str
+    norm: str
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        size, step = images_BxHxWxC.shape[1:3], 2**self.levels
+        if size[0] % step or size[1] % step:
+            raise ValueError(
+                f"images of {size[0]}x{size[1]} cannot be halved {self.levels} times; "
+                f"both sides must be multiples of {step}"
+            )
+
+        def block(channels, name):
+            return DoubleConv(
+                channels, self.norm, self.dtype, self.param_dtype, self.norm_axis, name=name
+            )
+
+        x, kept = images_BxHxWxC, []
+        for level in range(self.levels):
+            x = block(self.width * 2**level, f"down{level + 1}")(x, train)
+            kept.append(x)
+            x = nn.max_pool(x, (2, 2), (2, 2))
+        x = block(self.width * 2**self.levels, "bottom")(x, train)
+        for level in reversed(range(self.levels)):
+            channels = self.width * 2**level
+            x = self._size_up(x, channels, f"up{level + 1}_resize")
+            x = block(channels, f"up{level + 1}")(jnp.concatenate([kept[level], x], -1), train)
+        # Half-precision logits cost accuracy.
+        head = nn.Conv(1, (1, 1), dtype=self.param_dtype, param_dtype=self.param_dtype, name="head")
+        return head(x.astype(self.param_dtype))[..., 0]
+
+    def _size_up(self, x_BxHxWxC: jax.Array, channels: int, name: str) -> jax.Array:
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype, "name": name}
+        if self.upsampling == "transposed":
+            return nn.ConvTranspose(channels, (2, 2), (2, 2), **types)(x_BxHxWxC)
+        # Each pixel four times: cheaper than jax.image.resize, and the same for "nearest".
+        x_BxHxWxC = jnp.repeat(jnp.repeat(x_BxHxWxC, 2, axis=1), 2, axis=2)
+        return nn.Conv(channels, (2, 2), padding="SAME", **types)(x_BxHxWxC)

@@ -1,0 +1,79 @@
+"""VGG-16 (Simonyan and Zisserman 2014, configuration D) for images of 32x32.
+
+Five stages of 3x3 convolutions with biases, 64-64, 128-128, 256-256-256, 512-512-512 and
+512-512-512, each followed by 2x2 max-pooling; a dense layer of 512 with dropout 0.5; the classes.
+Two dense layers of 4096, made for images of 224x224, become one of 512: 14,982,474 parameters for
+32x32x3 and 10 classes.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+
+from jaxbench.config import ModelConfig, choice, number
+from jaxbench.models.layers import classify, drop_out, norm_layer
+
+
+@dataclasses.dataclass(kw_only=True)
+class VggConfig(ModelConfig):
+    # Convolutions in each stage, and their channels in the first; stages double them up to 8 times.
+    stages: tuple[int, ...] = number((2, 2, 3, 3, 3), low=1)
+    width: int = number(64, low=1)
+    hidden: int = number(512, low=1)
+    dropout: float = number(0.5, low=0, high=0.99)
+    # After each convolution: nothing as in 2014, or batch norm.
+    norm: str = choice("none", "batch")
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Vgg(
+            stages=self.stages,
+            width=self.width,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            norm=self.norm,
+            num_classes=num_classes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            norm_axis=norm_axis,
+        )
+
+
+class Vgg(nn.Module):
+    """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
+
+    stages: tuple[int, ...]
+    width: int
+    hidden: int
+    dropout: float
+    norm: str
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        types = {
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            # Without batch norm a network so deep learns nothing from smaller values.
+            "kernel_init": nn.initializers.he_normal(),
+        }
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        x = images_BxHxWxC
+        for stage, num_convs in enumerate(self.stages, 1):
+            if min(x.shape[1:3]) < 2:
+                raise ValueError(f"no pixels are left to halve in stage {stage}")
+            channels = self.width * min(2 ** (stage - 1), 8)
+            for number_ in range(1, num_convs + 1):
+                x = nn.Conv(channels, (3, 3), name=f"conv{stage}_{number_}", **types)(x)
+                if self.norm == "batch":
+                    x = norm(name=f"norm{stage}_{number_}")(x)
+                x = nn.relu(x)
+            x = nn.max_pool(x, (2, 2), (2, 2))
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
+        if train and self.dropout:
+            x = drop_out(x, self.dropout, keys_B, layer=0)
+        return classify(x, self.num_classes, self.param_dtype)
