@@ -27,9 +27,9 @@ def main() -> int:
     import jax
 
     from jaxbench.clock import Clock, Stopwatch
-    from jaxbench.data.resident import ResidentFeed
+    from jaxbench.data.feed import create_feed
     from jaxbench.data.sources import load_dataset
-    from jaxbench.devices import create_mesh
+    from jaxbench.devices import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.program import build_program
     from jaxbench.train import Trainer
@@ -48,17 +48,8 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as quiet,
     ):
-        mesh = create_mesh(
-            config.num_devices, config.batch_size, config.parallelism, config.accumulate_steps
-        )
-        feed = ResidentFeed(
-            load_dataset(config),
-            mesh,
-            batch_size=config.batch_size,
-            eval_batch_size=config.global_eval_batch,
-            seed=config.seed,
-            param_dtype=precision.param_dtype,
-        )
+        mesh = create_training_mesh(config)
+        feed = create_feed(config, load_dataset(config), mesh, precision.param_dtype)
         steps = _STEPS.value or feed.steps_per_epoch
         if steps > feed.steps_per_epoch:
             raise cli.BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
@@ -66,15 +57,20 @@ def main() -> int:
         config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
         program = build_program(config, mesh, feed.steps_per_epoch)
         console = PlainConsole(quiet)
-        files = [kind(pathlib.Path(folder)) for kind in (JsonlWriter, CsvWriter, TensorBoardWriter)]
-        trainer = Trainer(program, feed, Clock(), Writers(*files, console), console)
+        writers = Writers()
+        trainer = Trainer(program, feed, Clock(), writers, console)
+        path, task = pathlib.Path(folder), program.task
+        writers.add(JsonlWriter(path))
+        writers.add(CsvWriter(path / "epochs.csv", "epoch", trainer.epoch_columns()))
+        writers.add(TensorBoardWriter(path, task.train_figures, task.eval_figures))
+        writers.add(console)
         trainer.prepare()
-        order = feed.train_order(0)
 
         def bare() -> float:
+            rows = feed.train_rows(0, steps)
             watch = Stopwatch()
-            for _ in range(steps):
-                trainer.state, _ = program.train_step(trainer.state, feed.train_data, order)
+            for row in rows:
+                trainer.state, _ = program.train_step(trainer.state, feed.train_data, row)
             jax.block_until_ready(trainer.state)
             return watch.elapsed_s()
 
@@ -97,7 +93,7 @@ def main() -> int:
             else:
                 loop_s = loop(epoch)
                 pairs.append((bare(), loop_s))
-        Writers(*files).close()
+        writers.close()
 
     images = steps * config.batch_size
     ratios = sorted(bare_s / loop_s for bare_s, loop_s in pairs)

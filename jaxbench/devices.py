@@ -131,12 +131,13 @@ def create_training_mesh(config: Config) -> DataMesh:
     parts = devices * config.accumulate_steps
     if config.batch_size % parts:
         below = config.batch_size // parts * parts
+        over = "devices" if devices > 1 else "device"
         near = [size for size in (below, below + parts) if size]
         in_parts = (
             f" in {config.accumulate_steps} parts each" if config.accumulate_steps > 1 else ""
         )
         raise BadInput(
-            f"batch_size={config.batch_size} does not divide over {devices} device(s){in_parts}; "
+            f"batch_size={config.batch_size} does not divide over {devices} {over}{in_parts}; "
             f"the nearest that do: {' and '.join(map(str, near))}"
         )
     return mesh

@@ -7,9 +7,14 @@ import subprocess
 import sys
 import tempfile
 
-_COUNT_FLAG = "--xla_force_host_platform_device_count"
-if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_COUNT_FLAG}=8".strip()
+# Tests compile far more than they compute.
+_FLAGS = {"--xla_force_host_platform_device_count": 8, "--xla_backend_optimization_level": 1}
+_GIVEN = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join(
+    [_GIVEN, *(f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in _GIVEN)]
+).strip()
+# For child processes that compute for long: code as users get it.
+OPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=3"}
 # Simulated devices are the CPU's, whatever else the machine has.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The same small programs are compiled again and again, here and in child processes.

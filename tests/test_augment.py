@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.data.augment import crop_and_flip, example_keys, normalize
+from jaxbench.data.augment import (
+    crop_and_flip,
+    crop_and_flip_on_host,
+    distort,
+    draw_windows,
+    dropout_keys,
+    example_keys,
+    normalize,
+    whiten,
+)
 
 
 @pytest.fixture
@@ -14,9 +23,13 @@ def images():
     return jnp.asarray(generator.integers(0, 256, (64, 8, 8, 3)), jnp.uint8)
 
 
+def keys_of(indices, seed=0, epoch=0):
+    return example_keys(jnp.uint32(seed), jnp.int32(epoch), jnp.asarray(indices, jnp.int32))
+
+
 def varied(images, indices, *, seed=0, epoch=0, padding=2, fill="reflect", flip=True):
-    keys = example_keys(jnp.uint32(seed), jnp.int32(epoch), jnp.asarray(indices, jnp.int32))
-    return np.asarray(crop_and_flip(keys, images, padding=padding, fill=fill, flip=flip))
+    windows = draw_windows(keys_of(indices, seed, epoch), padding=padding)
+    return np.asarray(crop_and_flip(windows, images, padding=padding, fill=fill, flip=flip))
 
 
 def test_every_result_is_a_crop_of_the_padded_image_perhaps_mirrored(images):
@@ -74,3 +87,73 @@ def test_normalized_pixels_have_mean_0_and_deviation_1(images):
     out = np.asarray(normalize(images, jnp.float32(mean), jnp.float32(std), jnp.float32))
     assert out.mean((0, 1, 2)) == pytest.approx(np.zeros(3), abs=1e-5)
     assert out.std((0, 1, 2)) == pytest.approx(np.ones(3), abs=1e-5)
+
+
+@pytest.mark.parametrize("fill", ["reflect", "black"])
+@pytest.mark.parametrize(
+    ("padding", "flip"), [(0, False), (0, True), (2, False), (2, True), (7, True)]
+)
+def test_the_host_cuts_out_the_same_pixels(images, fill, padding, flip):
+    windows = draw_windows(keys_of(range(64)), padding=padding)
+    how = {"padding": padding, "fill": fill, "flip": flip}
+    in_step = np.asarray(crop_and_flip(windows, images, **how))
+    on_host = crop_and_flip_on_host(jax.device_get(windows), np.asarray(images), **how)
+    assert np.array_equal(in_step, on_host)
+    # Masks have no channels.
+    mask = crop_and_flip_on_host(jax.device_get(windows), np.asarray(images)[..., 0], **how)
+    assert np.array_equal(mask, on_host[..., 0])
+
+
+def test_brightness_and_contrast_are_drawn_from_their_ranges():
+    """A picture in the middle greys, so that nothing is cut off at 0 or 255."""
+    pixels = np.linspace(118, 138, 2 * 8 * 8 * 3).reshape(2, 8, 8, 3)
+    images = jnp.asarray(np.tile(pixels, (200, 1, 1, 1)), jnp.uint8)
+    keys = keys_of(range(400))
+
+    def moments(out):
+        out = np.asarray(out, np.float64)
+        # By channel, the deviation of each channel about its own mean.
+        return out.mean((1, 2)), out.std((1, 2))
+
+    mean, std = moments(images)
+    how = {"dtype": jnp.float32}
+    shifted, same = moments(distort(keys, images, brightness=30, contrast=(1, 1), **how))
+    shift = (shifted - mean)[:, 0]
+    assert np.abs(same - std).max() < 1e-3
+    assert -30 <= shift.min() < -25 and 25 < shift.max() <= 30 and abs(shift.mean()) < 3
+    kept, stretched = moments(distort(keys, images, brightness=0, contrast=(0.5, 1.5), **how))
+    factor = (stretched / std)[:, 0]
+    assert np.abs(kept - mean).max() < 1e-3
+    assert 0.5 <= factor.min() < 0.55 and 1.45 < factor.max() <= 1.501
+    # Shift and factor are drawn apart from each other.
+    assert abs(np.corrcoef(shift, factor)[0, 1]) < 0.2
+    assert distort(keys, images, brightness=0, contrast=(1, 1), **how) is images
+
+
+def test_distorted_pixels_stay_within_0_and_255(images):
+    out = np.asarray(
+        distort(keys_of(range(64)), images, brightness=200, contrast=(0, 5), dtype=jnp.float32)
+    )
+    assert out.min() == 0 and out.max() == 255
+
+
+def test_whitened_images_have_mean_0_and_deviation_1_each(images):
+    out = np.asarray(whiten(images, jnp.float32, jnp.float32))
+    assert out.mean((1, 2, 3)) == pytest.approx(np.zeros(64), abs=1e-5)
+    assert out.std((1, 2, 3)) == pytest.approx(np.ones(64), abs=1e-5)
+    flat = whiten(jnp.full((1, 8, 8, 3), 9, jnp.uint8), jnp.float32, jnp.bfloat16)
+    assert flat.dtype == jnp.bfloat16 and not np.asarray(flat, np.float32).any()
+
+
+def test_every_use_of_an_example_has_draws_of_its_own():
+    """Crop, flip and dropout once shared keys: dropout of layer 0 went with the crop."""
+    keys = keys_of(range(4))
+    used = {
+        tuple(np.asarray(jax.random.key_data(jax.random.fold_in(key, use))).tolist())
+        for key in keys
+        for use in range(4)
+    }
+    for key in dropout_keys(keys):
+        for layer in range(4):
+            data = jax.random.key_data(jax.random.fold_in(key, layer))
+            assert tuple(np.asarray(data).tolist()) not in used

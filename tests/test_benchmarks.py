@@ -1,10 +1,11 @@
 """The scripts in benchmarks/ run; what they print is a ratio of one interleaved run."""
 
+import os
 import re
 import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import OPTIMIZED, ROOT
 
 
 def test_the_training_loop_keeps_up_with_the_bare_step():
@@ -14,6 +15,7 @@ def test_the_training_loop_keeps_up_with_the_bare_step():
         [sys.executable, str(script), "--experiment=quickstart", "--rounds=15", "--min_ratio=0.8"],
         capture_output=True,
         text=True,
+        env=os.environ | OPTIMIZED,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     ratio = re.search(r"loop / bare +(\d\.\d+)", done.stdout)

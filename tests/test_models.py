@@ -17,7 +17,8 @@ def program_of(model, **data):
     config.model = model
     for name, value in data.items():
         setattr(config.data, name, value)
-    return build_program(config, create_mesh(1, config.batch_size, "pmap"), steps_per_epoch=1)
+    config.num_devices = 1
+    return build_program(config, create_mesh(config), steps_per_epoch=1)
 
 
 def wide_resnet_parameters(depth, width, num_classes=10):
@@ -104,7 +105,7 @@ def test_initial_parameters_depend_on_the_seed():
     leaves = []
     for seed in (0, 0, 1):
         config.seed = seed
-        mesh = create_mesh(1, config.batch_size, "pmap")
+        mesh = create_mesh(config)
         state = build_program(config, mesh, steps_per_epoch=1).create_train_state()
         leaves.append(jax.device_get(state.params["stem"]["kernel"]))
     assert (leaves[0] == leaves[1]).all()

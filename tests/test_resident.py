@@ -1,5 +1,7 @@
 """The resident feed and the evaluation step: every example counts once, padding for nothing."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,13 +9,15 @@ import pytest
 
 from jaxbench import catalog
 from jaxbench.data import resident
-from jaxbench.data.resident import ResidentFeed
+from jaxbench.data.feed import create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import create_mesh
 from jaxbench.program import build_program
-from jaxbench.step import CORRECT, COUNT, LOSS_SUM, cross_entropy
+from jaxbench.step import _TAKE
+from jaxbench.task import COUNT, LOSS_SUM, get_task
 
 D = 8
+CORRECT = 2
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,8 @@ def setting():
     config.data.eval_examples = 45
     config.batch_size = D
     dataset = load_dataset(config)
-    mesh = create_mesh(D, config.batch_size, "pmap")
+    config.num_devices = D
+    mesh = create_mesh(config)
     program = build_program(config, mesh, steps_per_epoch=1)
     state = mesh.replicate(program.create_train_state())
     return dataset, mesh, program, state
@@ -32,18 +37,13 @@ def setting():
 
 def evaluate(setting, eval_batch_size):
     dataset, mesh, program, state = setting
-    feed = ResidentFeed(
-        dataset,
-        mesh,
-        batch_size=D,
-        eval_batch_size=eval_batch_size,
-        seed=0,
-        param_dtype=jnp.float32,
-    )
-    assert len(feed.eval_orders) == feed.eval_steps
+    config = copy.deepcopy(program.config)
+    config.eval_batch_size = eval_batch_size
+    feed = create_feed(config, dataset, mesh, jnp.float32)
+    rows = list(feed.eval_rows())
+    assert len(rows) == feed.eval_steps
     return sum(
-        np.asarray(program.eval_step(state, feed.eval_data, order), np.float64)
-        for order in feed.eval_orders
+        np.asarray(program.eval_step(state, feed.eval_data, row), np.float64) for row in rows
     )
 
 
@@ -60,7 +60,7 @@ def expected(setting):
     )
     labels = jnp.asarray(dataset.eval.labels_Nx)
     return (
-        float(cross_entropy(logits, labels).sum()),
+        float(get_task("classification").losses(logits, labels, 0.0).sum()),
         int((logits.argmax(-1) == labels).sum()),
         len(dataset.eval),
     )
@@ -78,15 +78,15 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     """Padded rows are given images full of garbage, impossible labels and nan statistics."""
     genuine = resident.take
 
-    def with_garbage(data, order_SxB, step):
-        batch = genuine(data, order_SxB, step)
+    def with_garbage(data, row, step):
+        batch = genuine(data, row, step)
         images = jnp.where(batch.mask_B[:, None, None, None], batch.images_BxHxWxC, 255)
         # In float, so that the garbage can be nan on its way through the network.
         images = jnp.where(batch.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan)
-        labels = jnp.where(batch.mask_B, batch.labels_B, 10**6)
-        return batch._replace(images_BxHxWxC=images, labels_B=labels)
+        labels = jnp.where(batch.mask_B, batch.labels_Bx, 10**6)
+        return batch._replace(images_BxHxWxC=images, labels_Bx=labels)
 
-    monkeypatch.setattr("jaxbench.step.take", with_garbage)
+    monkeypatch.setitem(_TAKE, "resident", with_garbage)
     sums = evaluate(setting_with_new_steps(setting), D + 1)
     assert sums[COUNT] == expected[2]
     assert sums[CORRECT] == expected[1]

@@ -8,12 +8,13 @@ from conftest import needs_devices, records, run_json, step_losses
 
 from jaxbench import catalog
 from jaxbench.data import digits
-from jaxbench.data.augment import crop_and_flip, example_keys
+from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
+from jaxbench.data.feed import create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import create_mesh
 from jaxbench.models.layers import drop_out
 from jaxbench.program import build_program
-from jaxbench.step import CORRECT, CORRECT_TOP5, COUNT, LOSS_SUM, cross_entropy, local_metrics
+from jaxbench.task import COUNT, LOSS_SUM, get_task
 
 AUGMENTED = {
     "data__crop_padding": 1,
@@ -118,30 +119,22 @@ def test_each_step_compiles_exactly_once(train, parallelism):
 
 def test_nothing_moves_between_host_and_device_unasked():
     needs_devices(2)
-    state, data, order, step = prepared_steps(create_mesh(2, 32, "pmap"))
+    state, data, rows, step = prepared_steps(num_devices=2)
     with jax.transfer_guard("disallow"):
-        for _ in range(3):
-            old, (state, _) = state, step(state, data, order)
+        for row in rows:
+            old, (state, _) = state, step(state, data, row)
     # The old state's memory was handed over to the new one.
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
 
 
-def prepared_steps(mesh):
-    from jaxbench.data.resident import ResidentFeed
-
+def prepared_steps(num_devices):
     config = catalog.load("quickstart:tiny")
-    config.batch_size = 32
-    feed = ResidentFeed(
-        load_dataset(config),
-        mesh,
-        batch_size=32,
-        eval_batch_size=32,
-        seed=0,
-        param_dtype=jnp.float32,
-    )
+    config.batch_size, config.num_devices = 32, num_devices
+    mesh = create_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
     program = build_program(config, mesh, feed.steps_per_epoch)
-    state = mesh.replicate(program.create_train_state())
-    return state, feed.train_data, feed.train_order(0), program.train_step
+    rows = list(feed.train_rows(0, 3))
+    return program.place_train_state(), feed.train_data, rows, program.train_step
 
 
 def test_steps_are_the_recipes_written_out_by_hand(train):
@@ -171,12 +164,12 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     )
     config = catalog.load("quickstart:tiny")
     config.seed, config.precision, config.batch_size = seed, "fp64", batch_size
-    config.data.train_examples = 70
+    config.data.train_examples, config.num_devices = 70, 1
     images_NxHxWxC, labels_Nx = load_dataset(config).train.images_NxHxWxC, digits_labels(70)
     pixels = images_NxHxWxC.astype(np.float64)
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     with jax.enable_x64(True):
-        program = build_program(config, create_mesh(1, 128, "pmap"), steps_per_epoch)
+        program = build_program(config, create_mesh(config), steps_per_epoch)
         state = program.create_train_state()
         params, batch_stats = state.params, state.batch_stats
         velocity = jax.tree.map(np.zeros_like, params)
@@ -199,7 +192,11 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
             chosen = order[row * batch_size : (row + 1) * batch_size].astype(np.int32)
             keys = example_keys(jnp.uint32(seed), jnp.int32(epoch), jnp.asarray(chosen))
             varied = crop_and_flip(
-                keys, jnp.asarray(images_NxHxWxC[chosen]), padding=2, fill="black", flip=True
+                draw_windows(keys, padding=2),
+                jnp.asarray(images_NxHxWxC[chosen]),
+                padding=2,
+                fill="black",
+                flip=True,
             )
             inputs = (np.asarray(varied, np.float64) - mean) / std
             (loss, batch_stats), grads = differentiate(
@@ -238,8 +235,7 @@ def test_bf16_computes_in_bf16_and_keeps_the_rest_in_fp32(train):
 def test_bf16_logits_and_loss_are_fp32_and_convolutions_are_bf16(experiment):
     config = catalog.load(experiment)
     config.precision = "bf16"
-    mesh = create_mesh(1, config.batch_size, "pmap")
-    program = build_program(config, mesh, steps_per_epoch=1)
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
     state = program.abstract_train_state()
     image = jax.ShapeDtypeStruct((4, *config.data.image_shape), jnp.bfloat16)
 
@@ -344,7 +340,9 @@ def test_label_smoothing_is_the_loss_against_the_smoothed_target():
     labels = jnp.asarray([0, 1])
     target = 0.9 * np.eye(3)[[0, 1]] + 0.1 / 3
     by_hand = -(target * np.asarray(jax.nn.log_softmax(logits))).sum(-1)
-    assert np.asarray(cross_entropy(logits, labels, 0.1)) == pytest.approx(by_hand, rel=1e-6)
+    assert np.asarray(get_task("classification").losses(logits, labels, 0.1)) == pytest.approx(
+        by_hand, rel=1e-6
+    )
 
 
 def test_top1_and_top5_count_what_is_among_the_best():
@@ -352,11 +350,14 @@ def test_top1_and_top5_count_what_is_among_the_best():
     logits = generator.normal(size=(200, 20)).astype(np.float32)
     labels = generator.integers(0, 20, 200)
     mask = np.arange(200) < 150
+    task = get_task("classification")
     sums = np.asarray(
-        local_metrics(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask))
+        task.count(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask))
     )
     order = np.argsort(-logits, axis=-1)
     hits = order == labels[:, None]
     assert sums[LOSS_SUM] == sums[COUNT] == 150
-    assert sums[CORRECT] == hits[:150, 0].sum()
-    assert sums[CORRECT_TOP5] == hits[:150, :5].sum()
+    figures = task.figures(sums)
+    assert figures["loss"] == 1
+    assert figures["top1"] == pytest.approx(hits[:150, 0].mean(), rel=1e-6)
+    assert figures["top5"] == pytest.approx(hits[:150, :5].any(-1).mean(), rel=1e-6)
