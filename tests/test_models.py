@@ -8,6 +8,7 @@ from jaxbench.devices import create_mesh
 from jaxbench.models.cnn10 import Cnn10Config
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.resnet import ResNetConfig
+from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.program import build_program
 
@@ -63,6 +64,51 @@ def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
     program = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
     assert program.num_parameters() == 25_557_032
     assert sum(program.forward_macs().values()) / 1e9 == pytest.approx(4.089, abs=0.001)
+
+
+def unet_parameters(channels, width, levels, norm):
+    """Counted by hand: pairs of 3x3 convolutions, 2x2 convolutions up, a 1x1 head."""
+
+    def pair(before, after):
+        extra = after if norm == "none" else 2 * after  # a bias, or batch norm's scale and bias
+        return 9 * before * after + extra + 9 * after * after + extra
+
+    widths = [width * 2**level for level in range(levels + 1)]
+    count, before = 0, channels
+    for after in widths:
+        count += pair(before, after)
+        before = after
+    for after in reversed(widths[:-1]):
+        count += 4 * before * after + after + pair(2 * after, after)
+        before = after
+    return count + width + 1
+
+
+@pytest.mark.parametrize("upsampling", ["resize", "transposed"])
+def test_the_classic_unet_has_31_million_parameters(upsampling):
+    config = catalog.load("unet256")
+    config.num_devices = 1
+    config.data.image_shape = (256, 256, 1)
+    config.model = UNetConfig(norm="none", upsampling=upsampling)
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    program.check()
+    assert program.num_parameters() == unet_parameters(1, 64, 4, "none") == 31_030_593
+    config.model = UNetConfig(width=6, levels=3, upsampling=upsampling)
+    config.data.image_shape = (64, 40, 5)
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    program.check()
+    assert program.num_parameters() == unet_parameters(5, 6, 3, "batch")
+
+
+def test_vgg_16_has_the_paper_s_convolutions():
+    config = catalog.load("vgg_cifar10")
+    config.num_devices = 1
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    widths = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
+    convolutions = sum(9 * a * b + b for a, b in zip(widths, widths[1:], strict=False))
+    assert convolutions == 14_714_688  # configuration D without its dense layers
+    dense = 512 * 512 + 512 + 512 * 10 + 10
+    assert program.num_parameters() == convolutions + dense == 14_982_474
 
 
 def test_a_zero_initialised_resnet_begins_with_blocks_that_do_nothing():

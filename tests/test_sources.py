@@ -335,3 +335,152 @@ def test_a_spoilt_image_folder_is_told(tmp_path, spoil, told):
     with pytest.raises(BadInput) as error:
         load_dataset(config)
     assert told in str(error.value)
+
+
+def segmentation_config(source, folder, **data):
+    config = catalog.load("unet256:tiny")
+    config.batch_size = 4
+    config.data.source, config.data.dir = source, str(folder)
+    config.data.train_examples = config.data.eval_examples = 0
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return config
+
+
+def test_images_and_masks_of_an_npz(tmp_path):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (21, 32, 32, 3), dtype=np.uint8)
+    masks = generator.integers(0, 3, (21, 32, 32), dtype=np.uint8)
+    np.savez(tmp_path / "alone.npz", image=images, mask=masks, id=np.arange(21))
+    dataset = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
+    assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (17, 4, 2)
+    # Every image once, with its own mask; the same ones held out each time.
+    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    own = np.concatenate([dataset.train.labels_Nx, dataset.eval.labels_Nx])
+    places = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in both]
+    assert sorted(places) == list(range(21))
+    assert np.array_equal(own, (masks[places] != 0).astype(np.uint8))
+    again = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
+    assert np.array_equal(again.eval.images_NxHxWxC, dataset.eval.images_NxHxWxC)
+
+    np.savez(
+        tmp_path / "split.npz",
+        x_train=images[:15, ..., 0],
+        y_train=masks[:15, ..., None] > 0,
+        x_test=images[15:, ..., 0],
+        y_test=masks[15:, ..., None] > 0,
+    )
+    dataset = load_dataset(
+        segmentation_config("npz", tmp_path / "split.npz", image_shape=(32, 32, 1))
+    )
+    assert np.array_equal(dataset.eval.labels_Nx, (masks[15:] > 0).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"image": (9, 32, 32, 3)}, "needed are x_train, y_train, x_test, y_test (or image, mask)"),
+        ({"image": (9, 32, 32, 3), "mask": (8, 32, 32)}, "9 images but 8 masks"),
+        ({"image": (9, 32, 32, 3), "mask": (9, 32, 30)}, "expected (8, 32, 32)"),
+        ({"image": (9, 48, 48, 3), "mask": (9, 48, 48)}, "--experiment.data.image_shape="),
+    ],
+)
+def test_masks_that_do_not_fit_are_told(tmp_path, arrays, told):
+    np.savez(tmp_path / "set.npz", **{name: np.zeros(s, np.uint8) for name, s in arrays.items()})
+    with pytest.raises(BadInput) as error:
+        load_dataset(segmentation_config("npz", tmp_path / "set.npz"))
+    assert told in str(error.value)
+
+
+def image_feature(channels):
+    shape = {"dimensions": ["-1", "-1", str(channels)]}
+    return {
+        "image": {"dtype": "uint8", "shape": shape, "encodingFormat": "png"},
+        "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
+    }
+
+
+def write_tfds(folder, name, features, splits):
+    """A prepared TFDS folder, written without TensorFlow: PNG images in tf.train.Examples.
+
+    `splits` holds lists of {feature: image or whole number}.
+    """
+    import json
+
+    import cv2
+    from array_record.python import array_record_module
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    folder = folder / name / "1.0.0"
+    folder.mkdir(parents=True)
+    for split, examples in splits.items():
+        path = folder / f"{name}-{split}.array_record-00000-of-00001"
+        writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
+        for example in examples:
+            message = tf_example_pb2.Example()
+            for key, value in example.items():
+                feature = message.features.feature[key]
+                if np.ndim(value):
+                    # OpenCV writes blue, green, red.
+                    png = cv2.imencode(".png", value[..., ::-1] if value.ndim == 3 else value)[1]
+                    feature.bytes_list.value.append(png.tobytes())
+                else:
+                    feature.int64_list.value.append(int(value))
+            writer.write(message.SerializeToString())
+        writer.close()
+    (folder / "features.json").write_text(
+        json.dumps(
+            {
+                "featuresDict": {"features": features},
+                "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+            }
+        )
+    )
+    (folder / "dataset_info.json").write_text(
+        json.dumps(
+            {
+                "name": name,
+                "version": "1.0.0",
+                "fileFormat": "array_record",
+                "splits": [
+                    {
+                        "name": split,
+                        "numBytes": "1",
+                        "shardLengths": [str(len(examples))],
+                        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                    }
+                    for split, examples in splits.items()
+                ],
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(("name", "background"), [("oxford_iiit_pet", 2), ("blobs", 0)])
+def test_tfds_images_and_masks_are_resized_alike(tmp_path, name, background):
+    """Left half foreground; oxford_iiit_pet marks pet 1, background 2 and their border 3."""
+
+    def example(height, width):
+        image = np.full((height, width, 3), (10, 20, 30), np.uint8)
+        image[:, : width // 2] = (200, 100, 50)
+        mask = np.full((height, width), background, np.uint8)
+        mask[:, : width // 2] = 1
+        mask[:, width // 2 - width // 8 : width // 2] = 3
+        return {"image": image, "segmentation_mask": mask}
+
+    features = {"image": image_feature(3), "segmentation_mask": image_feature(1)}
+    splits = {
+        "train": [example(80, 64), example(48, 96), example(16, 16), example(64, 64)],
+        "test": [example(100, 200), example(32, 32)],
+    }
+    write_tfds(tmp_path, name, features, splits)
+    config = segmentation_config("tfds", tmp_path, name=name)
+    dataset = load_dataset(config)
+    assert (len(dataset.train), len(dataset.eval)) == (4, 2)
+    for split in (dataset.train, dataset.eval):
+        for image, mask in zip(split.images_NxHxWxC, split.labels_Nx, strict=True):
+            assert (mask[:, :16] == 1).all() and (mask[:, 16:] == 0).all()
+            assert (image[:, :15] == (200, 100, 50)).all()
+            assert (image[:, 17:] == (10, 20, 30)).all()
+    with pytest.raises(BadInput, match="image classification needs image and label"):
+        tfds_source.load(name, str(tmp_path), splits=("train", "test"), limits=(0, 0))

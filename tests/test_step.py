@@ -59,16 +59,14 @@ def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train):
             data__eval_examples=90,
             **AUGMENTED,
         )
-        for devices in (1, 2, 4, 8)
+        for devices in (1, 8)
     }
     reference = step_losses(results[1])
     # The run learns something, so that agreement is not that of standing still.
     assert reference[-1] < 0.7 * reference[0]
-    for devices in (2, 4, 8):
-        assert relative_difference(step_losses(results[devices]), reference) < 1e-8, devices
-        for key in ("eval_loss", "eval_top1"):
-            one, many = results[1].summary[key], results[devices].summary[key]
-            assert many == pytest.approx(one, rel=1e-8), devices
+    assert relative_difference(step_losses(results[8]), reference) < 1e-8
+    for key in ("eval_loss", "eval_top1"):
+        assert results[8].summary[key] == pytest.approx(results[1].summary[key], rel=1e-8)
 
 
 def test_augmentation_reaches_the_step(train):

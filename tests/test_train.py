@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 
@@ -163,6 +164,25 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
     assert run_json(tmp_path / "run")["status"] == "failed"
+
+
+def test_the_step_log_has_the_published_form(run_main, tmp_path):
+    done = run_main("--experiment=quickstart:tiny", "--experiment.step_log=true", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    form = r"^step (\d+), loss = \d+\.\d\d \((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\)$"
+    lines = re.findall(form, done.stdout, re.MULTILINE)
+    kept = records(tmp_path / "run", "step")
+    assert [int(step) for step, _, _ in lines] == [10, 11, 20, 22]
+    for (_, rate, step_s), record in zip(lines, kept, strict=True):
+        assert float(rate) == pytest.approx(record["images_per_s"], abs=0.06)
+        assert float(step_s) == pytest.approx(record["step_time_s"], abs=0.0006)
+        assert record["images_per_s"] == pytest.approx(128 / record["step_time_s"])
+    # The intervals make up the epochs' time: nothing is counted twice or given away.
+    for epoch in records(tmp_path / "run", "epoch"):
+        own = [record for record in kept if record["epoch"] == epoch["epoch"]]
+        counts = [10, 1] if epoch["epoch"] == 1 else [9, 2]
+        spent_s = sum(n * record["step_time_s"] for n, record in zip(counts, own, strict=True))
+        assert 0.5 * epoch["train_time_s"] < spent_s <= epoch["train_time_s"]
 
 
 @pytest.mark.slow

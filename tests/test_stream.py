@@ -1,0 +1,123 @@
+"""The streamed feed: the same batches as the resident one, prepared on the host."""
+
+import threading
+
+import pytest
+from conftest import records, run_json, step_losses
+
+from jaxbench import catalog
+from jaxbench.data.sources import load_dataset
+from jaxbench.data.stream import StreamFeed
+from jaxbench.train import train_and_evaluate
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields"),
+    [
+        # Crop, flip, brightness, contrast, whitening and dropout.
+        ("vgg_cifar10:tiny", {"num_devices": 4}),
+        # Masks are cut and mirrored with their images; batch norm and odd sizes.
+        (
+            "unet256:tiny",
+            {
+                "num_devices": 2,
+                "data__crop_padding": 5,
+                "data__eval_examples": 13,
+                "eval_batch_size": 5,
+                "data__train_examples": 70,
+            },
+        ),
+        ("vgg_cifar10:tiny", {"num_devices": 2, "replicas": "independent"}),
+    ],
+)
+def test_both_feeds_train_the_same(train, experiment, fields):
+    fields = fields | {"log_every_steps": 1}
+    resident = train(experiment, **fields)
+    stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
+    losses = step_losses(resident)
+    assert step_losses(stream) == pytest.approx(losses, rel=1e-5)
+    # Something was varied: without it the losses are others.
+    fixed = {"data__flip": False, "data__crop_padding": 0, "epochs": 1}
+    plain = train(experiment, **(fields | fixed))
+    assert step_losses(plain)[0] != pytest.approx(losses[0], rel=1e-5)
+    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
+    assert first["eval_count"] == second["eval_count"]
+    for name in ("eval_loss", "train_loss"):
+        assert second[name] == pytest.approx(first[name], rel=1e-5)
+
+
+def test_the_record_tells_the_feeds_apart(train):
+    fields = {"num_devices": 2, "epochs": 1}
+    resident, stream = (
+        run_json(train("vgg_cifar10:tiny", data__feed=feed, **fields).run_dir.path)["data"]
+        for feed in ("resident", "stream")
+    )
+    assert (resident["feed"], stream["feed"]) == ("resident", "stream")
+    # All 356 images, or only mean and deviation.
+    assert resident["resident_bytes_per_device"] > 356 * 32 * 32 * 3
+    assert stream["resident_bytes_per_device"] == 2 * 3 * 4
+    # 64 images, each with a label of 4 bytes and an index of 4; or the index alone.
+    assert stream["sent_bytes_per_step"] == 64 * (32 * 32 * 3 + 8)
+    assert resident["sent_bytes_per_step"] == 64 * 4
+
+
+def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
+    """A host that takes its time for each batch: that is data wait, not training."""
+    from jaxbench.clock import Stopwatch, wait_until
+
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.2)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    result = train(
+        "vgg_cifar10:tiny", num_devices=1, data__feed="stream", data__num_threads=1, epochs=2
+    )
+    for record in records(result.run_dir.path, "epoch"):
+        # Four batches, one after the other.
+        assert 0.6 < record["data_wait_s"] <= record["train_time_s"]
+
+
+def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    genuine = StreamFeed._assemble
+
+    def fail(self, split, order_DxB, epoch, windows_D):
+        if epoch == 1:
+            raise OSError("the disk is gone")
+        return genuine(self, split, order_DxB, epoch, windows_D)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", fail)
+    config = catalog.load("vgg_cifar10:tiny")
+    config.data.feed = "stream"
+    with pytest.raises(OSError, match="the disk is gone"):
+        train_and_evaluate(config, str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("failed", "OSError: the disk is gone")
+
+
+def test_threads_end_with_the_epoch_that_is_cut_short(train):
+    before = threading.active_count()
+    for _ in range(2):
+        train("vgg_cifar10:tiny", num_devices=1, data__feed="stream", max_steps=1)
+    assert threading.active_count() <= before + 1
+
+
+def test_evaluation_reads_every_example_once_from_the_stream():
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxbench.data.feed import create_feed
+    from jaxbench.devices import create_mesh
+
+    config = catalog.load("quickstart:tiny")
+    config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
+    config.data.eval_examples = 123
+    mesh = create_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
+    rows = list(feed.eval_rows())
+    assert len(rows) == feed.eval_steps == 3
+    indices = np.concatenate([np.asarray(row["indices"]).ravel() for row in rows])
+    assert sorted(indices[indices >= 0]) == list(range(123))
