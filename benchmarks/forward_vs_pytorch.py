@@ -199,7 +199,7 @@ def _run_flax(model, variables, images_BxHxWxC, labels_B) -> Callable:
     import jax
     import jax.numpy as jnp
 
-    from jaxbench.step import cross_entropy
+    from jaxbench.task import get_task
 
     params, batch_stats = variables["params"], variables["batch_stats"]
 
@@ -210,7 +210,7 @@ def _run_flax(model, variables, images_BxHxWxC, labels_B) -> Callable:
             train=True,
             mutable=["batch_stats"],
         )
-        loss = jnp.mean(cross_entropy(logits_BxK, labels_B))
+        loss = jnp.mean(get_task("classification").losses(logits_BxK, labels_B, 0.0))
         return loss, (logits_BxK, updated["batch_stats"])
 
     # GPUs and TPUs would otherwise multiply fp32 in fewer bits.

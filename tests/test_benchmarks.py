@@ -1,10 +1,12 @@
 """The scripts in benchmarks/ run; what they print is a ratio of one interleaved run."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 
+import pytest
 from conftest import OPTIMIZED, ROOT
 
 
@@ -20,3 +22,23 @@ def test_the_training_loop_keeps_up_with_the_bare_step():
     assert done.returncode == 0, done.stdout + done.stderr
     ratio = re.search(r"loop / bare +(\d\.\d+)", done.stdout)
     assert ratio and 0.5 < float(ratio[1]) < 1.5
+
+
+def test_the_networks_agree_with_pytorch_where_it_is_installed():
+    """Without PyTorch the script says so; with it, it compares the small ResNet."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "benchmarks" / "forward_vs_pytorch.py"),
+            "--experiment=resnet50:tiny",
+            "--image_size=64",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if importlib.util.find_spec("torch") is None:
+        assert done.returncode == 2
+        assert done.stderr == "jaxbench: this check needs PyTorch: pip install torch\n"
+        pytest.skip("PyTorch is not installed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worst relative difference in fp64" in done.stdout
