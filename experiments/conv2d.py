@@ -11,7 +11,8 @@ measured: kernels of 3 to 10, 1 to 10 channels, data that stays on the device.
 Only the problem of the article: `--experiment.kernels=3, --experiment.channels=1,`.
 On simulated devices and other CPUs, moving data to the "device" may cost nothing: the memory is
 the same.
-Hardware: anything; about five minutes on two CPU cores, most of it SciPy.
+Hardware: anything; about ten minutes on two CPU cores. XLA's CPU code for so few channels is slow:
+there SciPy takes about as long.
 """
 
 from jaxbench.models.convolution import Conv2dConfig

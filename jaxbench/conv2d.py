@@ -32,6 +32,8 @@ from jaxbench.rundir import RunDir, check_workdir
 from jaxbench.writers.console import Console, create_console, duration
 from jaxbench.writers.files import CsvWriter
 
+# A window of computing is cut short where a call takes so long that a few tell enough.
+_WINDOW_S = 0.5
 # The parts of a call that are measured every round, by the names they have in the record.
 _PARTS = ("host_to_device_s", "compute_s", "call_s", "device_to_host_s")
 COLUMNS = (
@@ -102,18 +104,14 @@ def measure(
         with recording(workdir, config, mesh, document, console) as recorder:
             recorder.summarize = functools.partial(_summarize, clock, mesh, cells)
             recorder.writers.add(CsvWriter(recorder.run_dir.path / "conv2d.csv", "conv2d", COLUMNS))
-            watch = Stopwatch()
-            for done, problem in enumerate(problems, 1):
-                for cell in _measure_problem(config, problem, mesh, counts, clock):
+            progress = _Progress(console, problems, config.rounds)
+            for problem in problems:
+                measured = counts
+                if config.sweep == "axes" and problem != problems[0]:
+                    measured = sorted({counts[0], counts[-1]})
+                for cell in _measure_problem(config, problem, mesh, measured, clock, progress):
                     cells.append(cell)
                     recorder.writers.write(cell)
-                left_s = watch.elapsed_s() / done * (len(problems) - done)
-                console.progress(
-                    f"kernel {problem.kernel}, channels {problem.channels}",
-                    done,
-                    len(problems),
-                    f"{duration(left_s)} left",
-                )
         for line in (*_table(cells), *recorder.summary["findings"]):
             console.say(line)
         return Result(cells, recorder.summary, recorder.run_dir)
@@ -149,6 +147,29 @@ def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
             )
         return sorted(set(config.device_counts))
     return [count for count in range(1, mesh.num_devices + 1) if config.images % count == 0]
+
+
+class _Progress:
+    """Says how far the measuring is, and about how long it will take, by the arithmetic to do."""
+
+    def __init__(self, console: Console, problems: list[Problem], rounds: int):
+        self._console = console
+        self._work = {problem: problem.macs for problem in problems}
+        self._rounds = rounds
+        self._total = sum(self._work.values()) * rounds
+        self._done = self._count = 0
+        self._watch = Stopwatch()
+
+    def round_done(self, problem: Problem) -> None:
+        self._done += self._work[problem]
+        self._count += 1
+        left_s = self._watch.elapsed_s() * (self._total / self._done - 1)
+        self._console.progress(
+            f"kernel {problem.kernel}, channels {problem.channels}",
+            self._count,
+            len(self._work) * self._rounds,
+            f"rounds, about {duration(left_s)} left",
+        )
 
 
 class _Cell:
@@ -199,18 +220,18 @@ class _Cell:
         watch = Stopwatch()
         arguments = self._place()
         self.samples["host_to_device_s"].append(watch.elapsed_s())
-        jax.block_until_ready(self._step(*arguments))
-
-        watch = Stopwatch()
-        # One after the other on each device: the last is ready when all are.
-        for _ in range(self._config.calls):
-            outputs = self._step(*arguments)
-        jax.block_until_ready(outputs)
-        self.samples["compute_s"].append(watch.elapsed_s() / self._config.calls)
 
         watch = Stopwatch()
         outputs = jax.block_until_ready(self._step(*arguments))
         self.samples["call_s"].append(watch.elapsed_s())
+        calls = max(1, min(self._config.calls, int(_WINDOW_S / watch.elapsed_s())))
+
+        watch = Stopwatch()
+        # One after the other on each device: the last is ready when all are.
+        for _ in range(calls):
+            outputs = self._step(*arguments)
+        jax.block_until_ready(outputs)
+        self.samples["compute_s"].append(watch.elapsed_s() / calls)
 
         watch = Stopwatch()
         np.asarray(outputs)
@@ -244,6 +265,7 @@ def _measure_problem(
                     watch = Stopwatch()
                     convolve_with_scipy(kernel, images_NxHxWxC)
                     scipy_s.append(watch.elapsed_s())
+            progress.round_done(problem)
     for cell, record in zip(cells, records, strict=True):
         record |= {part: statistics.median(cell.samples[part]) for part in _PARTS}
         record["steady_total_s"] = (

@@ -50,7 +50,11 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
     cells = records(folder, "conv2d")
     assert cells == result.cells
     keys = [(cell["kernel"], cell["channels"], cell["devices"]) for cell in cells]
-    assert keys == [(k, c, d) for k, c in ((3, 1), (4, 1), (3, 2)) for d in (1, 2, 8)]
+    # The devices, the kernel and the channels vary one at a time.
+    assert keys == [
+        *((3, 1, devices) for devices in (1, 2, 8)),
+        *((k, c, devices) for k, c in ((4, 1), (3, 2)) for devices in (1, 8)),
+    ]
     for cell in cells:
         for part in ("host_to_device_s", "compute_s", "call_s", "device_to_host_s"):
             assert cell[part] == pytest.approx(np.median(cell["samples"][part]))
@@ -63,7 +67,7 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
         macs = 24 * 16 * 16 * cell["kernel"] ** 2 * cell["channels"]
         assert cell["gflop_per_s"] == pytest.approx(2e-9 * macs / cell["compute_s"])
         assert cell["scipy_s"] > 0 and cell["max_relative_error"] < 1e-5
-    assert [cell["speedup"] for cell in cells[::3]] == [1, 1, 1]
+    assert [cell["speedup"] for cell in cells if cell["devices"] == 1] == [1, 1, 1]
     assert cells[2]["speedup"] == pytest.approx(cells[0]["compute_s"] / cells[2]["compute_s"])
     document = run_json(folder)
     assert document["status"] == "done" and document["job"] == "conv2d"
@@ -79,13 +83,13 @@ def test_the_table_and_the_answers_are_printed(measured):
     header = next(number for number, line in enumerate(lines) if "to device" in line)
     for heading in ("compile", "compute", "to host", "first use", "speed-up", "SciPy"):
         assert heading in lines[header]
-    assert len(result.cells) == 9
-    table = [line.split() for line in lines[header + 2 : header + 11]]
+    assert len(result.cells) == 7
+    table = [line.split() for line in lines[header + 2 : header + 9]]
     assert [row[:3] for row in table] == [
         [str(cell[name]) for name in ("kernel", "channels", "devices")] for cell in result.cells
     ]
     assert float(table[0][5]) == pytest.approx(result.cells[0]["compute_s"] * 1e3, abs=0.006)
-    findings = lines[header + 11 :]
+    findings = lines[header + 9 :]
     assert findings == result.summary["findings"] and len(findings) == 5
     for words in ("first use", "SciPy on one CPU thread", "from 1 to 8", "kernel 3", "channels 1"):
         assert any(line.startswith(words) for line in findings), words

@@ -43,16 +43,17 @@ class Conv2dConfig(Experiment):
     # Sides of the square kernels and numbers of input channels to measure.
     kernels: tuple[int, ...] = number((3,), low=1)
     channels: tuple[int, ...] = number((1,), low=1)
-    # axes: vary the kernel with the first number of channels, then the channels with the first
-    # kernel. grid: every pair.
+    # axes: one thing varies at a time, the devices, the kernel or the channels, the others being
+    # the first of theirs (devices: the fewest and the most). grid: everything with everything.
     sweep: str = choice("axes", "grid")
     # Output channels.
     filters: int = number(1, low=1)
     # How many devices share the images; () is every number, 1 to all, that divides them.
     device_counts: tuple[int, ...] = number((), low=1)
     precision: str = choice("fp32", "bf16")
-    # How often everything is measured, in turn, and the calls that one window of computing holds.
-    rounds: int = number(10, low=3)
+    # How often everything is measured, in turn, and the calls that one window of computing holds
+    # (fewer where a call takes long).
+    rounds: int = number(5, low=3)
     calls: int = number(10, low=1)
     # How often SciPy does the same on one CPU thread; 0 leaves it out.
     scipy_rounds: int = number(3, low=0)
