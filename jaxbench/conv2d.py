@@ -239,7 +239,12 @@ class _Cell:
 
 
 def _measure_problem(
-    config: Conv2dConfig, problem: Problem, mesh: DataMesh, counts: list[int], clock: Clock
+    config: Conv2dConfig,
+    problem: Problem,
+    mesh: DataMesh,
+    counts: list[int],
+    clock: Clock,
+    progress: _Progress,
 ) -> list[dict[str, Any]]:
     """Returns the records of one problem, one for each number of devices.
 
