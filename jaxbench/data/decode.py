@@ -1,0 +1,265 @@
+"""From an encoded image to the crop that the network sees, decoding no more than needed.
+
+A baseline JPEG is decoded row by row from the top, so what lies below the crop need not be: its
+header is made to say that the image ends there. Where the crop is at least twice as large as the
+result, libjpeg-turbo decodes at a half, a quarter or an eighth of the size. Everything else that
+is met in image folders (grey, CMYK, progressive, PNG by another name, rotated by EXIF) is decoded
+whole. Only pixels of uint8 and order red, green, blue come out.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxbench.errors import BadInput
+
+# The usual evaluation: the shorter side to 256 for a centre crop of 224.
+RESIZE_PER_CROP = 256 / 224
+# libjpeg-turbo's complaint about what lies below the last row that was asked for. It says the
+# first thing that it noticed, so damage above that row is not hidden.
+_CUT_SHORT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-9]$")
+_JPEG = b"\xff\xd8\xff"
+# Blocks of 8 rows, of 16 where colour is stored at half the height.
+_ROWS = 16
+
+
+class Damaged(Exception):
+    """The bytes cannot be decoded as an image; the message says why."""
+
+
+class Window(NamedTuple):
+    """A rectangle of an image, in its own pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class _Header(NamedTuple):
+    """What is needed of a JPEG's header.
+
+    Attributes:
+      height, width: pixels as stored.
+      size_at: where the height stands in the bytes; 0 where rows cannot be left out.
+      orientation: EXIF's, 1 is upright.
+    """
+
+    height: int
+    width: int
+    size_at: int
+    orientation: int
+
+
+def random_window(
+    generator: np.random.Generator,
+    height: int,
+    width: int,
+    *,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Window:
+    """Draws a window of random area and aspect ratio (Szegedy et al. 2015).
+
+    Args:
+      generator: what is drawn from; always the same number of draws for an image.
+      height, width: of the image, in pixels.
+      area: range of the window's share of the image.
+      aspect: range of width / height, drawn evenly by its logarithm.
+
+    Returns:
+      The first of ten tries that fits; else the largest centred one within `aspect`.
+    """
+    areas_10 = generator.uniform(*area, 10) * height * width
+    ratios_10 = np.exp(generator.uniform(np.log(aspect[0]), np.log(aspect[1]), 10))
+    place = generator.random(2)
+    widths_10 = np.round(np.sqrt(areas_10 * ratios_10)).astype(int)
+    heights_10 = np.round(np.sqrt(areas_10 / ratios_10)).astype(int)
+    fits_10 = (widths_10 <= width) & (heights_10 <= height) & (widths_10 > 0) & (heights_10 > 0)
+    if fits_10.any():
+        first = int(np.argmax(fits_10))
+        rows, columns = int(heights_10[first]), int(widths_10[first])
+        return Window(
+            int(place[0] * (height - rows + 1)),
+            int(place[1] * (width - columns + 1)),
+            rows,
+            columns,
+        )
+    columns = max(1, min(width, round(height * aspect[1])))
+    rows = max(1, min(height, round(width / aspect[0])))
+    return Window((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
+def centre_window(height: int, width: int, out_height: int, out_width: int) -> Window:
+    """The window that resizing and cutting out the centre comes to."""
+    scale = min(height / out_height, width / out_width) / RESIZE_PER_CROP
+    rows = max(1, min(height, round(out_height * scale)))
+    columns = max(1, min(width, round(out_width * scale)))
+    return Window((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
+def image_size(content: bytes) -> tuple[int, int]:
+    """Returns (height, width) as a viewer shows the image; reads no pixel of an ordinary JPEG.
+
+    Raises:
+      Damaged: it is no image that can be decoded.
+    """
+    header = _read_header(content)
+    if header is None:
+        return _decode_whole(content).shape[:2]
+    turned = header.orientation >= 5
+    return (header.width, header.height) if turned else (header.height, header.width)
+
+
+def decode_window(
+    content: bytes, window: Window, out_height: int, out_width: int, *, exact: bool = False
+) -> np.ndarray:
+    """Decodes a window of an image and resizes it.
+
+    Args:
+      content: the encoded image.
+      window: within `image_size`.
+      out_height, out_width: of the result.
+      exact: decode the whole image at full size first, for comparing.
+
+    Returns:
+      uint8 of shape (out_height, out_width, 3).
+
+    Raises:
+      Damaged: it cannot be decoded.
+    """
+    import cv2
+
+    header = None if exact else _read_header(content)
+    if header is None or header.orientation != 1 or not header.size_at:
+        pixels, scale = _decode_whole(content), 1
+    else:
+        pixels, scale = _decode_upper(content, header, window, out_height, out_width)
+    # The window in the decoded pixels, to a fraction of one: resizing may begin between two.
+    top, left = window.top // scale, window.left // scale
+    bottom = min(len(pixels), -(-(window.top + window.height) // scale))
+    right = min(pixels.shape[1], -(-(window.left + window.width) // scale))
+    cut = pixels[top:bottom, left:right]
+    if cut.shape[:2] == (out_height, out_width):
+        return cut
+    # Averaging over what becomes one pixel, where it shrinks a lot: no aliasing.
+    shrinks = cut.shape[0] >= 2 * out_height or cut.shape[1] >= 2 * out_width
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return cv2.resize(cut, (out_width, out_height), interpolation=how)
+
+
+def _decode_upper(
+    content: bytes, header: _Header, window: Window, out_height: int, out_width: int
+) -> tuple[np.ndarray, int]:
+    """Decodes down to the window's last row; returns pixels and how many times smaller they are."""
+    import simplejpeg
+
+    scale = 1
+    while (
+        scale < 8
+        and window.height >= 2 * scale * out_height
+        and window.width >= 2 * scale * out_width
+    ):
+        scale *= 2
+    # Colour at half the height looks one row ahead.
+    needed = window.top + window.height + 1
+    rows = min(header.height, -(-needed // (_ROWS * scale)) * _ROWS * scale)
+    cut_short = rows < header.height
+    if cut_short:
+        content = bytearray(content)
+        content[header.size_at : header.size_at + 2] = rows.to_bytes(2, "big")
+    height, width = -(-rows // scale), -(-header.width // scale)
+    pixels = np.empty((height, width, 3), np.uint8)
+    try:
+        decoded = simplejpeg.decode_jpeg(
+            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=pixels
+        )
+    except ValueError as error:
+        if not (cut_short and _CUT_SHORT.match(str(error))):
+            raise Damaged(str(error)) from error
+        decoded = pixels
+    if decoded.shape != pixels.shape:
+        raise AssertionError(f"decoded {decoded.shape}, expected {pixels.shape}")
+    return decoded, scale
+
+
+def _decode_whole(content: bytes) -> np.ndarray:
+    """Decodes any image to RGB as a viewer shows it."""
+    import cv2
+
+    # OpenCV turns grey and CMYK into colour, applies the EXIF orientation, takes PNG by any name,
+    # and returns None for most damage; it fills in what a truncated file lacks.
+    if content[:3] == _JPEG and b"\xff\xd9" not in content[-4096:]:
+        raise Damaged("Premature end of JPEG file")
+    try:
+        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:
+        raise Damaged(str(error).strip().splitlines()[-1]) from error
+    if image is None:
+        raise Damaged("no image that OpenCV can decode" if content else "an empty file")
+    return image[..., ::-1]
+
+
+def _read_header(content: bytes) -> _Header | None:
+    """Returns None for what is not a JPEG or has colours that need care."""
+    if content[:3] != _JPEG:
+        return None
+    size_at = orientation = height = width = components = 0
+    at, end = 2, len(content)
+    while at + 9 < end:
+        if content[at] != 0xFF:
+            raise Damaged("a JPEG whose header is not one")
+        marker = content[at + 1]
+        if marker == 0xFF:  # filling
+            at += 1
+            continue
+        length = int.from_bytes(content[at + 2 : at + 4], "big")
+        if marker == 0xE1 and content[at + 4 : at + 10] == b"Exif\0\0":
+            orientation = _exif_orientation(content[at + 10 : at + 2 + length])
+        # Start of frame, all but tables (C4, C8, CC) of this range.
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height = int.from_bytes(content[at + 5 : at + 7], "big")
+            width = int.from_bytes(content[at + 7 : at + 9], "big")
+            if not height or not width:
+                raise Damaged(f"a JPEG of {height}x{width} pixels")
+            components = content[at + 9]
+            sequential = marker in (0xC0, 0xC1) and components in (1, 3)
+            size_at = at + 5 if sequential else 0
+        if marker == 0xDA:  # start of scan: pixels follow
+            if not height:
+                break
+            # Rows come one after the other where one scan holds all components.
+            if content[at + 4] != components:
+                size_at = 0
+            return _Header(height, width, size_at, orientation or 1)
+        if length < 2:
+            break
+        at += 2 + length
+    raise Damaged("a JPEG without a frame")
+
+
+def _exif_orientation(tiff: bytes) -> int:
+    """Returns 1 to 8; 1 where nothing readable is said."""
+    order = {b"II": "little", b"MM": "big"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return 1
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(tiff[at : at + size], order)
+
+    directory = number(4, 4)
+    for entry in range(number(directory, 2)):
+        at = directory + 2 + 12 * entry
+        if at + 12 > len(tiff):
+            break
+        if number(at, 2) == 0x0112:
+            value = number(at + 8, 2)
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def check_shape(image_shape: tuple[int, int, int]) -> None:
+    """Raises BadInput where encoded images cannot be brought to this shape."""
+    if image_shape[-1] != 3:
+        raise BadInput(f"data.image_shape={image_shape}: encoded images have 3 channels")
