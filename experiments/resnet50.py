@@ -8,9 +8,10 @@ four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch
 2017), five epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on
 kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
 `--experiment.optimizer.schedule=step --experiment.optimizer.decay_epochs=30,60,80`.
-FOLDER holds `train/<class>/*.JPEG` and `val/`, and is read whole: as many images as fit in memory
-(`--experiment.data.train_examples`), centre-cropped, mirrored at random. ImageNet itself needs a
-streamed pipeline, which is not there yet, so no top-1 is to be expected from this file so far.
+FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded as they are needed, in random
+windows for training. With `--experiment.data.feed=resident
+--experiment.data.random_resized_crop=false` they are read whole (as many as fit in memory:
+`--experiment.data.train_examples`) and centre-cropped. The top-1 above has not been tried yet.
 Hardware: one or more GPUs or TPUs of 16 GB for 256 images each.
 """
 
@@ -23,6 +24,8 @@ def get_config() -> Config:
         model=ResNetConfig(),
         data=DataConfig(
             source="folder",
+            feed="stream",
+            random_resized_crop=True,
             image_shape=(224, 224, 3),
             num_classes=1000,
             eval_split="val",
@@ -48,6 +51,8 @@ def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, one narrow block a stage, two epochs."""
     config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
     config.data.source = "synthetic"
+    config.data.feed = "resident"
+    config.data.random_resized_crop = False
     config.data.image_shape = (32, 32, 3)
     config.data.num_classes = 10
     config.data.train_examples = 256

@@ -49,8 +49,9 @@ class DataConfig:
     # How images reach the devices. resident: they lie there, whole, and are cut and mirrored in the
     # step. stream: the host prepares each batch and sends it.
     feed: str = choice("resident", "stream")
-    # stream: threads that prepare batches, and how many are kept ready on the devices.
-    num_threads: int = number(2, low=1, high=256)
+    # stream: threads that prepare batches (0: one for each core), and how many batches are kept
+    # ready on the devices.
+    num_threads: int = number(0, low=0, high=256)
     prefetch_batches: int = number(2, low=1, high=64)
     # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
     name: str = ""
@@ -70,6 +71,11 @@ class DataConfig:
     crop_padding: int = number(0, low=0)
     # What the padding holds: the image reflected at its edge, or black.
     crop_fill: str = choice("reflect", "black")
+    # Cut a random window of 8 to 100 % of the area out of each training image and resize it, as is
+    # usual for ImageNet; for images that are decoded as they are needed (stream from a folder).
+    random_resized_crop: bool = False
+    # stream: go on without so many damaged images, named in the record; the next one ends the run.
+    max_damaged: int = number(0, low=0)
     # Mirror left to right with probability 1/2.
     flip: bool = False
     # Shift each image by up to so many grey levels (of 256), up or down; 0 is off.
@@ -81,7 +87,12 @@ class DataConfig:
     normalize_by: str = choice("dataset", "image")
 
     # Fields that only one feed reads.
-    _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = ("num_threads", "prefetch_batches")
+    _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = (
+        "num_threads",
+        "prefetch_batches",
+        "random_resized_crop",
+        "max_damaged",
+    )
 
     def validate(self) -> None:
         """Raises BadInput where the fields do not go together."""
@@ -92,6 +103,16 @@ class DataConfig:
                     f"data.{name}={getattr(self, name)} does nothing with data.feed={self.feed!r}; "
                     "it goes with data.feed=stream"
                 )
+        if self.random_resized_crop and self.source != "folder":
+            raise BadInput(
+                f"data.random_resized_crop=True with data.source={self.source!r}: it is for "
+                "images decoded as they are needed, data.source=folder"
+            )
+        if self.crop_padding and self.source == "folder" and self.feed == "stream":
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding} with a streamed folder: "
+                "data.random_resized_crop varies images that are decoded as they are needed"
+            )
         if self.dir and self.source in ("digits", "synthetic"):
             raise BadInput(
                 f"data.dir={self.dir!r} does nothing with data.source={self.source!r}; "

@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 
-from jaxbench.clock import Clock, Stopwatch, wait_until
-from jaxbench.devices import DataMesh, all_ready, create_mesh, peak_memory_bytes
+from jaxbench.clock import Clock, Stopwatch
+from jaxbench.devices import DataMesh, create_mesh, peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.models.convolution import (
@@ -89,10 +90,11 @@ def measure(
         mesh = create_mesh(config)
         counts = _device_counts(config, mesh)
         problems = config.problems()
+        _check_memory(problems)
         console.say(
             f"{config.name or 'conv2d'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
             f"{config.images} images of {config.image_shape[0]}x{config.image_shape[1]}, "
-            f"{len(problems)} problem(s) on {', '.join(map(str, counts))} device(s), "
+            f"{len(problems)} problem(s), {_shared_by(config, counts)}, "
             f"{config.precision}, {config.rounds} rounds"
         )
         document = {
@@ -126,6 +128,7 @@ def describe(config: Conv2dConfig) -> dict[str, Any]:
         "config": dataclasses.asdict(config),
         "devices": [device.device_kind for device in mesh.devices],
         "device_counts": _device_counts(config, mesh),
+        "shared_by": _shared_by(config, _device_counts(config, mesh)),
         "problems": [
             {
                 **problem._asdict(),
@@ -136,6 +139,28 @@ def describe(config: Conv2dConfig) -> dict[str, Any]:
             for problem in config.problems()
         ],
     }
+
+
+def _check_memory(problems: list[Problem]) -> None:
+    """Raises BadInput where images, outputs and their copies would fill the memory."""
+    largest = max(problems, key=lambda p: p.images * p.height * p.width * (p.channels + p.filters))
+    pixels = largest.images * largest.height * largest.width
+    needed_bytes = 3 * 4 * pixels * (largest.channels + largest.filters)
+    available_bytes = psutil.virtual_memory().available
+    if needed_bytes > available_bytes:
+        raise BadInput(
+            f"images={largest.images} of {largest.height}x{largest.width} with {largest.channels} "
+            f"channels and {largest.filters} filters need {needed_bytes / 2**30:,.1f} GiB; "
+            f"{available_bytes / 2**30:,.1f} GiB are free"
+        )
+
+
+def _shared_by(config: Conv2dConfig, counts: list[int]) -> str:
+    """Which numbers of devices measure what, in words."""
+    all_counts = ", ".join(map(str, counts))
+    if config.sweep == "grid" or len(counts) < 3:
+        return f"each on {all_counts} device(s)"
+    return f"the first on {all_counts} device(s), the others on {counts[0]} and {counts[-1]}"
 
 
 def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
@@ -192,7 +217,7 @@ class _Cell:
         self._step = mesh.parallelize(
             functools.partial(convolve, dtype=dtype), sharded=(False, True), sharded_output=True
         )
-        self.samples: dict[str, list[float]] = {part: [] for part in _PARTS}
+        self.samples: dict[str, list[float]] = {part: [] for part in (*_PARTS, "calls")}
 
     def compile(self, clock: Clock) -> dict[str, Any]:
         """Does everything for the first time, result on the host included."""
@@ -212,8 +237,8 @@ class _Cell:
             self._mesh.replicate(self._kernel),
             self._mesh.shard(self._images_DxBxHxWxC),
         )
-        wait_until(lambda: all_ready(arguments))
-        return arguments
+        # Blocking: looking now and then would be late by a tenth.
+        return jax.block_until_ready(arguments)
 
     def measure_round(self) -> None:
         """Adds one sample of each part."""
@@ -232,6 +257,7 @@ class _Cell:
             outputs = self._step(*arguments)
         jax.block_until_ready(outputs)
         self.samples["compute_s"].append(watch.elapsed_s() / calls)
+        self.samples["calls"].append(calls)
 
         watch = Stopwatch()
         np.asarray(outputs)
@@ -278,12 +304,14 @@ def _measure_problem(
         )
         record["images_per_s"] = problem.images / record["compute_s"]
         record["gflop_per_s"] = 2 * problem.macs / record["compute_s"] / 1e9
-        if counts[0] == 1:
-            record["speedup"] = records[0]["compute_s"] / record["compute_s"]
-        if scipy_s:
-            record["scipy_s"] = statistics.median(scipy_s)
-            record["scipy_per_compute"] = record["scipy_s"] / record["compute_s"]
-            record["scipy_per_steady_total"] = record["scipy_s"] / record["steady_total_s"]
+        alone_s = records[0]["compute_s"] if counts[0] == 1 else None
+        record["speedup"] = alone_s / record["compute_s"] if alone_s else None
+        one_thread_s = statistics.median(scipy_s) if scipy_s else None
+        record["scipy_s"] = one_thread_s
+        for part in ("compute", "steady_total"):
+            record[f"scipy_per_{part}"] = (
+                one_thread_s / record[f"{part}_s"] if one_thread_s else None
+            )
         record["samples"] = cell.samples | {"scipy_s": scipy_s}
     return records
 
@@ -294,8 +322,8 @@ def _relative_error(
     """The largest difference from SciPy, relative to its largest value, over a few images."""
     images_NxHxWxC, kernel = inputs
     outputs_NxHxWxF = outputs_DxBxHxWxF.reshape(problem.images, *outputs_DxBxHxWxF.shape[2:])
-    # The first and last of all, so that every device count has images of two devices in it.
-    places = sorted({0, problem.images - 1})
+    # From all over the set, so that every device has some of its images looked at.
+    places = sorted(set(np.linspace(0, problem.images - 1, 16).astype(int).tolist()))
     expected = convolve_with_scipy(kernel, images_NxHxWxC[places])
     difference = np.abs(outputs_NxHxWxF[places] - expected).max()
     return float(difference / np.abs(expected).max())
@@ -330,14 +358,14 @@ def _findings(cells: list[dict[str, Any]]) -> list[str]:
         f"{_ms(first['host_to_device_s'])} to the device(s) and {_ms(first['device_to_host_s'])} "
         "back"
     ]
-    if "scipy_s" in first:
+    if first["scipy_s"]:
         lines.append(
             f"SciPy on one CPU thread takes {_ms(first['scipy_s'])}: "
             f"{first['scipy_per_compute']:.2f} times the computing alone, "
             f"{first['scipy_per_steady_total']:.2f} times computing and moving, "
             f"{first['scipy_s'] / first['first_use_s']:.2f} times the first use"
         )
-    if len(own) > 1 and "speedup" in own[-1]:
+    if len(own) > 1 and own[-1]["speedup"]:
         lines.append(
             f"from 1 to {own[-1]['devices']} devices computing becomes "
             f"{own[-1]['speedup']:.2f} times as fast (strong scaling: the same images dealt out), "
@@ -354,7 +382,7 @@ def _findings(cells: list[dict[str, Any]]) -> list[str]:
                 f"takes {last['compute_s'] / first['compute_s']:.1f} times as long"
                 + (
                     f", SciPy {last['scipy_s'] / first['scipy_s']:.1f} times"
-                    if "scipy_s" in first
+                    if first["scipy_s"]
                     else ""
                 )
             )
@@ -386,8 +414,8 @@ def _table(cells: list[dict[str, Any]]) -> list[str]:
             (str(cell["kernel"]), str(cell["channels"]), str(cell["devices"]))
             + tuple(f"{seconds * 1e3:,.2f}" for seconds in times_s)
             + (f"{cell['images_per_s']:,.0f}",)
-            + (f"{cell['speedup']:.2f}" if "speedup" in cell else "",)
-            + (f"{cell['scipy_s'] * 1e3:,.1f}" if "scipy_s" in cell else "",)
+            + (f"{cell['speedup']:.2f}" if cell["speedup"] else "",)
+            + (f"{cell['scipy_s'] * 1e3:,.1f}" if cell["scipy_s"] else "",)
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     return [

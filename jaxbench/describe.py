@@ -136,7 +136,8 @@ def print_description(description: dict[str, Any], config: Experiment) -> None:
         totals.add_row(
             "planned memory, each device",
             f"{memory['total_bytes'] / 2**20:,.1f} MiB (temporaries "
-            f"{memory['temporary_bytes'] / 2**20:,.1f}), the data set beside it",
+            f"{memory['temporary_bytes'] / 2**20:,.1f})"
+            + (", the data set beside it" if config.data.feed == "resident" else ""),
         )
     flops = description["xla_flops_per_step_per_device"]
     if flops:
@@ -148,7 +149,7 @@ def print_description(description: dict[str, Any], config: Experiment) -> None:
 def _print_problems(console: Any, description: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(title="problems, each on every number of devices", title_justify="left")
+    table = Table(title="problems", title_justify="left")
     for heading in ("images", "size", "kernel", "channels", "filters", "GMAC", "in MiB", "out MiB"):
         table.add_column(heading, justify="right")
     for problem in description["problems"]:
@@ -161,5 +162,4 @@ def _print_problems(console: Any, description: dict[str, Any]) -> None:
             f"{problem['output_bytes'] / 2**20:,.1f}",
         )
     console.print(table)
-    counts = ", ".join(map(str, description["device_counts"]))
-    console.print(f"devices: {', '.join(description['devices'])}; shared by {counts} of them")
+    console.print(f"devices: {', '.join(description['devices'])}; {description['shared_by']}")

@@ -48,11 +48,16 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "matmul_precision": jax.config.jax_default_matmul_precision,
         "git": _git(),
         "cpu": _cpu(),
-        "cpu_cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else psutil.cpu_count(),
+        "cpu_cores": available_cores(),
         "host_memory_bytes": psutil.virtual_memory().total,
     }
+
+
+def available_cores() -> int:
+    """How many of the machine's cores this process may use."""
+    if hasattr(psutil.Process, "cpu_affinity"):
+        return len(psutil.Process().cpu_affinity())
+    return psutil.cpu_count() or 1
 
 
 def host_peak_memory_bytes() -> int:

@@ -12,6 +12,10 @@ class BadInput(Exception):
     """
 
 
+class DamagedData(Exception):
+    """More of the data is damaged than the config allows; the message names the last of it."""
+
+
 class Diverged(Exception):
     """The training loss stopped being a finite number."""
 

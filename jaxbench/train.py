@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxbench.clock import Clock, Stopwatch, wait_until
@@ -131,9 +132,10 @@ class Trainer:
         with self._clock.phase("init"), self._console.phase("initialising the parameters"):
             self.state = self._program.place_train_state()
             wait_until(lambda: all_ready(self.state))
-        train_row = next(self._feed.train_rows(0, 1))
+        with self._clock.phase("place_data"):
+            train_row = next(self._feed.train_rows(0, 1))
+            eval_row = next(self._feed.eval_rows())
         self._compile("train_step", self._program.train_step, self._feed.train_data, train_row)
-        eval_row = next(self._feed.eval_rows())
         self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_row)
 
     def _compile(self, name: str, step: Any, data: Any, row: Any) -> None:
@@ -176,7 +178,7 @@ class Trainer:
             "images_per_s_per_device": images_per_s / self._mesh.num_devices,
             **self._figures("train_", train_RxM, self._task.train_figures),
             **self._figures("eval_", eval_RxM, self._task.eval_figures),
-            "eval_count": self._feed.num_eval,
+            "eval_count": self._feed.eval_count,
             "learning_rate": self._learning_rate,
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
         }
@@ -326,9 +328,9 @@ class Trainer:
             self._console.progress(
                 f"evaluating epoch {epoch + 1}/{self._num_epochs}", done, self._feed.eval_steps, ""
             )
-        if (total_RxM[:, COUNT] != self._feed.num_eval).any():
+        if (total_RxM[:, COUNT] != self._feed.eval_count).any():
             raise AssertionError(
-                f"evaluated {total_RxM[:, COUNT]} examples, the split has {self._feed.num_eval}"
+                f"evaluated {total_RxM[:, COUNT]} examples, the split has {self._feed.eval_count}"
             )
         # The last update of all may have broken it, after the last training loss was seen.
         self._check_losses("evaluation", total_RxM, epoch)
@@ -386,6 +388,14 @@ class Trainer:
                 if key.startswith("eval_") and key != "eval_time_s"
             }
             summary |= {f"best_{score}": best[score], "best_epoch": best["epoch"]}
+            if len(self._seeds_R) > 1:
+                summary["diverged_seeds"] = [
+                    model["seed"]
+                    for model in last["eval_models"]
+                    if not math.isfinite(model["loss"])
+                ]
+        if self._feed.damaged:
+            summary["damaged"] = self._feed.damaged
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
         return summary
@@ -409,6 +419,7 @@ def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
     seeds_R = config.seeds(mesh.num_devices)
     share = config.batch_size // (mesh.num_devices // len(seeds_R))
     seen = config.batch_size if config.batch_norm == "sync" else share
+    has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
     return {
         "config": dataclasses.asdict(config),
         "task": config.task,
@@ -421,6 +432,7 @@ def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
         "data": {
             "description": dataset.description,
             "feed": feed.name,
+            "num_threads": feed.num_threads,
             "train_examples": len(dataset.train),
             "eval_examples": len(dataset.eval),
             "steps_per_epoch": feed.steps_per_epoch,
@@ -429,5 +441,5 @@ def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
         },
         "batch_per_device": share,
         # How many images a batch-norm layer takes its statistics from.
-        "batch_norm_examples": seen // config.accumulate_steps,
+        "batch_norm_examples": seen // config.accumulate_steps if has_batch_norm else None,
     }

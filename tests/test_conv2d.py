@@ -109,6 +109,76 @@ def test_a_wrong_result_is_seen(tmp_path, monkeypatch):
     assert result.cells[0]["max_relative_error"] > 0.1
 
 
+def measured_with(tmp_path, monkeypatch, **fields):
+    config = catalog.load("conv2d:tiny")
+    config.device_counts, config.kernels, config.channels = (1,), (3,), (1,)
+    for name, value in fields.items():
+        setattr(config, name, value)
+    with open(os.devnull, "w") as quiet:
+        [cell] = measure(config, str(tmp_path / "run"), PlainConsole(quiet)).cells
+    return cell
+
+
+def test_each_part_of_the_time_is_its_own(tmp_path, monkeypatch):
+    """A slow way to the device, then a slow computation: only that part takes longer."""
+    from jaxbench import conv2d
+    from jaxbench.clock import Stopwatch, wait_until
+
+    genuine = conv2d._Cell._place
+
+    def slowly(self):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.1)
+        return genuine(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conv2d._Cell, "_place", slowly)
+        cell = measured_with(tmp_path / "place", monkeypatch)
+    assert cell["host_to_device_s"] > 0.1
+    for part in ("compute_s", "call_s", "device_to_host_s"):
+        assert cell[part] < 0.05, part
+    assert cell["first_use_s"] > 0.1
+
+    def heavy(kernel, images, dtype):
+        # Some tens of milliseconds, and a little something of it in the result.
+        square = np.ones((1200, 1200), np.float32) * images.mean()
+        return convolve(kernel, images, dtype) + 0 * (square @ square).sum()
+
+    monkeypatch.setattr(conv2d, "convolve", heavy)
+    cell = measured_with(tmp_path / "compute", monkeypatch)
+    # One after the other takes at least half as long as one alone: not dispatch only.
+    assert cell["compute_s"] > 0.5 * cell["call_s"] > 5 * cell["device_to_host_s"]
+
+
+def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
+    given = []
+
+    def note(kernel, images):
+        given.append(len(images))
+        return convolve_with_scipy(kernel, images)
+
+    monkeypatch.setattr("jaxbench.conv2d.convolve_with_scipy", note)
+    cell = measured_with(tmp_path, monkeypatch, scipy_rounds=2, images=48)
+    # 16 images are compared, all are timed.
+    assert sorted(given) == [16, 48, 48] and len(cell["samples"]["scipy_s"]) == 2
+    given.clear()
+    cell = measured_with(tmp_path / "without", monkeypatch, scipy_rounds=0, images=48)
+    assert given == [16] and cell["scipy_s"] is None and cell["scipy_per_compute"] is None
+
+
+def test_windows_hold_the_calls_that_are_recorded(tmp_path, monkeypatch):
+    cell = measured_with(tmp_path, monkeypatch, calls=7)
+    assert cell["samples"]["calls"] == [7, 7, 7]
+    monkeypatch.setattr("jaxbench.conv2d._WINDOW_S", 0.0)
+    cell = measured_with(tmp_path / "long", monkeypatch, calls=7)
+    assert cell["samples"]["calls"] == [1, 1, 1]
+
+
+def test_bf16_is_computed_in_bf16(tmp_path, monkeypatch):
+    cell = measured_with(tmp_path, monkeypatch, precision="bf16")
+    assert 1e-4 < cell["max_relative_error"] < 2e-2
+
+
 def test_axes_vary_one_at_a_time_and_grids_both():
     config = Conv2dConfig(kernels=(3, 5), channels=(2, 4, 6))
     pairs = [(problem.kernel, problem.channels) for problem in config.problems()]
@@ -129,6 +199,8 @@ def test_axes_vary_one_at_a_time_and_grids_both():
         ({"device_counts": (5,)}, "24 images do not divide over 5 devices"),
         ({"device_counts": (4,), "num_devices": 2}, "allows at most 2"),
         ({"device_counts": (24,)}, "this machine has"),
+        ({"scipy_rounds": 9}, "so at most rounds=3"),
+        ({"images": 10**11}, "GiB are free"),
         ({"rounds": 1}, "rounds=1: must be at least 3"),
     ],
 )

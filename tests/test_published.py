@@ -1,5 +1,7 @@
 """The published rows agree with their own arithmetic."""
 
+import importlib.resources
+
 import pytest
 
 from jaxbench.published import TABLES, load_published
@@ -64,3 +66,46 @@ def test_conv2d_covers_1_to_8_devices():
 def test_an_unknown_table_is_told():
     with pytest.raises(ValueError, match="there are training_runs"):
         load_published("prizes")
+
+
+def test_rows_are_dated_where_their_source_is():
+    """The conv2d page names no date; every other row has a year at least."""
+    for table in TABLES:
+        for row in load_published(table):
+            if table == "conv2d":
+                assert "date" not in row
+            else:
+                assert row["date"][:2] == "20" and row["date"][:4].isdigit(), row
+
+
+def test_single_figures_are_those_of_the_articles():
+    conv2d = {(row["hardware"], row["devices"]): row["time_ms"] for row in load_published("conv2d")}
+    assert (conv2d["V100", 1], conv2d["V100", 8]) == (14897.803307, 721.64607)
+    assert (conv2d["K80", 1], conv2d["K80", 8]) == (3248.390198, 647.247314)
+    titan_x = {
+        row["devices"]: row["images_per_s"]
+        for row in load_published("throughput")
+        if row["model"] == "vgg_cifar10"
+    }
+    assert titan_x == {1: 766, 4: 2500}
+    mnist = {
+        row["devices"]: row["total_time_s"]
+        for row in load_published("training_runs")
+        if row["model"] == "mnist_cnn"
+    }
+    assert mnist == {1: 68, 2: 59}
+    cnn10 = {
+        (row["devices"], row["global_batch"]): row["median_epoch_s"]
+        for row in load_published("training_runs")
+        if row["model"] == "cnn10"
+    }
+    assert (cnn10[1, 128], cnn10[2, 2048], cnn10[8, 2048]) == (11.68, 9.03, 7.02)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_package_s_rows_are_the_collected_ones(table, test_data):
+    collected = test_data.parent / "published" / f"{table}.csv"
+    if not collected.is_file():
+        pytest.skip(f"no {collected.name} beside the real data")
+    own = importlib.resources.files("jaxbench.published").joinpath(f"{table}.csv")
+    assert own.read_text("utf-8") == collected.read_text("utf-8")

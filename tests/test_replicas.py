@@ -14,12 +14,24 @@ from jaxbench.train import train_and_evaluate
 FIELDS = {"data__crop_padding": 1, "data__flip": True, "log_every_steps": 1, "epochs": 2}
 
 
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_models_are_those_of_single_device_runs(train, parallelism):
+@pytest.mark.parametrize(
+    ("parallelism", "experiment", "leaf"),
+    [
+        ("pmap", "mnist_cnn:tiny", "conv1"),  # dropout
+        ("shard_map", "quickstart:tiny", "stem"),  # batch norm, whose averages nobody shares
+    ],
+)
+def test_models_are_those_of_single_device_runs(train, parallelism, experiment, leaf):
     """Dropout, augmentation, order and initial parameters all follow each model's own seed."""
-    fields = FIELDS | {"precision": "fp64", "data__train_examples": 192, "epochs": 1}
+    fields = FIELDS | {
+        "precision": "fp64",
+        "data__train_examples": 192,
+        "data__eval_examples": 60,
+        "batch_size": 48,
+        "epochs": 1,
+    }
     together = train(
-        "mnist_cnn:tiny",
+        experiment,
         num_devices=3,
         replicas="independent",
         seed=5,
@@ -28,17 +40,17 @@ def test_models_are_those_of_single_device_runs(train, parallelism):
     )
     [epoch] = records(together.run_dir.path, "epoch")
     assert [model["seed"] for model in epoch["eval_models"]] == [5, 6, 7]
-    kernels = np.asarray(together.state.params["conv1"]["kernel"])
+    kernels = np.asarray(together.state.params[leaf]["kernel"])
     losses = []
     for place, seed in enumerate((5, 6, 7)):
-        alone = train("mnist_cnn:tiny", num_devices=1, seed=seed, **fields)
+        alone = train(experiment, num_devices=1, seed=seed, **fields)
         [expected] = records(alone.run_dir.path, "epoch")
         own = {"train": epoch["train_models"][place], "eval": epoch["eval_models"][place]}
         for name in ("train_loss", "train_top1", "eval_loss", "eval_top1", "eval_top5"):
             part, _, figure = name.partition("_")
             assert own[part][figure] == pytest.approx(expected[name], rel=1e-9), name
         np.testing.assert_allclose(
-            kernels[place], np.asarray(alone.state.params["conv1"]["kernel"]), rtol=1e-9
+            kernels[place], np.asarray(alone.state.params[leaf]["kernel"]), rtol=1e-9
         )
         losses.append(step_losses(alone))
     # They differ from each other, and the record's loss is their mean.
@@ -116,6 +128,7 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
     healthy, lost = document["summary"]["eval_models"]
     assert healthy["loss"] > 0 and lost["loss"] is None
     assert document["summary"]["eval_loss"] is None
+    assert document["summary"]["diverged_seeds"] == [1]
 
     broken = {0, 1}
     config = catalog.load("mnist_cnn:tiny")

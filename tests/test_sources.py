@@ -381,6 +381,9 @@ def test_images_and_masks_of_an_npz(tmp_path):
     [
         ({"image": (9, 32, 32, 3)}, "needed are x_train, y_train, x_test, y_test (or image, mask)"),
         ({"image": (9, 32, 32, 3), "mask": (8, 32, 32)}, "9 images but 8 masks"),
+        ({"image": (), "mask": (8, 32, 32)}, "image of shape () and mask of shape (8, 32, 32)"),
+        ({"image": (9, 32, 32, 3), "mask": ()}, "mask of shape ()"),
+        (dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), ()), "x_train of shape ()"),
         ({"image": (9, 32, 32, 3), "mask": (9, 32, 30)}, "expected (8, 32, 32)"),
         ({"image": (9, 48, 48, 3), "mask": (9, 48, 48)}, "--experiment.data.image_shape="),
     ],

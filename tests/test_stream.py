@@ -121,3 +121,80 @@ def test_evaluation_reads_every_example_once_from_the_stream():
     assert len(rows) == feed.eval_steps == 3
     indices = np.concatenate([np.asarray(row["indices"]).ravel() for row in rows])
     assert sorted(indices[indices >= 0]) == list(range(123))
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_masks_move_with_their_images(feed):
+    """Masks that are a copy of a channel must be one after cropping and mirroring."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxbench.data.augment import example_keys
+    from jaxbench.data.dataset import Dataset, Split
+    from jaxbench.data.feed import create_feed
+    from jaxbench.devices import create_mesh
+    from jaxbench.step import _TAKE, _crop_and_flip
+
+    config = catalog.load("unet256:tiny")
+    config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
+    images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
+    split = Split(images, images[..., 0].copy())
+    dataset = Dataset(description="", train=split, eval=split, num_classes=2)
+    feed = create_feed(config, dataset, create_mesh(config), jnp.float32)
+    row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_rows(0, 1)))
+    batch = _TAKE[feed.name](feed.train_data, row, jnp.int32(0))
+    if feed.name == "resident":
+        keys = example_keys(batch.seed, batch.epoch, batch.indices_B)
+        batch = _crop_and_flip(batch, keys, config.data)
+    shown = np.asarray(batch.images_BxHxWxC)
+    assert np.array_equal(np.asarray(batch.labels_Bx), shown[..., 0])
+    moved = shown != images[np.asarray(batch.indices_B)]
+    assert moved.any((1, 2, 3)).all()
+
+
+def rows_of(monkeypatch, **fields):
+    """Starts streaming 16 small batches; returns the rows and who prepared what so far."""
+    import jax.numpy as jnp
+
+    from jaxbench.clock import Stopwatch, wait_until
+    from jaxbench.data.feed import create_feed
+    from jaxbench.devices import create_mesh
+
+    prepared = []
+    genuine = StreamFeed._assemble
+
+    def note(self, *args):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.01)
+        prepared.append(threading.get_ident())
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    config = catalog.load("vgg_cifar10:tiny")
+    config.data.feed, config.num_devices, config.batch_size = "stream", 1, 16
+    for name, value in fields.items():
+        setattr(config.data, name, value)
+    feed = create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+    return feed.train_rows(0, 16), prepared
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
+    rows, prepared = rows_of(monkeypatch, num_threads=num_threads)
+    assert len(list(rows)) == len(prepared) == 16
+    assert len(set(prepared)) == num_threads
+
+
+def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):
+    from jaxbench.clock import Stopwatch, wait_until
+
+    ahead = {}
+    for depth in (1, 8):
+        rows, prepared = rows_of(monkeypatch, num_threads=1, prefetch_batches=depth)
+        next(rows)
+        watch = Stopwatch()
+        wait_until(lambda watch=watch: watch.elapsed_s() > 1)
+        ahead[depth] = len(prepared)
+        rows.close()
+    assert 2 <= ahead[1] <= 6 and ahead[8] == ahead[1] + 7

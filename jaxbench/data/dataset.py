@@ -1,11 +1,16 @@
-"""A data set held whole in memory: two splits of uint8 images and their labels or masks."""
+"""A data set: two splits of uint8 images and their labels or masks, held in memory or on disk."""
 
 import dataclasses
 from typing import Any
 
 import numpy as np
 
+from jaxbench.data.encoded import EncodedSplit
 from jaxbench.errors import BadInput
+
+# Of the training images, on the scale 0 to 255; the figures that nearly everybody uses.
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +22,11 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels_Nx)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.images_NxHxWxC.shape[1:]
 
     def first(self, num_examples: int) -> "Split":
         """Returns the first so many examples, all of them for 0."""
@@ -31,19 +41,24 @@ class Dataset:
 
     Attributes:
       description: where it came from, for the record.
-      train, eval: the splits.
+      train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
     """
 
     description: str
-    train: Split
-    eval: Split
+    train: Split | EncodedSplit
+    eval: Split | EncodedSplit
     num_classes: int
+
+    @property
+    def encoded(self) -> bool:
+        """Whether its images are decoded as they are needed."""
+        return isinstance(self.train, EncodedSplit)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels)."""
-        return self.train.images_NxHxWxC.shape[1:]
+        return self.train.image_shape
 
     def check(self, label_shape: tuple[int, ...] = ()) -> None:
         """Raises BadInput where the arrays are not what the attributes promise.
@@ -52,6 +67,8 @@ class Dataset:
           label_shape: of one example's label; (height, width) for masks.
         """
         for name, split in (("train", self.train), ("eval", self.eval)):
+            if isinstance(split, EncodedSplit):
+                continue  # seen to when they are decoded
             images, labels = split.images_NxHxWxC, split.labels_Nx
             what = f"{self.description}, {name} split"
             if images.ndim != 4 or images.dtype != np.uint8:
@@ -85,8 +102,11 @@ class Dataset:
     def channel_statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns mean_C and std_C of the training pixels, float64, on the scale 0 to 255.
 
-        Exact: sums over a histogram of the 256 values, not over the pixels.
+        Exact: sums over a histogram of the 256 values, not over the pixels. Of encoded images
+        ImageNet's stand in: to know their own, all of them would have to be decoded.
         """
+        if self.encoded:
+            return np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
         values = np.arange(256, dtype=np.float64)
         means, stds = [], []
         for channel in range(self.image_shape[-1]):

@@ -52,7 +52,7 @@ class _Header(NamedTuple):
     orientation: int
 
 
-def random_window(
+def draw_window(
     generator: np.random.Generator,
     height: int,
     width: int,
@@ -131,16 +131,16 @@ def decode_window(
     """
     import cv2
 
+    scale = _scale(window, out_height, out_width)
+    # To whole pixels of the smaller image: a window between two of them would be shifted.
+    window = Window(*(number // scale * scale for number in window))
     header = None if exact else _read_header(content)
     if header is None or header.orientation != 1 or not header.size_at:
         pixels, scale = _decode_whole(content), 1
     else:
-        pixels, scale = _decode_upper(content, header, window, out_height, out_width)
-    # The window in the decoded pixels, to a fraction of one: resizing may begin between two.
-    top, left = window.top // scale, window.left // scale
-    bottom = min(len(pixels), -(-(window.top + window.height) // scale))
-    right = min(pixels.shape[1], -(-(window.left + window.width) // scale))
-    cut = pixels[top:bottom, left:right]
+        pixels = _decode_upper(content, header, window.top + window.height, scale)
+    top, left, height, width = (number // scale for number in window)
+    cut = pixels[top : top + height, left : left + width]
     if cut.shape[:2] == (out_height, out_width):
         return cut
     # Averaging over what becomes one pixel, where it shrinks a lot: no aliasing.
@@ -149,22 +149,20 @@ def decode_window(
     return cv2.resize(cut, (out_width, out_height), interpolation=how)
 
 
-def _decode_upper(
-    content: bytes, header: _Header, window: Window, out_height: int, out_width: int
-) -> tuple[np.ndarray, int]:
-    """Decodes down to the window's last row; returns pixels and how many times smaller they are."""
+def _scale(window: Window, out_height: int, out_width: int) -> int:
+    """How many times smaller the window may be decoded and still be no smaller than the result."""
+    scale = 1
+    while scale < 8 and min(window.height // out_height, window.width // out_width) >= 2 * scale:
+        scale *= 2
+    return scale
+
+
+def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> np.ndarray:
+    """Decodes all rows above `bottom` and perhaps some more, `scale` times smaller."""
     import simplejpeg
 
-    scale = 1
-    while (
-        scale < 8
-        and window.height >= 2 * scale * out_height
-        and window.width >= 2 * scale * out_width
-    ):
-        scale *= 2
     # Colour at half the height looks one row ahead.
-    needed = window.top + window.height + 1
-    rows = min(header.height, -(-needed // (_ROWS * scale)) * _ROWS * scale)
+    rows = min(header.height, -(-(bottom + 1) // (_ROWS * scale)) * _ROWS * scale)
     cut_short = rows < header.height
     if cut_short:
         content = bytearray(content)
@@ -181,7 +179,7 @@ def _decode_upper(
         decoded = pixels
     if decoded.shape != pixels.shape:
         raise AssertionError(f"decoded {decoded.shape}, expected {pixels.shape}")
-    return decoded, scale
+    return decoded
 
 
 def _decode_whole(content: bytes) -> np.ndarray:

@@ -30,6 +30,9 @@ class Feed(Protocol):
       name: as in `DataConfig.feed`.
       steps_per_epoch, eval_steps: full training batches in the split; evaluation steps.
       num_eval: examples of the evaluation split.
+      eval_count: how many of them an evaluation counts: all but the damaged ones.
+      num_threads: host threads that prepare batches, None where none do.
+      damaged: {name: reason} of what could not be decoded so far.
       resident_bytes_per_device: what lies on each device all the time.
       sent_bytes_per_step: what goes from the host to all devices for a training step.
     """
@@ -40,11 +43,14 @@ class Feed(Protocol):
     steps_per_epoch: int
     eval_steps: int
     num_eval: int
+    eval_count: int
+    num_threads: int | None
+    damaged: dict[str, str]
     resident_bytes_per_device: int
     sent_bytes_per_step: float
 
-    def train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
-        """Yields, on the devices, what the first steps of an epoch (0 is the first) need."""
+    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """Yields, on the devices, what so many steps of an epoch (0 is the first) need."""
 
     def eval_rows(self) -> Iterator[Any]:
         """Yields, on the devices, what each evaluation step needs."""

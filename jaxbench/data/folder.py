@@ -1,12 +1,14 @@
-"""A folder of images, one sub-folder a class (`train/<class>/*.JPEG`, `val/...`), read whole."""
+"""A folder of images, one sub-folder a class: `train/<class>/*.JPEG`, `val/...`."""
 
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import psutil
 
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput, nearest
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -21,9 +23,12 @@ def load(
     *,
     splits: tuple[str, str],
     limits: tuple[int, int],
+    encoded: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dataset:
     """Decodes, resizes (shorter side) and centre-crops every image to `image_shape`.
+
+    With `encoded` only the files' names are read; decoding waits until an image is needed.
 
     The classes are the training split's sub-folders by name.
 
@@ -48,9 +53,15 @@ def load(
         unknown = sorted(set(files) - set(classes))
         if unknown:
             raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
-    read = []
+    read: list[Any] = []
     for name, files, limit in zip(splits, listed, limits, strict=True):
-        read.append(_read_split(root / name, classes, files, limit, image_shape, progress))
+        examples = _in_turn(classes, files)[: limit or None]
+        if encoded:
+            paths, labels = zip(*examples, strict=True)
+            source = Files(paths, np.array(labels, np.int32))
+            read.append(EncodedSplit(source, image_shape, len(examples)))
+        else:
+            read.append(_read_split(root / name, examples, image_shape, progress))
     return Dataset(
         description=f"folder {root.name}", train=read[0], eval=read[1], num_classes=len(classes)
     )
@@ -74,16 +85,18 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[pathlib.Path]]:
     return files
 
 
-def _read_split(folder, classes, files, limit, image_shape, progress) -> Split:
-    # One of each class in turn, so that a limit keeps the classes balanced.
+def _in_turn(classes, files) -> list[tuple[pathlib.Path, int]]:
+    """One of each class in turn, so that a limit keeps the classes balanced."""
     deepest = max(map(len, files.values()))
-    examples = [
+    return [
         (files[name][row], label)
         for row in range(deepest)
         for label, name in enumerate(classes)
         if row < len(files.get(name, ()))
     ]
-    examples = examples[: limit or None]
+
+
+def _read_split(folder, examples, image_shape, progress) -> Split:
     size_bytes = len(examples) * int(np.prod(image_shape))
     if size_bytes > psutil.virtual_memory().available // 2:
         raise BadInput(

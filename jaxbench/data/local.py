@@ -71,6 +71,11 @@ def load_npz(path: str, *, masks: bool = False) -> Dataset:
 def _masked(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> Dataset:
     def split(images_name, masks_name, chosen=slice(None)):
         masks = arrays[masks_name]
+        if masks.ndim < 3 or arrays[images_name].ndim < 3:
+            raise BadInput(
+                f"{file}: {images_name} of shape {arrays[images_name].shape} and {masks_name} of "
+                f"shape {masks.shape}, expected (N, H, W, C) or (N, H, W), and (N, H, W)"
+            )
         if masks.dtype.kind not in "biu":
             raise BadInput(f"{file}: {masks_name} is {masks.dtype}, expected whole numbers or bool")
         if masks.ndim == 4 and masks.shape[-1] == 1:
@@ -83,7 +88,7 @@ def _masked(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> Dataset:
     if "image" not in arrays:
         train, test = split("x_train", "y_train"), split("x_test", "y_test")
     else:
-        count = len(arrays["image"])
+        count = len(split("image", "mask"))
         order = np.random.Generator(np.random.Philox(key=0)).permutation(count)
         held_out = np.sort(order[: count // _HELD_OUT])
         train = split("image", "mask", np.sort(order[count // _HELD_OUT :]))

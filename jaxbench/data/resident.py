@@ -61,7 +61,9 @@ class ResidentFeed:
         statistics = dataset.normalization(param_dtype)
         self.train_data = self._place(dataset.train, statistics)
         self.eval_data = self._place(dataset.eval, statistics)
-        self.num_eval = orders.num_eval
+        self.num_eval = self.eval_count = orders.num_eval
+        self.damaged: dict[str, str] = {}
+        self.num_threads: int | None = None
         self.resident_bytes_per_device = sum(
             leaf.nbytes for leaf in jax.tree.leaves((self.train_data, self.eval_data))
         )
@@ -80,8 +82,9 @@ class ResidentFeed:
     def _shard(self, order_DxSxB: np.ndarray) -> dict[str, jax.Array]:
         return self._mesh.shard({"order": order_DxSxB, "seed": self._orders.seeds_D})
 
-    def train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
+    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Sends the order of an epoch over; every step gets it whole and finds its own row."""
+        del first_step  # the state knows
         row = self._shard(self._orders.train_DxSxB(epoch))
         return itertools.repeat(row, num_steps)
 

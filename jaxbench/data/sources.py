@@ -10,7 +10,7 @@ from jaxbench.task import get_task
 
 
 def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: None) -> Dataset:
-    """Reads both splits into memory and checks them against each other and the config.
+    """Reads both splits, or their names, and checks them against each other and the config.
 
     Args:
       config: the experiment.
@@ -43,6 +43,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             data.image_shape,
             splits=(data.train_split, data.eval_split),
             limits=limits,
+            encoded=data.feed == "stream",
             progress=progress,
         )
     elif data.source == "npz":

@@ -7,7 +7,7 @@ Letters: N examples, D devices, S steps, B examples per device.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,15 @@ from jaxbench.config import DataConfig
 from jaxbench.data import augment
 from jaxbench.data.batch import Batch
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.decode import Damaged
+from jaxbench.data.encoded import EncodedSplit, example_generator
 from jaxbench.data.order import PADDING, Orders
 from jaxbench.devices import DataMesh
+from jaxbench.environment import available_cores
+from jaxbench.errors import DamagedData
+
+# Encoded images that one thread decodes in one go: few enough that all threads share a batch.
+_MOST_IN_PART = 32
 
 
 def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array) -> Batch:
@@ -59,41 +66,135 @@ class StreamFeed:
         self.resident_bytes_per_device = sum(
             leaf.nbytes for leaf in jax.tree.leaves(self.train_data)
         )
-        example_bytes = sum(
-            array[:1].nbytes for array in (dataset.train.images_NxHxWxC, dataset.train.labels_Nx)
-        )
-        # With each example go its label and its 4-byte index.
+        # An image, its label or mask, and its 4-byte index.
+        pixels = int(np.prod(dataset.image_shape))
+        label_bytes = 4 if dataset.encoded else dataset.train.labels_Nx[:1].nbytes
         self.sent_bytes_per_step = float(
-            orders.batch_size * orders.num_models * (example_bytes + 4)
+            orders.batch_size * orders.num_models * (pixels + label_bytes + 4)
         )
         self._draw = jax.jit(self._draw_windows)
+        self.num_threads: int | None = data.num_threads or available_cores()
+        self._damaged: dict[str, str] = {}
+        self._eval_damaged: set[str] = set()
 
-    def train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
-        order_DxSxB = self._orders.train_DxSxB(epoch)
+    @property
+    def damaged(self) -> dict[str, str]:
+        """{name: reason} of what could not be decoded so far."""
+        return dict(self._damaged)
+
+    @property
+    def eval_count(self) -> int:
+        """How many examples an evaluation counts: all but the damaged ones."""
+        return self.num_eval - len(self._eval_damaged)
+
+    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        order_DxSxB = self._orders.train_DxSxB(epoch)[:, first_step : first_step + num_steps]
+        if self._dataset.encoded:
+            return self._decode_ahead(self._dataset.train, order_DxSxB, epoch, training=True)
         windows_D = self._windows(epoch)
 
         def prepare(step: int) -> dict[str, np.ndarray]:
             return self._assemble(self._dataset.train, order_DxSxB[:, step], epoch, windows_D)
 
-        return self._work_ahead(prepare, num_steps)
+        return self._work_ahead(prepare, order_DxSxB.shape[1])
 
     def eval_rows(self) -> Iterator[Any]:
+        order_DxSxB = self._orders.eval_DxSxB
+        if self._dataset.encoded:
+            return self._decode_ahead(self._dataset.eval, order_DxSxB, 0, training=False)
+
         def prepare(step: int) -> dict[str, np.ndarray]:
-            order_DxB = self._orders.eval_DxSxB[:, step]
-            return self._assemble(self._dataset.eval, order_DxB, 0, None)
+            return self._assemble(self._dataset.eval, order_DxSxB[:, step], 0, None)
 
         return self._work_ahead(prepare, self.eval_steps)
 
-    def _work_ahead(
-        self, prepare: Callable[[int], dict[str, np.ndarray]], num_steps: int
+    def _decode_ahead(
+        self, split: EncodedSplit, order_DxSxB: np.ndarray, epoch: int, *, training: bool
     ) -> Iterator[Any]:
+        """Has the threads decode parts of a batch, so that all of them work on the next one."""
+        devices, steps, share = order_DxSxB.shape
+        size = max(part for part in range(1, _MOST_IN_PART + 1) if share % part == 0)
+        parts = devices * share // size
+        order_SxPxB = order_DxSxB.transpose(1, 0, 2).reshape(steps * parts, size)
+        seeds_P = np.repeat(self._orders.seeds_D, share // size)
+
+        def prepare(number: int) -> dict[str, np.ndarray]:
+            seed = int(seeds_P[number % parts])
+            return self._decode(split, order_SxPxB[number], seed, epoch, training)
+
+        def join(decoded: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+            row = {
+                name: np.concatenate([part[name] for part in decoded]).reshape(
+                    devices, share, *decoded[0][name].shape[1:]
+                )
+                for name in decoded[0]
+            }
+            return row | self._keys(epoch)
+
+        return self._work_ahead(prepare, steps * parts, parts=parts, join=join)
+
+    def _decode(
+        self, split: EncodedSplit, indices_B: np.ndarray, seed: int, epoch: int, training: bool
+    ) -> dict[str, np.ndarray]:
+        """Decodes some examples; in place of a damaged one comes the next, or padding."""
+        height, width, channels = split.image_shape
+        images_BxHxWxC = np.zeros((len(indices_B), height, width, channels), np.uint8)
+        labels_B = np.zeros(len(indices_B), np.int32)
+        indices_B = indices_B.copy()
+        for place, index in enumerate(indices_B):
+            if index == PADDING:
+                continue
+            for attempt in range(len(split)):
+                own = int(index + attempt) % len(split)
+                generator = None
+                if training and (self._data.random_resized_crop or self._data.flip):
+                    generator = example_generator(seed, epoch, own)
+                try:
+                    images_BxHxWxC[place], labels_B[place] = split.decode(
+                        own,
+                        generator,
+                        random_window=self._data.random_resized_crop,
+                        flip=self._data.flip,
+                    )
+                except Damaged as error:
+                    self._note_damaged(split, own, str(error), training)
+                    if training:
+                        continue
+                    indices_B[place] = PADDING
+                else:
+                    indices_B[place] = own
+                break
+        return {"images": images_BxHxWxC, "labels": labels_B, "indices": indices_B}
+
+    def _note_damaged(self, split: EncodedSplit, index: int, reason: str, training: bool) -> None:
+        name = split.source.name(index)
+        self._damaged[name] = reason
+        if not training:
+            self._eval_damaged.add(name)
+        if len(self._damaged) > self._data.max_damaged:
+            raise DamagedData(
+                f"{name}: {reason} (damaged images so far: {len(self._damaged)}, "
+                f"data.max_damaged={self._data.max_damaged} allows that many)"
+            )
+
+    def _work_ahead(
+        self,
+        prepare: Callable[[int], dict[str, np.ndarray]],
+        count: int,
+        *,
+        parts: int = 1,
+        join: Callable[[Any], dict[str, np.ndarray]] | None = None,
+    ) -> Iterator[Any]:
+        """Yields prepare(0), prepare(1) ..., or every `parts` of them joined, on the devices."""
         # Imported late: only this feed needs it.
         import grain
 
-        options = grain.ReadOptions(
-            num_threads=self._data.num_threads, prefetch_buffer_size=self._data.num_threads
-        )
-        batches = grain.MapDataset.range(num_steps).map(prepare).to_iter_dataset(options)
+        threads = self.num_threads
+        # What is decoded but not yet sent: at most a batch, or a part for each thread.
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, parts))
+        batches = grain.MapDataset.range(count).map(prepare).to_iter_dataset(options)
+        if join is not None:
+            batches = batches.batch(parts, batch_fn=join)
         # Sent by a thread of its own, so that the loop finds them on the devices.
         rows = grain.experimental.ThreadPrefetchIterDataset(
             batches.map(self._mesh.shard), prefetch_buffer_size=self._data.prefetch_batches
@@ -146,6 +247,9 @@ class StreamFeed:
             "images": np.stack(images),
             "labels": np.stack(labels),
             "indices": order_DxB,
-            "seed": self._orders.seeds_D,
-            "epoch": np.full(len(order_DxB), epoch, np.int32),
+            **self._keys(epoch),
         }
+
+    def _keys(self, epoch: int) -> dict[str, np.ndarray]:
+        seeds_D = self._orders.seeds_D
+        return {"seed": seeds_D, "epoch": np.full(len(seeds_D), epoch, np.int32)}

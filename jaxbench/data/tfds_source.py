@@ -104,7 +104,7 @@ def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]
                 raise BadInput(
                     f"{builder.info.full_name}, split {split}: images differ in size "
                     f"({example['image'].shape} and {images.shape[1:]}); "
-                    "the resident feed needs one size"
+                    "a set that is read whole needs one size"
                 )
             images[offset] = example["image"]
             labels[offset] = example["label"]

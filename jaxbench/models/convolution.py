@@ -67,6 +67,11 @@ class Conv2dConfig(Experiment):
                 f"kernels={self.kernels}: images are {self.image_shape[0]}x{self.image_shape[1]}, "
                 f"so at most {min(self.image_shape)}"
             )
+        if self.scipy_rounds > self.rounds:
+            raise BadInput(
+                f"scipy_rounds={self.scipy_rounds}: SciPy takes its turn within the rounds, so at "
+                f"most rounds={self.rounds}"
+            )
         for count in self.device_counts:
             if self.images % count:
                 raise BadInput(

@@ -165,6 +165,11 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
             + f", {record['images_per_s']:,.1f} images/s"
             + f" ({record['images_per_s_per_device']:,.1f} per device)"
         )
+    if record.get("diverged_seeds"):
+        lost = ", ".join(map(str, record["diverged_seeds"]))
+        lines.append(f"diverged: seed {lost} (counted in the mean)")
+    if record.get("damaged"):
+        lines.append(f"{len(record['damaged'])} damaged images left out (run.json names them)")
     shares = sorted(record["phases_s"].items(), key=lambda item: -item[1])
     lines.append("time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in shares))
     return lines

@@ -1,0 +1,126 @@
+"""Splits that stay encoded: what is on disk is read and decoded example by example, when needed."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxbench.data.decode import Damaged, centre_window, decode_window, draw_window, image_size
+
+
+class Source(Protocol):
+    """Encoded images by number."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Returns an encoded image and its label. Raises Damaged, or OSError."""
+
+    def name(self, index: int) -> str:
+        """What a person finds the example by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Image files and their labels."""
+
+    paths: Sequence[pathlib.Path]
+    labels_N: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        return self.paths[index].read_bytes(), int(self.labels_N[index])
+
+    def name(self, index: int) -> str:
+        return str(self.paths[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsExamples:
+    """Examples of a TFDS split in ArrayRecord, their images left encoded."""
+
+    records: Any  # what tfds.data_source(..., decoders={"image": SkipDecoding()}) returns
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        try:
+            example = self.records[index]
+        except Exception as error:  # whatever the readers below raise for damaged files
+            raise Damaged(" ".join(str(error).split())[:200]) from error
+        return example["image"], int(example["label"])
+
+    def name(self, index: int) -> str:
+        return f"{self.split}[{index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedSplit:
+    """A split whose images are decoded as they are needed.
+
+    Attributes:
+      source: the encoded examples.
+      image_shape: (height, width, 3), to which each is brought.
+      num_examples: only the first so many.
+    """
+
+    source: Source
+    image_shape: tuple[int, int, int]
+    num_examples: int
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def first(self, num_examples: int) -> "EncodedSplit":
+        """Returns the first so many examples, all of them for 0."""
+        count = min(num_examples or len(self), len(self))
+        return dataclasses.replace(self, num_examples=count)
+
+    def decode(
+        self,
+        index: int,
+        generator: np.random.Generator | None,
+        *,
+        random_window: bool = False,
+        flip: bool = False,
+    ) -> tuple[np.ndarray, int]:
+        """Reads one example.
+
+        Args:
+          index: its place in the split.
+          generator: what is drawn from; None varies nothing.
+          random_window: cut out a random window, not the centre.
+          flip: mirror half of the images.
+
+        Returns:
+          image_HxWx3 uint8 and the label.
+
+        Raises:
+          Damaged: it cannot be read or decoded.
+        """
+        height, width, _ = self.image_shape
+        try:
+            content, label = self.source.read(index)
+        except OSError as error:
+            raise Damaged(error.strerror or str(error)) from error
+        size = image_size(content)
+        window = centre_window(*size, height, width)
+        mirrored = False
+        if generator is not None:
+            mirrored = flip and generator.random() < 0.5
+            if random_window:
+                window = draw_window(generator, *size)
+        image = decode_window(content, window, height, width)
+        return (image[:, ::-1] if mirrored else image), label
+
+
+def example_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """What an example's variation is drawn from: its own, whoever decodes it and when."""
+    # Counter-based: nothing has to be drawn before it.
+    return np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, index]))

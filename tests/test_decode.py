@@ -1,0 +1,190 @@
+"""Decoding windows of images: the same pixels as decoding all, odd files, damaged files."""
+
+import cv2
+import numpy as np
+import pytest
+
+from jaxbench.data import decode
+from jaxbench.data.decode import Damaged, Window, centre_window, decode_window, image_size
+
+
+def picture(height, width, channels=3):
+    """Smooth colours and edges: JPEG's noise would hide what is looked for."""
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    waves = [np.sin(x / (7 + c) + y / (11 - c)) * 60 + 128 for c in range(channels)]
+    image = np.stack(waves, -1)
+    image[height // 3 : height // 2, width // 4 : width // 2] += 60
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def encode(image, extension=".jpg", *options):
+    return cv2.imencode(extension, image, options)[1].tobytes()
+
+
+SUBSAMPLINGS = {
+    "444": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    "422": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    "420": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+}
+
+
+@pytest.mark.parametrize("subsampling", list(SUBSAMPLINGS))
+@pytest.mark.parametrize("restart", [0, 5])
+def test_leaving_rows_out_changes_no_pixel(subsampling, restart):
+    options = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SUBSAMPLINGS[subsampling])
+    content = encode(picture(203, 150), ".jpg", *options, cv2.IMWRITE_JPEG_RST_INTERVAL, restart)
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        window = decode.draw_window(generator, 203, 150)
+        fast = decode_window(content, window, 64, 48)
+        exact = decode_window(content, window, 64, 48, exact=True)
+        # Two decoders, simplejpeg's libjpeg-turbo and OpenCV's: rounding of colours may differ.
+        if max(window.height / 64, window.width / 48) < 2:
+            assert np.abs(fast.astype(int) - exact).max() <= 3, window
+
+
+def psnr_db(one, other):
+    return 10 * np.log10(255**2 / max(1e-9, np.mean((one.astype(float) - other) ** 2)))
+
+
+def test_real_images_decoded_at_a_smaller_scale_stay_above_30_db(test_data):
+    """Where the window shrinks at least twice; elsewhere the pixels are the same."""
+    generator = np.random.default_rng(0)
+    files = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))[:60]
+    scaled, plain = [], []
+    for file in files:
+        content = file.read_bytes()
+        window = decode.draw_window(generator, *image_size(content))
+        for size, kept in ((224, plain), (64, scaled)):
+            fast = decode_window(content, window, size, size)
+            exact = decode_window(content, window, size, size, exact=True)
+            if min(window.height, window.width) >= 2 * size:
+                kept = scaled
+            elif size == 64:
+                continue
+            kept.append(psnr_db(fast, exact))
+    assert len(scaled) > 20 and len(plain) > 30
+    assert min(plain) > 45
+    assert min(scaled) > 24 and np.median(scaled) > 30
+
+
+def test_windows_lie_within_the_image_and_repeat():
+    for height, width in ((1, 1), (2, 300), (300, 2), (375, 500), (10, 10)):
+        areas = []
+        for seed in range(200):
+            draws = [
+                decode.draw_window(np.random.default_rng(seed), height, width) for _ in range(2)
+            ]
+            assert draws[0] == draws[1]
+            top, left, rows, columns = draws[0]
+            assert 0 <= top <= height - rows < height and 0 <= left <= width - columns < width
+            areas.append(rows * columns / (height * width))
+        if (height, width) == (375, 500):
+            assert 0.08 * 0.98 < min(areas) < 0.12 and 0.85 < max(areas) <= 1
+            assert abs(np.mean(areas) - 0.49) < 0.08
+
+
+def test_the_centre_is_what_resizing_and_cropping_comes_to():
+    # 375x500, shorter side to 256, centre 224: 224 / 256 of 375 rows.
+    assert centre_window(375, 500, 224, 224) == Window(23, 86, 328, 328)
+    assert centre_window(256, 256, 224, 224) == Window(16, 16, 224, 224)
+    assert centre_window(1, 1, 224, 224) == Window(0, 0, 1, 1)
+
+
+def exif(orientation):
+    entry = b"\x01\x12\x00\x03\x00\x00\x00\x01" + bytes([0, orientation, 0, 0])
+    tiff = b"MM\x00\x2a\x00\x00\x00\x08\x00\x01" + entry + bytes(4)
+    body = b"Exif\0\0" + tiff
+    return b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
+
+
+def test_every_kind_of_file_comes_out_as_the_same_picture():
+    image = picture(90, 120)
+    window = Window(10, 20, 60, 60)
+    # OpenCV writes blue, green, red.
+    expected = cv2.resize(image[10:70, 20:80, ::-1], (32, 32), interpolation=cv2.INTER_LINEAR)
+    jpeg = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 98)
+    turned = np.ascontiguousarray(np.rot90(image, 1))
+    rotated = encode(turned, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 98)
+    files = {
+        "jpeg": jpeg,
+        "png": encode(image, ".png"),
+        "progressive": encode(
+            image, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_QUALITY, 98
+        ),
+        "exif": rotated[:2] + exif(6) + rotated[2:],
+        "upright exif": jpeg[:2] + exif(1) + jpeg[2:],
+    }
+    for name, content in files.items():
+        assert image_size(content) == (90, 120), name
+        out = decode_window(content, window, 32, 32)
+        assert out.dtype == np.uint8 and out.shape == (32, 32, 3)
+        assert np.abs(out.astype(int) - expected).mean() < 3, name
+
+
+def test_grey_and_cmyk_become_colour(test_data):
+    grey = encode(picture(60, 60, 1)[..., 0])
+    out = decode_window(grey, Window(0, 0, 60, 60), 30, 30)
+    assert (out[..., 0] == out[..., 1]).all() and (out[..., 1] == out[..., 2]).all()
+    PIL = pytest.importorskip("PIL.Image")
+    import io
+
+    buffer = io.BytesIO()
+    PIL.fromarray(np.full((40, 40, 3), (200, 30, 60), np.uint8)).convert("CMYK").save(
+        buffer, "JPEG", quality=98
+    )
+    out = decode_window(buffer.getvalue(), Window(0, 0, 40, 40), 20, 20)
+    assert np.abs(out.reshape(-1, 3).mean(0) - (200, 30, 60)).max() < 12
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (3, 2), (17, 9)])
+def test_tiny_images_are_enlarged(size):
+    content = encode(picture(*size))
+    assert decode_window(content, centre_window(*size, 32, 32), 32, 32).shape == (32, 32, 3)
+
+
+def test_a_thousand_damaged_files_decode_or_say_damaged():
+    """Truncated, overwritten and mislabelled; nothing else may come out, and nothing hang."""
+    generator = np.random.default_rng(0)
+    image = picture(120, 90)
+    originals = [
+        encode(image),
+        encode(image, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        encode(image, ".png"),
+        encode(image[..., 0]),
+        encode(image)[:2] + exif(8) + encode(image)[2:],
+    ]
+    outcomes = {"decoded": 0, "damaged": 0}
+    for number in range(1000):
+        content = bytearray(originals[number % len(originals)])
+        kind = number // len(originals) % 4
+        if kind == 0:
+            content = content[: generator.integers(0, len(content))]
+        elif kind == 1:
+            at = generator.integers(0, len(content), 8)
+            for place in at:
+                content[place] = generator.integers(0, 256)
+        elif kind == 2:
+            start = int(generator.integers(0, len(content)))
+            content[start : start + 64] = generator.bytes(64)
+        else:
+            content = bytearray(generator.bytes(int(generator.integers(0, 400))))
+        try:
+            size = image_size(bytes(content))
+            if size[0] * size[1] > 10**7:
+                raise Damaged("more pixels than bytes can tell")
+            out = decode_window(bytes(content), centre_window(*size, 16, 16), 16, 16)
+        except Damaged:
+            outcomes["damaged"] += 1
+        else:
+            assert out.shape == (16, 16, 3)
+            outcomes["decoded"] += 1
+    assert outcomes["damaged"] > 300 and outcomes["decoded"] > 50, outcomes
+
+
+def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
+    content = encode(picture(200, 200))
+    for share in (0.3, 0.6, 0.9):
+        with pytest.raises(Damaged):
+            cut = content[: int(share * len(content))]
+            decode_window(cut, Window(100, 0, 100, 100), 50, 50)

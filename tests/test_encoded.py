@@ -1,0 +1,196 @@
+"""Folders streamed: the same batches whoever decodes them, every example once, damage counted."""
+
+import cv2
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import records, run_json
+
+from jaxbench import catalog
+from jaxbench.data.feed import create_feed
+from jaxbench.data.sources import load_dataset
+from jaxbench.devices import create_mesh
+from jaxbench.errors import BadInput, DamagedData
+from jaxbench.train import train_and_evaluate
+
+TRAIN, EVAL = 22, 13
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two classes of random sizes; the first pixel's red tells the images apart."""
+    root = tmp_path_factory.mktemp("images")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", TRAIN), ("val", EVAL)):
+        for number in range(count):
+            path = root / split / ("ape", "bee")[number % 2]
+            path.mkdir(parents=True, exist_ok=True)
+            size = generator.integers(20, 60, 2)
+            coarse = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            image = cv2.resize(coarse, tuple(int(side) for side in size))
+            cv2.imwrite(str(path / f"{number:03}.jpg"), image)
+    return root
+
+
+def config_of(folder, **fields):
+    config = catalog.load("resnet50:tiny")
+    config.data.source, config.data.dir, config.data.feed = "folder", str(folder), "stream"
+    config.data.train_examples = config.data.eval_examples = 0
+    config.data.num_classes, config.data.image_shape = 2, (24, 16, 3)
+    config.data.random_resized_crop, config.data.eval_split = True, "val"
+    config.batch_size, config.num_devices, config.seed = 8, 1, 3
+    for name, value in fields.items():
+        holder = config.data if hasattr(config.data, name) else config
+        assert hasattr(holder, name), name
+        setattr(holder, name, value)
+    return config
+
+
+def feed_of(config):
+    config.validate()
+    return create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+
+
+def batches(rows):
+    """Global batches in order, devices side by side."""
+    return [
+        {name: np.concatenate(np.asarray(row[name])) for name in ("images", "labels", "indices")}
+        for row in rows
+    ]
+
+
+def same(ones, others):
+    assert len(ones) == len(others) > 0
+    for one, other in zip(ones, others, strict=True):
+        for name in one:
+            assert np.array_equal(one[name], other[name]), name
+
+
+def test_threads_and_devices_change_no_pixel(folder):
+    reference = batches(feed_of(config_of(folder)).train_rows(1, 2))
+    for fields in ({"num_threads": 1}, {"num_threads": 8}, {"num_devices": 4, "num_threads": 3}):
+        same(reference, batches(feed_of(config_of(folder, **fields)).train_rows(1, 2)))
+    for fields in ({"seed": 4}, {"random_resized_crop": False, "flip": False}):
+        other = batches(feed_of(config_of(folder, **fields)).train_rows(1, 2))
+        assert not np.array_equal(reference[0]["images"], other[0]["images"])
+    other = batches(feed_of(config_of(folder)).train_rows(0, 2))
+    assert not np.array_equal(reference[0]["indices"], other[0]["indices"])
+
+
+def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
+    folder, monkeypatch
+):
+    from jaxbench.data.encoded import Files
+
+    whole = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 5))
+    read = []
+    genuine = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
+    rest = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 2, first_step=3))
+    same(whole[3:], rest)
+    assert sorted(read) == sorted(np.concatenate([batch["indices"] for batch in rest]))
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("eval_batch_size", [1, 5, 8, 13, 40])
+def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
+    config = config_of(folder, num_devices=num_devices, eval_batch_size=eval_batch_size)
+    feed = feed_of(config)
+    indices = np.concatenate([batch["indices"] for batch in batches(feed.eval_rows())])
+    assert sorted(indices[indices >= 0]) == list(range(EVAL))
+    assert feed.eval_count == EVAL
+
+
+def test_training_images_are_windows_of_their_own_file(folder):
+    """Without variation the stream shows what reading the folder whole gives."""
+    config = config_of(folder, random_resized_crop=False, flip=False, batch_size=TRAIN)
+    [batch] = batches(feed_of(config).train_rows(0, 1))
+    config = config_of(folder, random_resized_crop=False, flip=False, feed="resident")
+    split = load_dataset(config).train
+    for image, label, index in zip(*batch.values(), strict=True):
+        assert label == split.labels_Nx[index]
+        # Cutting before resizing or after it: the same but for the edges.
+        assert np.abs(image.astype(int) - split.images_NxHxWxC[index]).mean() < 8
+
+
+def spoil(folder, target, names):
+    import shutil
+
+    shutil.copytree(folder, target)
+    for name in names:
+        file = target / name
+        file.write_bytes(file.read_bytes()[:200])
+    return target
+
+
+def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, run_main):
+    root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
+    flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
+    done = run_main(
+        "--experiment=resnet50:tiny",
+        "--experiment.data.source=folder",
+        "--experiment.data.feed=stream",
+        f"--experiment.data.dir={root}",
+        "--experiment.batch_size=8",
+        "--experiment.num_devices=1",
+        "--workdir=run",
+        *flags,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and "val/bee/005.jpg" in lines[0] and "max_damaged=0" in lines[0]
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and "val/bee/005.jpg" in document["reason"]
+
+
+def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
+    result = train(
+        "resnet50:tiny",
+        num_devices=8,
+        data__source="folder",
+        data__feed="stream",
+        data__random_resized_crop=True,
+        data__eval_split="val",
+        data__dir=str(test_data / "imagenet_sample" / "imagenette_tiny"),
+        data__train_examples=0,
+        data__eval_examples=0,
+        epochs=4,
+        optimizer__learning_rate=0.05,
+    )
+    epochs = records(result.run_dir.path, "epoch")
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
+    assert epochs[-1]["eval_count"] == 60 and epochs[-1]["images"] == 192
+    document = run_json(result.run_dir.path)
+    assert document["data"]["feed"] == "stream" and document["data"]["num_threads"] >= 1
+
+
+def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
+    bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
+    root = spoil(folder, tmp_path / "spoilt", bad)
+    config = config_of(root, max_damaged=3, epochs=2)
+    config.optimizer.base_batch_size = 8
+    result = train_and_evaluate(config, str(tmp_path / "run"))
+    summary = run_json(tmp_path / "run")["summary"]
+    assert sorted(summary["damaged"]) == sorted(str(root / name) for name in bad)
+    assert all("JPEG" in reason for reason in summary["damaged"].values())
+    assert result.summary["eval_count"] == EVAL - 1
+    # Another image takes a damaged one's place: training batches stay full.
+    assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
+    with pytest.raises(DamagedData, match="max_damaged=2"):
+        train_and_evaluate(config_of(root, max_damaged=2, epochs=2), str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"feed": "resident"}, "data.random_resized_crop=True does nothing with data.feed"),
+        ({"crop_padding": 2}, "data.random_resized_crop varies images"),
+        ({"source": "synthetic", "dir": ""}, "it is for images decoded as they are needed"),
+        ({"image_shape": (24, 16, 1)}, "have 3 channels"),
+        ({"random_resized_crop": False, "feed": "resident", "max_damaged": 4}, "max_damaged=4"),
+    ],
+)
+def test_what_does_not_go_together_is_told(folder, fields, told):
+    with pytest.raises(BadInput) as error:
+        feed_of(config_of(folder, **fields))
+    assert told in str(error.value)
