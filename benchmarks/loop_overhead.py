@@ -8,7 +8,6 @@ progress, its records on disk and its divergence check. Exit code 1 if the ratio
 is below --min_ratio by more than its 95 % interval.
 """
 
-import math
 import os
 import pathlib
 import statistics
@@ -32,6 +31,7 @@ def main() -> int:
     from jaxbench.devices import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.program import build_program
+    from jaxbench.spread import median_interval
     from jaxbench.train import Trainer
     from jaxbench.writers import Writers
     from jaxbench.writers.console import PlainConsole
@@ -96,14 +96,10 @@ def main() -> int:
         writers.close()
 
     images = steps * config.batch_size
-    ratios = sorted(bare_s / loop_s for bare_s, loop_s in pairs)
-    ratio = statistics.median(ratios)
+    ratios = [bare_s / loop_s for bare_s, loop_s in pairs]
+    ratio, low, high = median_interval(ratios)
     print(f"bare step      {images / statistics.median(b for b, _ in pairs):10,.1f} images/s")
     print(f"training loop  {images / statistics.median(lo for _, lo in pairs):10,.1f} images/s")
-    # The order statistics between which the true median lies with 95 % confidence.
-    margin = math.ceil(0.98 * math.sqrt(len(ratios)))
-    low = ratios[max(0, len(ratios) // 2 - margin)]
-    high = ratios[min(len(ratios) - 1, len(ratios) // 2 + margin)]
     print(
         f"loop / bare    {ratio:.3f}  (median of {len(ratios)} rounds, "
         f"95 % interval {low:.3f} to {high:.3f})"

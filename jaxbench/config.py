@@ -72,7 +72,7 @@ class DataConfig:
     # What the padding holds: the image reflected at its edge, or black.
     crop_fill: str = choice("reflect", "black")
     # Cut a random window of 8 to 100 % of the area out of each training image and resize it, as is
-    # usual for ImageNet; for images that are decoded as they are needed (stream from a folder).
+    # usual for ImageNet; streamed from a folder or TFDS, decoded as they are needed.
     random_resized_crop: bool = False
     # stream: go on without so many damaged images, named in the record; the next one ends the run.
     max_damaged: int = number(0, low=0)
@@ -103,15 +103,21 @@ class DataConfig:
                     f"data.{name}={getattr(self, name)} does nothing with data.feed={self.feed!r}; "
                     "it goes with data.feed=stream"
                 )
-        if self.random_resized_crop and self.source != "folder":
+        if self.random_resized_crop and self.source not in ("folder", "tfds"):
             raise BadInput(
                 f"data.random_resized_crop=True with data.source={self.source!r}: it is for "
-                "images decoded as they are needed, data.source=folder"
+                "images decoded as they are needed, data.source=folder or tfds"
             )
-        if self.crop_padding and self.source == "folder" and self.feed == "stream":
+        encoded = self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
+        if self.crop_padding and encoded:
             raise BadInput(
-                f"data.crop_padding={self.crop_padding} with a streamed folder: "
-                "data.random_resized_crop varies images that are decoded as they are needed"
+                f"data.crop_padding={self.crop_padding} with images decoded as they are needed: "
+                "data.random_resized_crop varies those"
+            )
+        if encoded and self.image_shape[-1:] != (3,):
+            raise BadInput(
+                f"data.image_shape={self.image_shape}: images decoded as they are needed have "
+                "3 channels"
             )
         if self.dir and self.source in ("digits", "synthetic"):
             raise BadInput(

@@ -13,8 +13,9 @@ from jaxbench import catalog, cli
 _MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "conv2d", "describe"],
-    "What to do; by default what the experiment is for. describe: say what it is, run nothing.",
+    ["train", "input", "conv2d", "describe"],
+    "What to do; by default what the experiment is for. input: measure what the host can feed and "
+    "what the devices can take. describe: say what it is, run nothing.",
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -29,10 +30,11 @@ def main() -> int:
         _print_catalog()
         return 0
     mode = _MODE.value or experiment.job
-    if mode not in (experiment.job, "describe"):
+    allowed = {"train": ("train", "input")}.get(experiment.job, (experiment.job,))
+    if mode not in (*allowed, "describe"):
         raise cli.BadInput(
-            f"--mode={mode}: {experiment.name} is an experiment for --mode={experiment.job}; "
-            "--mode=describe goes with any"
+            f"--mode={mode}: {experiment.name} is an experiment for --mode="
+            f"{' or '.join(allowed)}; --mode=describe goes with any"
         )
     if _JSON.value and mode != "describe":
         raise cli.BadInput(f"--json with --mode={mode}: it goes with --mode=describe")
@@ -43,6 +45,10 @@ def main() -> int:
         from jaxbench.train import train_and_evaluate
 
         train_and_evaluate(experiment, _WORKDIR.value)
+    elif mode == "input":
+        from jaxbench.feeding import measure_input
+
+        measure_input(experiment, _WORKDIR.value)
     elif mode == "conv2d":
         from jaxbench.conv2d import measure
 

@@ -42,3 +42,22 @@ def test_the_networks_agree_with_pytorch_where_it_is_installed():
         pytest.skip("PyTorch is not installed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "worst relative difference in fp64" in done.stdout
+
+
+def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
+    folder = test_data / "imagenet_sample" / "originals"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "benchmarks" / "input_pipeline.py"),
+            f"--folder={folder}",
+            "--rounds=3",
+            "--images=128",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^jaxbench +\d+ images/s", done.stdout, re.MULTILINE)
+    assert re.search(r"^decode +.*jaxbench / decode \d\.\d\d", done.stdout, re.MULTILINE)
+    assert "tf.data is left out" in done.stdout and "pytorch is left out" in done.stdout

@@ -4,7 +4,7 @@ import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import records, run_json
+from conftest import image_feature, records, run_json, write_tfds
 
 from jaxbench import catalog
 from jaxbench.data.feed import create_feed
@@ -143,6 +143,41 @@ def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, ru
     assert document["status"] == "failed" and "val/bee/005.jpg" in document["reason"]
 
 
+def label_feature(num_classes):
+    return {
+        "classLabel": {"numClasses": str(num_classes)},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+
+
+def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
+    """A prepared set like imagenet2012: images of many sizes, left encoded until their turn."""
+    generator = np.random.default_rng(0)
+
+    def example(number):
+        height, width = generator.integers(20, 50, 2)
+        # The label is also the colour.
+        return {"image": np.full((height, width, 3), 20 * number, np.uint8), "label": number % 2}
+
+    splits = {"train": [example(n) for n in range(10)], "validation": [example(n) for n in (4, 7)]}
+    features = {"image": image_feature(3), "label": label_feature(2)}
+    write_tfds(tmp_path, "imagenet2012", features, splits)
+    config = config_of(
+        tmp_path, source="tfds", eval_split="validation", batch_size=4, num_threads=2
+    )
+    config.data.name = "imagenet2012"
+    feed = feed_of(config)
+    seen = {}
+    for batch in batches(feed.train_rows(0, 2)):
+        for image, label, index in zip(*batch.values(), strict=True):
+            assert (image == 20 * index).all() and label == index % 2
+            seen[int(index)] = label
+    assert len(seen) == 8
+    [batch] = batches(feed.eval_rows())
+    assert batch["images"][:2, 0, 0, 0].tolist() == [80, 140]
+    assert batch["indices"].tolist() == [0, 1, -1, -1]
+
+
 def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
     result = train(
         "resnet50:tiny",
@@ -184,9 +219,9 @@ def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     ("fields", "told"),
     [
         ({"feed": "resident"}, "data.random_resized_crop=True does nothing with data.feed"),
-        ({"crop_padding": 2}, "data.random_resized_crop varies images"),
+        ({"crop_padding": 2}, "data.random_resized_crop varies those"),
         ({"source": "synthetic", "dir": ""}, "it is for images decoded as they are needed"),
-        ({"image_shape": (24, 16, 1)}, "have 3 channels"),
+        ({"image_shape": (24, 16, 1)}, "as they are needed have 3 channels"),
         ({"random_resized_crop": False, "feed": "resident", "max_damaged": 4}, "max_damaged=4"),
     ],
 )

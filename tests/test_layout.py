@@ -6,12 +6,12 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published"},
+    {"errors", "clock", "published", "spread"},
     {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
     {"catalog", "optim", "devices", "inflight", "environment", "data", "writers"},
     {"step"},
     {"program", "recorder"},
-    {"train", "conv2d"},
+    {"train", "feeding", "conv2d"},
     {"describe"},
     {"cli"},
     {"main"},

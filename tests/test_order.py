@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxbench.data.order import PADDING, epoch_order, eval_order, train_order
+from jaxbench.data.order import PADDING, Orders, epoch_order, eval_order, train_order
 
 
 def test_an_epoch_is_a_permutation_and_no_two_are_alike():
@@ -30,3 +30,26 @@ def test_evaluation_reads_every_example_once(num_examples, batch_size):
     order_DxSxB = eval_order(num_examples, batch_size=batch_size, num_devices=8)
     read = order_DxSxB[order_DxSxB != PADDING]
     assert sorted(read) == list(range(num_examples))
+
+
+@pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
+def test_processes_read_their_share_and_together_everything(num_processes, seeds):
+    how = {
+        "num_train": 103,
+        "num_eval": 29,
+        "batch_size": 24,
+        "eval_batch_size": 10,
+        "seeds_R": seeds,
+        "num_devices": 4,
+    }
+    whole = Orders(**how)
+    parts = [Orders(**how, process=(index, num_processes)) for index in range(num_processes)]
+    for part in parts:
+        assert len(part.train_DxSxB(1)) == len(part.eval_DxSxB) == 4 // num_processes
+    joined = np.concatenate([part.train_DxSxB(1) for part in parts])
+    assert np.array_equal(joined, whole.train_DxSxB(1))
+    evaluated = np.concatenate([part.eval_DxSxB for part in parts])
+    assert np.array_equal(evaluated, whole.eval_DxSxB)
+    read = evaluated[evaluated != PADDING]
+    assert sorted(read) == sorted(list(range(29)) * len(seeds))
+    assert np.array_equal(np.concatenate([part.seeds_D for part in parts]), whole.seeds_D)

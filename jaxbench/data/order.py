@@ -49,7 +49,16 @@ def _deal(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
 
 
 class Orders:
-    """Which example is read when, for one model on all devices or for one on each."""
+    """Which example is read when by this process's D devices.
+
+    Args:
+      num_train, num_eval: examples of the splits.
+      batch_size, eval_batch_size: a model's, over all its devices.
+      seeds_R: one for each model.
+      num_devices: of all processes.
+      process: (index, count); the devices of process 0 come first. Each process reads its own
+        rows only, and all together read every row.
+    """
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class Orders:
         eval_batch_size: int,
         seeds_R: tuple[int, ...],
         num_devices: int,
+        process: tuple[int, int] = (0, 1),
     ):
         self.num_train = num_train
         self.num_eval = num_eval
@@ -67,13 +77,18 @@ class Orders:
         self.num_models = len(seeds_R)
         self.steps_per_epoch = num_train // batch_size
         self._seeds_R = seeds_R
+        index, count = process
+        share = num_devices // count
+        # This process's devices; only their rows are read here.
+        self._local = slice(index * share, (index + 1) * share)
         self._devices_per_model = num_devices // len(seeds_R)
         # A row of it for each device, whichever model is there.
         self.seeds_D = np.repeat(np.array(seeds_R, np.uint32), self._devices_per_model)
+        self.seeds_D = self.seeds_D[self._local]
         own_DxSxB = eval_order(
             num_eval, batch_size=eval_batch_size, num_devices=self._devices_per_model
         )
-        self.eval_DxSxB = np.concatenate([own_DxSxB] * len(seeds_R))
+        self.eval_DxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[self._local]
 
     def train_DxSxB(self, epoch: int) -> np.ndarray:
         """The order of an epoch, 0 the first."""
@@ -88,4 +103,4 @@ class Orders:
                 )
                 for seed in self._seeds_R
             ]
-        )
+        )[self._local]

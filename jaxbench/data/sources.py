@@ -33,6 +33,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             splits=(data.train_split, data.eval_split),
             limits=limits,
             mask_shape=data.image_shape[:2] if masks else None,
+            encoded_shape=data.image_shape if data.random_resized_crop else None,
             progress=progress,
         )
     elif data.source == "cifar10_batches":

@@ -88,6 +88,14 @@ class StreamFeed:
         return self.num_eval - len(self._eval_damaged)
 
     def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """Yields the batches from `first_step` on; what comes before it is not read."""
+        return self._send(self._train_batches(epoch, num_steps, first_step))
+
+    def host_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """The same, left on the host: each row a dict of arrays with a leading axis D."""
+        return self._iterate(self._train_batches(epoch, num_steps, first_step))
+
+    def _train_batches(self, epoch: int, num_steps: int, first_step: int) -> Any:
         order_DxSxB = self._orders.train_DxSxB(epoch)[:, first_step : first_step + num_steps]
         if self._dataset.encoded:
             return self._decode_ahead(self._dataset.train, order_DxSxB, epoch, training=True)
@@ -99,6 +107,9 @@ class StreamFeed:
         return self._work_ahead(prepare, order_DxSxB.shape[1])
 
     def eval_rows(self) -> Iterator[Any]:
+        return self._send(self._eval_batches())
+
+    def _eval_batches(self) -> Any:
         order_DxSxB = self._orders.eval_DxSxB
         if self._dataset.encoded:
             return self._decode_ahead(self._dataset.eval, order_DxSxB, 0, training=False)
@@ -110,7 +121,7 @@ class StreamFeed:
 
     def _decode_ahead(
         self, split: EncodedSplit, order_DxSxB: np.ndarray, epoch: int, *, training: bool
-    ) -> Iterator[Any]:
+    ) -> Any:
         """Has the threads decode parts of a batch, so that all of them work on the next one."""
         devices, steps, share = order_DxSxB.shape
         size = max(part for part in range(1, _MOST_IN_PART + 1) if share % part == 0)
@@ -184,8 +195,8 @@ class StreamFeed:
         *,
         parts: int = 1,
         join: Callable[[Any], dict[str, np.ndarray]] | None = None,
-    ) -> Iterator[Any]:
-        """Yields prepare(0), prepare(1) ..., or every `parts` of them joined, on the devices."""
+    ) -> Any:
+        """Returns a grain data set of prepare(0), prepare(1) ..., or of every `parts` joined."""
         # Imported late: only this feed needs it.
         import grain
 
@@ -193,14 +204,21 @@ class StreamFeed:
         # What is decoded but not yet sent: at most a batch, or a part for each thread.
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, parts))
         batches = grain.MapDataset.range(count).map(prepare).to_iter_dataset(options)
-        if join is not None:
-            batches = batches.batch(parts, batch_fn=join)
-        # Sent by a thread of its own, so that the loop finds them on the devices.
-        rows = grain.experimental.ThreadPrefetchIterDataset(
-            batches.map(self._mesh.shard), prefetch_buffer_size=self._data.prefetch_batches
+        return batches if join is None else batches.batch(parts, batch_fn=join)
+
+    def _send(self, batches: Any) -> Iterator[Any]:
+        """Yields batches that lie on the devices, sent ahead by a thread of its own."""
+        import grain
+
+        return self._iterate(
+            grain.experimental.ThreadPrefetchIterDataset(
+                batches.map(self._mesh.shard), prefetch_buffer_size=self._data.prefetch_batches
+            )
         )
+
+    def _iterate(self, batches: Any) -> Iterator[Any]:
         # Closed also where the loop ends early: its threads would go on for ever.
-        with contextlib.closing(iter(rows)) as iterator:
+        with contextlib.closing(iter(batches)) as iterator:
             yield from iterator
 
     def _windows(self, epoch: int) -> list[augment.Window] | None:

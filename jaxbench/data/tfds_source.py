@@ -13,11 +13,13 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import psutil
 
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.encoded import EncodedSplit, TfdsExamples
 from jaxbench.errors import BadInput, nearest
 
 # Examples decoded between two reports of progress.
@@ -35,9 +37,10 @@ def load(
     splits: tuple[str, str],
     limits: tuple[int, int],
     mask_shape: tuple[int, int] | None = None,
+    encoded_shape: tuple[int, int, int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dataset:
-    """Reads a data set of images with labels, or with masks, whole.
+    """Reads a data set of images with labels, or with masks, whole; or opens it for streaming.
 
     Args:
       name: the builder's name, `cifar10`, `cifar10:3.0.2` or `name/config`.
@@ -47,6 +50,7 @@ def load(
       limits: only the first so many examples of each; 0 for all.
       mask_shape: for images with masks: the (height, width) to which both are resized; None reads
         images with class labels, as they are.
+      encoded_shape: leave images with labels encoded, to be decoded to this shape when needed.
       progress: told now and then how far the reading is.
 
     Raises:
@@ -75,10 +79,12 @@ def load(
                 f"data.name={name!r} has no split {split!r}; it has {', '.join(names)}"
                 + nearest(split, names)
             )
-    read = []
+    read: list[Any] = []
     for split, limit in zip(splits, limits, strict=True):
         with _damage_told(folder):
-            if mask_shape:
+            if encoded_shape:
+                read.append(_open_split(builder, split, limit, encoded_shape))
+            elif mask_shape:
                 read.append(_read_masked_split(builder, split, limit, mask_shape, progress))
             else:
                 read.append(_read_split(builder, split, limit, progress))
@@ -112,6 +118,14 @@ def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]
         if done == count or done % (5 * _CHUNK) == 0:
             progress(f"{split}: {done:,} of {count:,} images")
     return Split(images, labels)
+
+
+def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) -> EncodedSplit:
+    from tensorflow_datasets import decode
+
+    records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
+    name = f"{builder.info.full_name} {split}"
+    return EncodedSplit(TfdsExamples(records, name), shape, len(records)).first(limit)
 
 
 def _read_masked_split(

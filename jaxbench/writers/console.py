@@ -135,6 +135,11 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
             f"{record['devices']:>2} device(s)  compute {record['compute_s'] * 1e3:,.2f} ms  "
             f"{record['images_per_s']:,.0f} images/s"
         ]
+    if record["kind"] == "input":
+        return [
+            f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
+            f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
+        ]
     if record["kind"] == "summary":
         return _describe_summary(record)
     return []

@@ -1,0 +1,86 @@
+"""--mode=input: what the host can feed and what the devices can take."""
+
+import os
+
+import pytest
+from conftest import records, run_json
+
+from jaxbench import catalog, feeding
+from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.data.stream import StreamFeed
+from jaxbench.errors import BadInput
+from jaxbench.spread import median_interval
+from jaxbench.writers.console import PlainConsole
+
+
+def measure(tmp_path, monkeypatch, **data):
+    monkeypatch.setattr(feeding, "_WINDOW_S", 0.05)
+    monkeypatch.setattr(feeding, "_ROUNDS", 3)
+    config = catalog.load("vgg_cifar10:tiny")
+    config.data.feed, config.num_devices = "stream", 2
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    with open(os.devnull, "w") as quiet:
+        return feeding.measure_input(config, str(tmp_path / "run"), PlainConsole(quiet))
+
+
+def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.25)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    result = measure(tmp_path, monkeypatch, num_threads=1)
+    stages = records(tmp_path / "run", "input")
+    assert stages == result.stages
+    assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
+    for record in stages:
+        assert len(record["windows_images_per_s"]) == 3
+        assert record["images_per_s_low"] <= record["images_per_s"] <= record["images_per_s_high"]
+    # 64 images in a quarter of a second, by one thread.
+    assert stages[0]["images_per_s"] < 260 and stages[1]["images_per_s"] < 260
+    assert stages[0]["images_per_s_per_core"] == pytest.approx(
+        stages[0]["images_per_s"] / stages[0]["cores"]
+    )
+    assert result.summary["verdict"].endswith("the host is the bottleneck")
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["data"]["num_threads"] == 1
+
+
+def stage(low, high):
+    return {"images_per_s": (low + high) / 2, "images_per_s_low": low, "images_per_s_high": high}
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "told"),
+    [
+        ((90, 110), (200, 220), "the host is the bottleneck"),
+        ((90, 110), (20, 80), "the device(s) are the bottleneck"),
+        ((90, 110), (105, 300), "no difference can be told"),
+    ],
+)
+def test_the_verdict_needs_intervals_that_do_not_overlap(host, device, told):
+    stages = {
+        "prepare": stage(1, 2),
+        "prepare_and_send": stage(*host),
+        "train_step": stage(*device),
+    }
+    assert feeding._verdict(stages).endswith(told)
+    del stages["train_step"]
+    assert feeding._verdict(stages) is None
+
+
+def test_only_a_streamed_experiment_has_an_input_to_measure(tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="it goes with data.feed=stream"):
+        measure(tmp_path, monkeypatch, feed="resident")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_interval_of_a_median():
+    samples = [float(value) for value in range(1, 52)]
+    # Order statistics 19 and 33 of 51: 25 +- 7 places, 95 %.
+    assert median_interval(samples[::-1]) == (26, 19, 33)
+    assert median_interval([3.0, 1.0, 2.0]) == (2, 1, 3)
