@@ -53,7 +53,7 @@ def run_jaxbench(files: list[str], threads: int) -> None:
 
     # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
     count = 400 * BATCH
-    paths = [pathlib.Path(files[place % len(files)]) for place in range(count)]
+    paths = [files[place % len(files)] for place in range(count)]
     source = Files(paths, np.zeros(count, np.int32))
     split = EncodedSplit(source, (SIZE, SIZE, 3), count)
     data = DataConfig(

@@ -11,7 +11,9 @@ kernels only, each block's last batch norm begins at 0. The step schedule of the
 FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded as they are needed, in random
 windows for training. With `--experiment.data.feed=resident
 --experiment.data.random_resized_crop=false` they are read whole (as many as fit in memory:
-`--experiment.data.train_examples`) and centre-cropped. The top-1 above has not been tried yet.
+`--experiment.data.train_examples`) and centre-cropped. A TFDS copy:
+`--experiment.data.source=tfds --experiment.data.name=imagenet2012
+--experiment.data.eval_split=validation`. The top-1 above has not been tried yet.
 Hardware: one or more GPUs or TPUs of 16 GB for 256 images each.
 """
 

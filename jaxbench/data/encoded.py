@@ -1,7 +1,6 @@
 """Splits that stay encoded: what is on disk is read and decoded example by example, when needed."""
 
 import dataclasses
-import pathlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,17 +25,18 @@ class Source(Protocol):
 class Files:
     """Image files and their labels."""
 
-    paths: Sequence[pathlib.Path]
+    paths: Sequence[str]
     labels_N: np.ndarray
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        return self.paths[index].read_bytes(), int(self.labels_N[index])
+        with open(self.paths[index], "rb") as file:
+            return file.read(), int(self.labels_N[index])
 
     def name(self, index: int) -> str:
-        return str(self.paths[index])
+        return self.paths[index]
 
 
 @dataclasses.dataclass(frozen=True)
