@@ -21,6 +21,7 @@ jaxbench is below --min_ratio times tf.data by more than the 95 % interval.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -239,22 +240,28 @@ def compare() -> int:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                start_new_session=True,  # its worker processes are stopped with it
                 env=os.environ
                 | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
             )
             if children[name].stdout.readline().strip() != "ready":
                 raise BadInput(f"{name}: {python} could not start it (its words stand above)")
+            os.killpg(children[name].pid, signal.SIGSTOP)
         rates: dict[str, list[float]] = {name: [] for name in children}
         for number in range(flags.FLAGS.rounds):
             # Forwards, then backwards: what drifts hits all alike.
             order = list(children) if number % 2 == 0 else list(reversed(children))
             for name in order:
-                children[name].stdin.write(f"{images}\n")
-                children[name].stdin.flush()
-                rates[name].append(images / float(children[name].stdout.readline()))
+                child = children[name]
+                child.stdin.write(f"{images}\n")
+                child.stdin.flush()
+                # Stopped between its turns: else it would work ahead in the others' time.
+                os.killpg(child.pid, signal.SIGCONT)
+                rates[name].append(images / float(child.stdout.readline()))
+                os.killpg(child.pid, signal.SIGSTOP)
     finally:
         for child in children.values():
-            child.kill()
+            os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             child.stdin.close()
             child.stdout.close()

@@ -113,24 +113,28 @@ def image_size(content: bytes) -> tuple[int, int]:
 
 
 def decode_window(
-    content: bytes, window: Window, out_height: int, out_width: int, *, exact: bool = False
-) -> np.ndarray:
+    content: bytes,
+    window: Window,
+    out_HxWx3: np.ndarray,
+    *,
+    mirrored: bool = False,
+    exact: bool = False,
+) -> None:
     """Decodes a window of an image and resizes it.
 
     Args:
       content: the encoded image.
       window: within `image_size`.
-      out_height, out_width: of the result.
+      out_HxWx3: uint8, contiguous; takes the result.
+      mirrored: turn left and right round.
       exact: decode the whole image at full size first, for comparing.
-
-    Returns:
-      uint8 of shape (out_height, out_width, 3).
 
     Raises:
       Damaged: it cannot be decoded.
     """
     import cv2
 
+    out_height, out_width = out_HxWx3.shape[:2]
     scale = _scale(window, out_height, out_width)
     # To whole pixels of the smaller image: a window between two of them would be shifted.
     window = Window(*(number // scale * scale for number in window))
@@ -141,12 +145,12 @@ def decode_window(
         pixels = _decode_upper(content, header, window.top + window.height, scale)
     top, left, height, width = (number // scale for number in window)
     cut = pixels[top : top + height, left : left + width]
-    if cut.shape[:2] == (out_height, out_width):
-        return cut
     # Averaging over what becomes one pixel, where it shrinks a lot: no aliasing.
     shrinks = cut.shape[0] >= 2 * out_height or cut.shape[1] >= 2 * out_width
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return cv2.resize(cut, (out_width, out_height), interpolation=how)
+    cv2.resize(cut, (out_width, out_height), dst=out_HxWx3, interpolation=how)
+    if mirrored:
+        cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
 def _scale(window: Window, out_height: int, out_width: int) -> int:
@@ -171,7 +175,12 @@ def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> n
     pixels = np.empty((height, width, 3), np.uint8)
     try:
         decoded = simplejpeg.decode_jpeg(
-            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=pixels
+            content,
+            "RGB",
+            min_height=height,
+            min_width=width,
+            min_factor=scale,
+            buffer=pixels,
         )
     except ValueError as error:
         if not (cut_short and _CUT_SHORT.match(str(error))):

@@ -86,11 +86,12 @@ class EncodedSplit:
         self,
         index: int,
         generator: np.random.Generator | None,
+        out_HxWx3: np.ndarray,
         *,
         random_window: bool = False,
         flip: bool = False,
-    ) -> tuple[np.ndarray, int]:
-        """Reads one example.
+    ) -> int:
+        """Reads one example into `out_HxWx3`, uint8; returns its label.
 
         Args:
           index: its place in the split.
@@ -98,26 +99,22 @@ class EncodedSplit:
           random_window: cut out a random window, not the centre.
           flip: mirror half of the images.
 
-        Returns:
-          image_HxWx3 uint8 and the label.
-
         Raises:
           Damaged: it cannot be read or decoded.
         """
-        height, width, _ = self.image_shape
         try:
             content, label = self.source.read(index)
         except OSError as error:
             raise Damaged(error.strerror or str(error)) from error
         size = image_size(content)
-        window = centre_window(*size, height, width)
+        window = centre_window(*size, *out_HxWx3.shape[:2])
         mirrored = False
         if generator is not None:
             mirrored = flip and generator.random() < 0.5
             if random_window:
                 window = draw_window(generator, *size)
-        image = decode_window(content, window, height, width)
-        return (image[:, ::-1] if mirrored else image), label
+        decode_window(content, window, out_HxWx3, mirrored=mirrored)
+        return label
 
 
 def example_generator(seed: int, epoch: int, index: int) -> np.random.Generator:

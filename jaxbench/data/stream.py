@@ -149,11 +149,12 @@ class StreamFeed:
     ) -> dict[str, np.ndarray]:
         """Decodes some examples; in place of a damaged one comes the next, or padding."""
         height, width, channels = split.image_shape
-        images_BxHxWxC = np.zeros((len(indices_B), height, width, channels), np.uint8)
+        images_BxHxWxC = np.empty((len(indices_B), height, width, channels), np.uint8)
         labels_B = np.zeros(len(indices_B), np.int32)
         indices_B = indices_B.copy()
         for place, index in enumerate(indices_B):
             if index == PADDING:
+                images_BxHxWxC[place] = 0
                 continue
             for attempt in range(len(split)):
                 own = int(index + attempt) % len(split)
@@ -161,9 +162,10 @@ class StreamFeed:
                 if training and (self._data.random_resized_crop or self._data.flip):
                     generator = example_generator(seed, epoch, own)
                 try:
-                    images_BxHxWxC[place], labels_B[place] = split.decode(
+                    labels_B[place] = split.decode(
                         own,
                         generator,
+                        images_BxHxWxC[place],
                         random_window=self._data.random_resized_crop,
                         flip=self._data.flip,
                     )
@@ -171,7 +173,7 @@ class StreamFeed:
                     self._note_damaged(split, own, str(error), training)
                     if training:
                         continue
-                    indices_B[place] = PADDING
+                    indices_B[place], images_BxHxWxC[place] = PADDING, 0
                 else:
                     indices_B[place] = own
                 break
