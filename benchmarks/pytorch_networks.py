@@ -176,23 +176,13 @@ def _stage(num_blocks: int, in_channels: int, channels: int, stride: int) -> nn.
     return nn.Sequential(*blocks)
 
 
-def _conv(
-    in_channels: int, channels: int, size: int, stride: int = 1, padding: int | None = None
-) -> nn.Conv2d:
+def _conv(in_channels: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
     """A convolution without bias (batch norm follows and has one), padded alike on all sides."""
-    if padding is None:
-        padding = size // 2
-    return nn.Conv2d(in_channels, channels, size, stride, padding, bias=False)
+    return nn.Conv2d(in_channels, channels, size, stride, padding=size // 2, bias=False)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=1e-5, momentum=0.1)
-
-
-def _pad_same(x_BxCxHxW: torch.Tensor) -> torch.Tensor:
-    """Pads for a 3x3 of stride 2 as "SAME": an even size on one side, an odd one on both."""
-    height, width = x_BxCxHxW.shape[2:]
-    return F.pad(x_BxCxHxW, (width % 2, 1, height % 2, 1))
 
 
 def _initialise(network: nn.Module) -> None:

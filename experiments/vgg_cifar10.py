@@ -12,8 +12,8 @@ device its own: compare `images_per_s` and `data_wait_s` of the two. The lines o
 `--experiment.step_log`. The article does not print its network or its rates: VGG-16 without batch
 norm, 1e-4 for a batch of 128 and the ranges of TensorFlow's CIFAR-10 tutorial are our reading.
 Pixels are kept within 0 to 255 after each change, or whitening would undo brightness.
-Hardware: any GPU or TPU; an epoch on two CPU cores takes half an hour. Expected: about 90 % top-1
-(not measured yet: no accelerator was at hand).
+Hardware: any GPU or TPU; an epoch on two CPU cores takes most of an hour. Expected: about 90 %
+top-1 (not measured yet: no accelerator was at hand).
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

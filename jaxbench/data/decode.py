@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbench.errors import BadInput
-
 # The usual evaluation: the shorter side to 256 for a centre crop of 224.
 RESIZE_PER_CROP = 256 / 224
 # libjpeg-turbo's complaint about what lies below the last row that was asked for. It says the
@@ -264,9 +262,3 @@ def _exif_orientation(tiff: bytes) -> int:
             value = number(at + 8, 2)
             return value if 1 <= value <= 8 else 1
     return 1
-
-
-def check_shape(image_shape: tuple[int, int, int]) -> None:
-    """Raises BadInput where encoded images cannot be brought to this shape."""
-    if image_shape[-1] != 3:
-        raise BadInput(f"data.image_shape={image_shape}: encoded images have 3 channels")

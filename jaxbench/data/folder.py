@@ -9,12 +9,11 @@ import numpy as np
 import psutil
 
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.decode import RESIZE_PER_CROP
 from jaxbench.data.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput, nearest
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
-# The usual ImageNet evaluation: the shorter side to 256 for a crop of 224.
-_RESIZE_PER_CROP = 256 / 224
 _REPORT_EVERY = 256
 
 
@@ -128,7 +127,7 @@ def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
         raise BadInput(f"{file}: cannot be decoded as an image")
     height, width = image_shape[:2]
     if image.shape[:2] != (height, width):
-        scale = _RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
+        scale = RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
         new_height = max(height, round(image.shape[0] * scale))
         new_width = max(width, round(image.shape[1] * scale))
         shrinking = scale < 1

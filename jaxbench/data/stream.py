@@ -186,8 +186,8 @@ class StreamFeed:
             self._eval_damaged.add(name)
         if len(self._damaged) > self._data.max_damaged:
             raise DamagedData(
-                f"{name}: {reason} (damaged images so far: {len(self._damaged)}, "
-                f"data.max_damaged={self._data.max_damaged} allows that many)"
+                f"{name}: {reason} (damaged images so far: {len(self._damaged)}; "
+                f"data.max_damaged={self._data.max_damaged} allows no more)"
             )
 
     def _work_ahead(
