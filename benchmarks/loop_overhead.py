@@ -94,6 +94,7 @@ def main() -> int:
                 loop_s = loop(epoch)
                 pairs.append((bare(), loop_s))
         writers.close()
+        feed.close()
 
     images = steps * config.batch_size
     ratios = [bare_s / loop_s for bare_s, loop_s in pairs]

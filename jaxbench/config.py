@@ -52,6 +52,9 @@ class DataConfig:
     # stream: threads that prepare batches (0: one for each core), and how many batches are kept
     # ready on the devices.
     num_threads: int = number(0, low=0, high=256)
+    # stream, images decoded as they are needed: processes that do it for training, `num_threads`
+    # in each; 0 leaves it to threads of this process.
+    num_workers: int = number(0, low=0, high=256)
     prefetch_batches: int = number(2, low=1, high=64)
     # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
     name: str = ""
@@ -76,6 +79,14 @@ class DataConfig:
     random_resized_crop: bool = False
     # stream: go on without so many damaged images, named in the record; the next one ends the run.
     max_damaged: int = number(0, low=0)
+    # stream, images decoded as they are needed. memory: encoded images are read once, into the
+    # host's memory. resized: smaller copies are made once in `cache_dir` (default
+    # ~/.cache/jaxbench/images), JPEGs of quality `cache_quality` whose shorter side has
+    # `cache_side` pixels.
+    cache: str = choice("none", "memory", "resized")
+    cache_dir: str = ""
+    cache_side: int = number(256, low=8)
+    cache_quality: int = number(95, low=1, high=100)
     # Mirror left to right with probability 1/2.
     flip: bool = False
     # Shift each image by up to so many grey levels (of 256), up or down; 0 is off.
@@ -89,10 +100,13 @@ class DataConfig:
     # Fields that only one feed reads.
     _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = (
         "num_threads",
+        "num_workers",
         "prefetch_batches",
         "random_resized_crop",
         "max_damaged",
+        "cache",
     )
+    _RESIZED_ONLY: typing.ClassVar[tuple[str, ...]] = ("cache_dir", "cache_side", "cache_quality")
 
     def validate(self) -> None:
         """Raises BadInput where the fields do not go together."""
@@ -109,6 +123,27 @@ class DataConfig:
                 "images decoded as they are needed, data.source=folder or tfds"
             )
         encoded = self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
+        if self.cache != "none" and not encoded:
+            raise BadInput(
+                f"data.cache={self.cache!r}: it is for images decoded as they are needed; those of "
+                f"data.source={self.source!r} lie decoded in memory"
+            )
+        for name in self._RESIZED_ONLY:
+            if self.cache != "resized" and getattr(self, name) != defaults[name]:
+                raise BadInput(
+                    f"data.{name}={getattr(self, name)!r} does nothing with "
+                    f"data.cache={self.cache!r}; it goes with data.cache=resized"
+                )
+        if self.cache == "memory" and self.num_workers:
+            raise BadInput(
+                f"data.num_workers={self.num_workers} with data.cache=memory: each process would "
+                "hold all images; threads (data.num_workers=0) share them"
+            )
+        if self.cache == "resized" and self.cache_side < min(self.image_shape[:2]):
+            raise BadInput(
+                f"data.cache_side={self.cache_side}: images are {self.image_shape[0]}x"
+                f"{self.image_shape[1]}, so at least {min(self.image_shape[:2])}"
+            )
         if self.crop_padding and encoded:
             raise BadInput(
                 f"data.crop_padding={self.crop_padding} with images decoded as they are needed: "
@@ -287,6 +322,11 @@ class Config(Experiment):
     def seeds(self, num_devices: int) -> tuple[int, ...]:
         """Returns seeds_R, one for each model."""
         return tuple((self.seed + model) % 2**32 for model in range(self.num_models(num_devices)))
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Returns how many training steps the whole run takes."""
+        steps = self.epochs * steps_per_epoch
+        return min(steps, self.max_steps or steps)
 
     @property
     def global_eval_batch(self) -> int:

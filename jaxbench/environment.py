@@ -66,6 +66,11 @@ def host_peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def process_memory_bytes() -> int:
+    """What this process has resident on the host now, its children not counted."""
+    return psutil.Process().memory_info().rss
+
+
 def _versions() -> dict[str, str]:
     versions = {}
     for package in _PACKAGES:

@@ -8,7 +8,6 @@ run. Letters: R rounds.
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,6 +32,8 @@ from jaxbench.writers.console import Console, create_console
 _ROUNDS = 7
 # A window holds as many batches as take about so long.
 _WINDOW_S = 1.0
+# More batches than are ever taken: epoch after epoch, as training reads them.
+_ENDLESS = 2**40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,7 @@ def measure_input(
         with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
             dataset = load_dataset(config, console.say)
         feed = create_feed(config, dataset, mesh, precision.param_dtype)
+        stack.callback(feed.close)
         program = build_program(config, mesh, feed.steps_per_epoch)
         program.check()
         document = {
@@ -81,10 +83,13 @@ def measure_input(
             "parameters": program.num_parameters(),
             "data": {
                 "description": dataset.description,
+                "cache": dataset.cache,
                 "feed": feed.name,
                 "encoded": dataset.encoded,
                 "train_examples": len(dataset.train),
                 "num_threads": feed.num_threads,
+                "num_workers": feed.num_workers,
+                "jpeg_decoder": feed.jpeg_decoder,
                 "sent_bytes_per_step": feed.sent_bytes_per_step,
             },
         }
@@ -117,8 +122,8 @@ def _measure(
             yield metrics
 
     makers: dict[str, Callable[[], Iterator[Any]]] = {
-        "prepare": lambda: _epochs(feed, feed.host_rows),
-        "prepare_and_send": lambda: _epochs(feed, feed.train_rows),
+        "prepare": lambda: feed.host_rows(0, _ENDLESS),
+        "prepare_and_send": lambda: feed.train_rows(0, _ENDLESS),
         "train_step": train,
     }
     images = config.batch_size * config.num_models(program.mesh.num_devices)
@@ -134,19 +139,13 @@ def _measure(
                     watch = Stopwatch()
                     _take(batches, count)
                     elapsed_s = watch.elapsed_s()
+                feed.close()  # or it would work ahead in the next stage's time
                 if number:
                     rates[name].append(images * count / elapsed_s)
                 else:
                     counts[name] = max(3, math.ceil(_WINDOW_S * count / elapsed_s))
             console.progress("measuring", number, _ROUNDS, "rounds")
     return rates
-
-
-def _epochs(feed: StreamFeed, rows: Callable[[int, int], Iterator[Any]]) -> Iterator[Any]:
-    """One epoch after the other, as training reads them."""
-    for epoch in itertools.count():
-        with contextlib.closing(rows(epoch, feed.steps_per_epoch)) as iterator:
-            yield from iterator
 
 
 def _take(batches: Iterator[Any], count: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from jaxbench.data.dataset import Dataset
 from jaxbench.data.feed import Feed, create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import DataMesh, all_ready, create_training_mesh, peak_memory_bytes
-from jaxbench.environment import host_peak_memory_bytes
+from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
@@ -75,6 +76,7 @@ def train_and_evaluate(
             dataset = load_dataset(config, console.say)
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, get_precision(config.precision).param_dtype)
+            stack.callback(feed.close)
         if config.epochs * feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {feed.steps_per_epoch} steps each are more than "
@@ -111,9 +113,9 @@ class Trainer:
         self._writer = writer
         self._console = console
 
-        steps = self._config.epochs * feed.steps_per_epoch
-        self._total_steps = min(steps, self._config.max_steps or steps)
+        self._total_steps = self._config.num_steps(feed.steps_per_epoch)
         self._num_epochs = math.ceil(self._total_steps / feed.steps_per_epoch)
+        self._first_row: Any = None
         self._steps_done = 0
         self._learning_rate: float | None = None
         self._tabulate_rates = tabulator(program.schedule, feed.steps_per_epoch)
@@ -133,9 +135,11 @@ class Trainer:
             self.state = self._program.place_train_state()
             wait_until(lambda: all_ready(self.state))
         with self._clock.phase("place_data"):
-            train_row = next(self._feed.train_rows(0, 1))
+            self._first_row = next(self._feed.train_rows(0, 1))
             eval_row = next(self._feed.eval_rows())
-        self._compile("train_step", self._program.train_step, self._feed.train_data, train_row)
+        self._compile(
+            "train_step", self._program.train_step, self._feed.train_data, self._first_row
+        )
         self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_row)
 
     def _compile(self, name: str, step: Any, data: Any, row: Any) -> None:
@@ -181,6 +185,7 @@ class Trainer:
             "eval_count": self._feed.eval_count,
             "learning_rate": self._learning_rate,
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
+            "process_memory_bytes": process_memory_bytes(),
         }
         self._epochs.append(record)
         self._write(record)
@@ -229,6 +234,7 @@ class Trainer:
             "eval_count",
             "learning_rate",
             "peak_memory_bytes",
+            "process_memory_bytes",
         ]
 
     def train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
@@ -237,7 +243,7 @@ class Trainer:
         interval_watch, interval_start = Stopwatch(), 0
         epoch_RxM, interval_RxM = self._zeros(), self._zeros()
         with self._clock.phase("data_wait"):
-            rows = self._feed.train_rows(epoch, num_steps)
+            rows = self._train_rows(epoch, num_steps)
             learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
         for done, metrics_RxM in enumerate(self._run_steps(rows, num_steps), 1):
             self._steps_done += 1
@@ -261,6 +267,13 @@ class Trainer:
         # The results of a step and its new state become ready together, on each device.
         wait_until(lambda: all_ready(self.state))
         return epoch_RxM
+
+    def _train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
+        if self._first_row is None:
+            return self._feed.train_rows(epoch, num_steps)
+        # Compiling asked for the very first one already.
+        first, self._first_row = self._first_row, None
+        return itertools.chain([first], self._feed.train_rows(epoch, num_steps - 1, first_step=1))
 
     def _write_step(self, epoch: int, sums_RxM: np.ndarray, mean_step_s: float) -> None:
         """Writes the record of some steps whose results have just arrived."""
@@ -431,8 +444,11 @@ def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
         "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
         "data": {
             "description": dataset.description,
+            "cache": dataset.cache,
             "feed": feed.name,
             "num_threads": feed.num_threads,
+            "num_workers": feed.num_workers,
+            "jpeg_decoder": feed.jpeg_decoder,
             "train_examples": len(dataset.train),
             "eval_examples": len(dataset.eval),
             "steps_per_epoch": feed.steps_per_epoch,

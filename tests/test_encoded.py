@@ -1,10 +1,18 @@
 """Folders streamed: the same batches whoever decodes them, every example once, damage counted."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import cv2
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
-from conftest import image_feature, records, run_json, write_tfds
+from conftest import ROOT, image_feature, records, run_json, write_tfds
 
 from jaxbench import catalog
 from jaxbench.data.feed import create_feed
@@ -231,3 +239,163 @@ def test_what_does_not_go_together_is_told(folder, fields, told):
     with pytest.raises(BadInput) as error:
         feed_of(config_of(folder, **fields))
     assert told in str(error.value)
+
+
+_HASHES = """
+import hashlib, sys
+sys.path.insert(0, "tests")
+import numpy as np
+from test_encoded import batches, config_of, feed_of
+
+if __name__ == "__main__":
+    for fields in ({}, {"num_workers": 2}, {"num_workers": 3, "num_threads": 2}):
+        feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
+        told = hashlib.sha256()
+        for epoch in range(3):
+            for batch in batches(feed.train_rows(epoch, feed.steps_per_epoch)):
+                for name in sorted(batch):
+                    told.update(batch[name].tobytes())
+        feed.close()
+        print(told.hexdigest(), sorted(feed.damaged))
+"""
+
+
+def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):
+    script = tmp_path / "hashes.py"
+    root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
+    script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_damaged=1,"))
+    done = subprocess.run(
+        [sys.executable, str(script), str(root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_worker_processes_end_with_the_run(folder, tmp_path, signum):
+    """Ctrl-C as a terminal sends it, to all processes of the job; or the run itself is killed."""
+    command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
+    command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
+    command += [
+        f"--experiment.data.{name}"
+        for name in (
+            "source=folder",
+            "feed=stream",
+            f"dir={folder}",
+            "eval_split=val",
+            "num_classes=2",
+            "crop_padding=0",
+            "random_resized_crop",
+            "num_workers=2",
+        )
+    ]
+    child = subprocess.Popen(
+        [*command, f"--workdir={tmp_path / 'run'}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and '"epoch"' in metrics.read_text()):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = psutil.Process(child.pid).children(recursive=True)
+    assert len(workers) >= 2
+    if signum == signal.SIGINT:
+        os.killpg(child.pid, signum)
+        _, told = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert told.strip() == "jaxbench: interrupted"
+        assert run_json(tmp_path / "run")["status"] == "failed"
+    else:
+        child.kill()
+        child.wait()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+_SHARE = """
+import json, sys
+sys.path.insert(0, "tests")
+import jax.numpy as jnp
+import numpy as np
+from test_encoded import batches, config_of
+from jaxbench.data.encoded import Files
+from jaxbench.data.feed import create_feed
+from jaxbench.data.sources import load_dataset
+from jaxbench.devices import create_mesh
+
+read, genuine = [], Files.read
+Files.read = lambda self, index: read.append(index) or genuine(self, index)
+process = json.loads(sys.argv[2])
+config = config_of(sys.argv[1], num_devices=4 // process[1], eval_batch_size=5, epochs=1)
+mesh = create_mesh(config)
+feed = create_feed(config, load_dataset(config), mesh, jnp.float32, process=process)
+rows = {"train": batches(feed.train_rows(0, 2)), "eval": batches(feed.eval_rows())}
+flat = {
+    f"{kind}_{step}_{name}": array
+    for kind, steps in rows.items()
+    for step, row in enumerate(steps)
+    for name, array in row.items()
+}
+np.savez(sys.argv[3], read=sorted(read), **flat)
+"""
+
+
+def test_each_process_reads_its_share_and_together_they_read_all(folder, tmp_path):
+    """2 processes of 2 devices each show what 1 process of 4 shows; real processes."""
+    shares = []
+    for process in ([0, 1], [0, 2], [1, 2]):
+        out = tmp_path / f"{process}.npz"
+        subprocess.run(
+            [sys.executable, "-c", _SHARE, str(folder), json.dumps(process), str(out)],
+            cwd=ROOT,
+            check=True,
+            timeout=120,
+        )
+        shares.append(dict(np.load(out)))
+    whole, *parts = shares
+    for name in whole.keys() - {"read"}:
+        assert np.array_equal(whole[name], np.concatenate([part[name] for part in parts])), name
+    counts = [len(part["read"]) for part in parts]
+    assert sum(counts) == len(whole["read"]) == 16 + EVAL and min(counts) > 0
+    assert sorted(np.concatenate([part["read"] for part in parts])) == sorted(whole["read"])
+
+
+def test_memory_is_steady_over_20_epochs(run_main, tmp_path, test_data):
+    done = run_main(
+        "--experiment=vgg_cifar10:tiny",
+        "--experiment.batch_size=16",
+        "--experiment.num_devices=1",
+        "--experiment.epochs=24",
+        *(
+            f"--experiment.data.{name}"
+            for name in (
+                "source=folder",
+                "feed=stream",
+                f"dir={test_data / 'imagenet_sample' / 'imagenette_tiny'}",
+                "eval_split=val",
+                "crop_padding=0",
+                "random_resized_crop",
+                "train_examples=0",
+                "eval_examples=0",
+            )
+        ),
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    epochs = records(tmp_path / "run", "epoch")
+    used = [epoch["process_memory_bytes"] for epoch in epochs]
+    images = sum(epoch["images"] + epoch["eval_count"] for epoch in epochs[4:])
+    # Caches of compilers and allocators fill in the first epochs. One kept batch an epoch would be
+    # 1 MB in these 20; what they decode in all is far more.
+    assert images * 32 * 32 * 3 > 15e6
+    assert used[-1] - used[3] < 4e6, used

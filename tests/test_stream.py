@@ -76,11 +76,37 @@ def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
 
     monkeypatch.setattr(StreamFeed, "_assemble", slow)
     result = train(
-        "vgg_cifar10:tiny", num_devices=1, data__feed="stream", data__num_threads=1, epochs=2
+        "vgg_cifar10:tiny",
+        num_devices=1,
+        data__feed="stream",
+        data__num_threads=1,
+        batch_size=32,
+        epochs=2,
     )
     for record in records(result.run_dir.path, "epoch"):
-        # Four batches, one after the other.
-        assert 0.6 < record["data_wait_s"] <= record["train_time_s"]
+        # Eight batches, one after the other; about four were made ready while the step was
+        # compiled, or during the evaluation before.
+        assert 0.4 < record["data_wait_s"] <= record["train_time_s"]
+
+
+def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
+    """And no batch is prepared twice, nor one that comes after the run."""
+    prepared = []
+    genuine = StreamFeed._assemble
+
+    def note(self, split, order_DxB, epoch, windows_D):
+        prepared.append((epoch, tuple(order_DxB.ravel().tolist())))
+        return genuine(self, split, order_DxB, epoch, windows_D)
+
+    feed, _ = feed_of(monkeypatch, num_threads=1)
+    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    feed._num_steps = 32
+    assert len(list(feed.train_rows(0, 16))) == 16
+    first = next(feed.train_rows(1, 1))
+    assert int(first["epoch"][0]) == 1
+    assert len(list(feed.train_rows(1, 15, first_step=1))) == 15
+    assert len(prepared) == len(set(prepared)) == 32
+    assert [epoch for epoch, _ in prepared] == [0] * 16 + [1] * 16
 
 
 def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
@@ -155,8 +181,8 @@ def test_masks_move_with_their_images(feed):
     assert moved.any((1, 2, 3)).all()
 
 
-def rows_of(monkeypatch, **fields):
-    """Starts streaming 16 small batches; returns the rows and who prepared what so far."""
+def feed_of(monkeypatch, **fields):
+    """A feed of 16 small batches, and who prepared what so far."""
     import jax.numpy as jnp
 
     from jaxbench.clock import Stopwatch, wait_until
@@ -175,16 +201,17 @@ def rows_of(monkeypatch, **fields):
     monkeypatch.setattr(StreamFeed, "_assemble", note)
     config = catalog.load("vgg_cifar10:tiny")
     config.data.feed, config.num_devices, config.batch_size = "stream", 1, 16
+    config.epochs = 1
     for name, value in fields.items():
         setattr(config.data, name, value)
     feed = create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
-    return feed.train_rows(0, 16), prepared
+    return feed, prepared
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
-    rows, prepared = rows_of(monkeypatch, num_threads=num_threads)
-    assert len(list(rows)) == len(prepared) == 16
+    feed, prepared = feed_of(monkeypatch, num_threads=num_threads)
+    assert len(list(feed.train_rows(0, 16))) == len(prepared) == 16
     assert len(set(prepared)) == num_threads
 
 
@@ -193,10 +220,10 @@ def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):
 
     ahead = {}
     for depth in (1, 8):
-        rows, prepared = rows_of(monkeypatch, num_threads=1, prefetch_batches=depth)
-        next(rows)
+        feed, prepared = feed_of(monkeypatch, num_threads=1, prefetch_batches=depth)
+        next(feed.train_rows(0, 16))
         watch = Stopwatch()
         wait_until(lambda watch=watch: watch.elapsed_s() > 1)
         ahead[depth] = len(prepared)
-        rows.close()
+        feed.close()
     assert 2 <= ahead[1] <= 6 and ahead[8] == ahead[1] + 7

@@ -43,12 +43,14 @@ class Dataset:
       description: where it came from, for the record.
       train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
+      cache: what the copies that it reads are, where it reads copies.
     """
 
     description: str
     train: Split | EncodedSplit
     eval: Split | EncodedSplit
     num_classes: int
+    cache: dict[str, Any] | None = None
 
     @property
     def encoded(self) -> bool:

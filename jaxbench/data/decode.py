@@ -1,19 +1,28 @@
 """From an encoded image to the crop that the network sees, decoding no more than needed.
 
 A baseline JPEG is decoded row by row from the top, so what lies below the crop need not be: its
-header is made to say that the image ends there. Where the crop is at least twice as large as the
-result, libjpeg-turbo decodes at a half, a quarter or an eighth of the size. Everything else that
-is met in image folders (grey, CMYK, progressive, PNG by another name, rotated by EXIF) is decoded
-whole. Only pixels of uint8 and order red, green, blue come out.
+header is made to say that the image ends there; libturbojpeg 3, where the system has it, also
+leaves out what lies above and beside it. Where the crop is at least twice as large as the result,
+libjpeg-turbo decodes at a half, a quarter or an eighth of the size. Everything else that is met in
+image folders (CMYK, progressive, PNG by another name, rotated by EXIF) is decoded whole. Only
+pixels of uint8 and order red, green, blue come out.
 """
 
+import importlib.metadata
+import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxbench.data.turbojpeg import find_turbojpeg
+
 # The usual evaluation: the shorter side to 256 for a centre crop of 224.
 RESIZE_PER_CROP = 256 / 224
+# The random windows of ImageNet training.
+_TRIES, _LEAST_AREA, _WIDEST = 10, 0.08, 4 / 3
+NUM_WINDOW_DRAWS = 2 * _TRIES + 2
 # libjpeg-turbo's complaint about what lies below the last row that was asked for. It says the
 # first thing that it noticed, so damage above that row is not hidden.
 _CUT_SHORT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-9]$")
@@ -41,51 +50,53 @@ class _Header(NamedTuple):
     Attributes:
       height, width: pixels as stored.
       size_at: where the height stands in the bytes; 0 where rows cannot be left out.
+      unit: columns that are stored together, 8 or a multiple.
       orientation: EXIF's, 1 is upright.
     """
 
     height: int
     width: int
     size_at: int
+    unit: int
     orientation: int
 
 
-def draw_window(
-    generator: np.random.Generator,
-    height: int,
-    width: int,
-    *,
-    area: tuple[float, float] = (0.08, 1.0),
-    aspect: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Window:
-    """Draws a window of random area and aspect ratio (Szegedy et al. 2015).
+def jpeg_decoder() -> str:
+    """Says in words what decodes ordinary JPEGs here, for the record.
+
+    Raises:
+      BadInput: $JAXBENCH_TURBOJPEG names no such library.
+    """
+    turbojpeg = find_turbojpeg()
+    if turbojpeg is not None:
+        return f"libturbojpeg ({turbojpeg.path})"
+    return f"simplejpeg {importlib.metadata.version('simplejpeg')}"
+
+
+def draw_window(draws_22: Sequence[float], height: int, width: int) -> Window:
+    """Makes a window of random area and aspect ratio (Szegedy et al. 2015).
+
+    Its area is 8 to 100 % of the image's, its width / height 3/4 to 4/3, evenly by its logarithm.
 
     Args:
-      generator: what is drawn from; always the same number of draws for an image.
+      draws_22: evenly from [0, 1): ten areas, ten ratios, the place.
       height, width: of the image, in pixels.
-      area: range of the window's share of the image.
-      aspect: range of width / height, drawn evenly by its logarithm.
 
     Returns:
-      The first of ten tries that fits; else the largest centred one within `aspect`.
+      The first of ten tries that fits; else the largest centred one of those ratios.
     """
-    areas_10 = generator.uniform(*area, 10) * height * width
-    ratios_10 = np.exp(generator.uniform(np.log(aspect[0]), np.log(aspect[1]), 10))
-    place = generator.random(2)
-    widths_10 = np.round(np.sqrt(areas_10 * ratios_10)).astype(int)
-    heights_10 = np.round(np.sqrt(areas_10 / ratios_10)).astype(int)
-    fits_10 = (widths_10 <= width) & (heights_10 <= height) & (widths_10 > 0) & (heights_10 > 0)
-    if fits_10.any():
-        first = int(np.argmax(fits_10))
-        rows, columns = int(heights_10[first]), int(widths_10[first])
-        return Window(
-            int(place[0] * (height - rows + 1)),
-            int(place[1] * (width - columns + 1)),
-            rows,
-            columns,
-        )
-    columns = max(1, min(width, round(height * aspect[1])))
-    rows = max(1, min(height, round(width / aspect[0])))
+    # Plain floats: an array's every operation takes as long as all of this.
+    for area, ratio in zip(draws_22[:_TRIES], draws_22[_TRIES : 2 * _TRIES], strict=True):
+        area = (_LEAST_AREA + (1 - _LEAST_AREA) * area) * height * width
+        ratio = _WIDEST ** (2 * ratio - 1)
+        columns, rows = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < columns <= width and 0 < rows <= height:
+            down, right = draws_22[2 * _TRIES :]
+            return Window(
+                int(down * (height - rows + 1)), int(right * (width - columns + 1)), rows, columns
+            )
+    columns = max(1, min(width, round(height * _WIDEST)))
+    rows = max(1, min(height, round(width * _WIDEST)))
     return Window((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
@@ -138,17 +149,47 @@ def decode_window(
     window = Window(*(number // scale * scale for number in window))
     header = None if exact else _read_header(content)
     if header is None or header.orientation != 1 or not header.size_at:
-        pixels, scale = _decode_whole(content), 1
+        cut = _cut(_decode_whole(content), window)
     else:
-        pixels = _decode_upper(content, header, window.top + window.height, scale)
-    top, left, height, width = (number // scale for number in window)
-    cut = pixels[top : top + height, left : left + width]
-    # Averaging over what becomes one pixel, where it shrinks a lot: no aliasing.
-    shrinks = cut.shape[0] >= 2 * out_height or cut.shape[1] >= 2 * out_width
+        cut = _decode_part(content, header, window, scale)
+    # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It takes
+    # as long as decoding, so not where one side shrinks by a little more than 2.
+    shrinks = min(cut.shape[0] / out_height, cut.shape[1] / out_width) >= 2
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     cv2.resize(cut, (out_width, out_height), dst=out_HxWx3, interpolation=how)
     if mirrored:
         cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
+
+
+def shrink(
+    content: bytes, side: int, quality: int, *, compare: bool = False
+) -> tuple[bytes, float | None]:
+    """Makes a JPEG whose shorter side has `side` pixels; the same bytes where it has no more.
+
+    Args:
+      content: the encoded image.
+      side: pixels.
+      quality: libjpeg's, 1 to 100.
+      compare: measure what the JPEG costs.
+
+    Returns:
+      The JPEG, and its PSNR in dB against the smaller image that it was made from; None where
+      nothing was made or compared.
+
+    Raises:
+      Damaged: the image cannot be decoded.
+    """
+    import cv2
+    import simplejpeg
+
+    height, width = image_size(content)
+    pixels = _decode_whole(content)  # a copy must not hide that its original is damaged
+    if min(height, width) <= side:
+        return content, None
+    size = (max(side, round(width * side / height)), max(side, round(height * side / width)))
+    smaller = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_AREA)
+    made = simplejpeg.encode_jpeg(smaller, quality=quality, colorsubsampling="420")
+    return made, float(cv2.PSNR(smaller, simplejpeg.decode_jpeg(made))) if compare else None
 
 
 def _scale(window: Window, out_height: int, out_width: int) -> int:
@@ -157,6 +198,25 @@ def _scale(window: Window, out_height: int, out_width: int) -> int:
     while scale < 8 and min(window.height // out_height, window.width // out_width) >= 2 * scale:
         scale *= 2
     return scale
+
+
+def _cut(pixels: np.ndarray, window: Window) -> np.ndarray:
+    top, left, height, width = window
+    return pixels[top : top + height, left : left + width]
+
+
+def _decode_part(content: bytes, header: _Header, window: Window, scale: int) -> np.ndarray:
+    """Decodes a window, `scale` times smaller; the next call may overwrite what is returned."""
+    smaller = Window(*(number // scale for number in window))
+    turbojpeg = find_turbojpeg()
+    if turbojpeg is None:
+        bottom = window.top + window.height
+        return _cut(_decode_upper(content, header, bottom, scale), smaller)
+    size = (-(-header.height // scale), -(-header.width // scale))
+    try:
+        return turbojpeg.decode(content, smaller, size=size, scale=scale, unit=header.unit)
+    except ValueError as error:
+        raise Damaged(str(error)) from error
 
 
 def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> np.ndarray:
@@ -210,7 +270,7 @@ def _read_header(content: bytes) -> _Header | None:
     """Returns None for what is not a JPEG or has colours that need care."""
     if content[:3] != _JPEG:
         return None
-    size_at = orientation = height = width = components = 0
+    size_at = orientation = height = width = components = unit = 0
     at, end = 2, len(content)
     while at + 9 < end:
         if content[at] != 0xFF:
@@ -229,6 +289,9 @@ def _read_header(content: bytes) -> _Header | None:
             if not height or not width:
                 raise Damaged(f"a JPEG of {height}x{width} pixels")
             components = content[at + 9]
+            # The components' horizontal sampling factors, in the upper half of a byte each.
+            factors = content[at + 11 : at + 11 + 3 * components : 3]
+            unit = 8 * max([factor >> 4 for factor in factors], default=1)
             sequential = marker in (0xC0, 0xC1) and components in (1, 3)
             size_at = at + 5 if sequential else 0
         if marker == 0xDA:  # start of scan: pixels follow
@@ -237,7 +300,7 @@ def _read_header(content: bytes) -> _Header | None:
             # Rows come one after the other where one scan holds all components.
             if content[at + 4] != components:
                 size_at = 0
-            return _Header(height, width, size_at, orientation or 1)
+            return _Header(height, width, size_at, max(8, unit), orientation or 1)
         if length < 2:
             break
         at += 2 + length

@@ -31,7 +31,9 @@ class Feed(Protocol):
       steps_per_epoch, eval_steps: full training batches in the split; evaluation steps.
       num_eval: examples of the evaluation split.
       eval_count: how many of them an evaluation counts: all but the damaged ones.
-      num_threads: host threads that prepare batches, None where none do.
+      num_threads: host threads (of each worker process) that prepare batches, None where none do.
+      num_workers: processes that prepare training batches, 0 where threads of this one do.
+      jpeg_decoder: what decodes images as they are needed, None where none are.
       damaged: {name: reason} of what could not be decoded so far.
       resident_bytes_per_device: what lies on each device all the time.
       sent_bytes_per_step: what goes from the host to all devices for a training step.
@@ -45,6 +47,8 @@ class Feed(Protocol):
     num_eval: int
     eval_count: int
     num_threads: int | None
+    num_workers: int | None
+    jpeg_decoder: str | None
     damaged: dict[str, str]
     resident_bytes_per_device: int
     sent_bytes_per_step: float
@@ -55,19 +59,44 @@ class Feed(Protocol):
     def eval_rows(self) -> Iterator[Any]:
         """Yields, on the devices, what each evaluation step needs."""
 
+    def close(self) -> None:
+        """Ends what works ahead; no more rows are asked for."""
 
-def create_feed(config: Config, dataset: Dataset, mesh: DataMesh, param_dtype: Any) -> Feed:
-    """Builds the feed that the config names; places on the devices what stays there."""
+
+def create_feed(
+    config: Config,
+    dataset: Dataset,
+    mesh: DataMesh,
+    param_dtype: Any,
+    *,
+    process: tuple[int, int] = (0, 1),
+) -> Feed:
+    """Builds the feed that the config names; places on the devices what stays there.
+
+    Args:
+      config: the experiment.
+      dataset: its splits.
+      mesh: this process's devices.
+      param_dtype: of the pixels' mean and deviation.
+      process: (index, count) of processes with as many devices each; this one reads its own
+        devices' rows only, all together read every row.
+
+    Raises:
+      BadInput: the config asks for what the data set cannot do.
+    """
+    num_devices = mesh.num_devices * process[1]
     orders = Orders(
         num_train=len(dataset.train),
         num_eval=len(dataset.eval),
         batch_size=config.batch_size,
         eval_batch_size=config.global_eval_batch,
-        seeds_R=config.seeds(mesh.num_devices),
-        num_devices=mesh.num_devices,
+        seeds_R=config.seeds(num_devices),
+        num_devices=num_devices,
+        process=process,
     )
     kind = {"resident": ResidentFeed, "stream": StreamFeed}[config.data.feed]
-    return kind(config.data, dataset, mesh, orders, param_dtype)
+    num_steps = config.num_steps(orders.steps_per_epoch)
+    return kind(config.data, dataset, mesh, orders, param_dtype, num_steps)
 
 
 def abstract_args(

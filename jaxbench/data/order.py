@@ -77,6 +77,7 @@ class Orders:
         self.num_models = len(seeds_R)
         self.steps_per_epoch = num_train // batch_size
         self._seeds_R = seeds_R
+        self._train_by_epoch: dict[int, np.ndarray] = {}
         index, count = process
         share = num_devices // count
         # This process's devices; only their rows are read here.
@@ -91,7 +92,16 @@ class Orders:
         self.eval_DxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[self._local]
 
     def train_DxSxB(self, epoch: int) -> np.ndarray:
-        """The order of an epoch, 0 the first."""
+        """The order of an epoch, 0 the first; several threads may ask."""
+        order_DxSxB = self._train_by_epoch.get(epoch)
+        if order_DxSxB is None:
+            order_DxSxB = self._draw(epoch)
+            # Two epochs are read at once where one ends and the other begins.
+            last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}
+            self._train_by_epoch = {**last, epoch: order_DxSxB}
+        return order_DxSxB
+
+    def _draw(self, epoch: int) -> np.ndarray:
         return np.concatenate(
             [
                 train_order(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from jaxbench.config import Config
 from jaxbench.data import digits, folder, local, synthetic, tfds_source
+from jaxbench.data.cache import apply_cache
 from jaxbench.data.dataset import Dataset
 from jaxbench.errors import BadInput
 from jaxbench.task import get_task
@@ -73,4 +74,6 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             f"batch_size={config.batch_size}: {dataset.description} has only "
             f"{len(dataset.train)} training examples"
         )
+    if data.cache != "none":
+        dataset = apply_cache(dataset, data, progress)
     return dataset

@@ -1,32 +1,33 @@
 """The streamed feed: the host cuts, mirrors and gathers each batch and sends it over as uint8.
 
-Worker threads work ahead of the training loop, so that reading, sending and computing overlap
-where the host has the cores for it; how long the loop waited is in `data_wait_s`.
+Worker threads (or processes, for encoded images) work ahead of the training loop, so that reading,
+sending and computing overlap where the host has the cores for it; how long the loop waited is in
+`data_wait_s`. Training is worked ahead of from the run's first step to its last, across epochs.
 Letters: N examples, D devices, S steps, B examples per device.
 """
 
 import contextlib
 import functools
+import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 
 from jaxbench.config import DataConfig
 from jaxbench.data import augment
 from jaxbench.data.batch import Batch
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.decode import Damaged
-from jaxbench.data.encoded import EncodedSplit, example_generator
+from jaxbench.data.decode import jpeg_decoder
 from jaxbench.data.order import PADDING, Orders
+from jaxbench.data.parts import PartDecoder, SharedBatches, begin_worker
 from jaxbench.devices import DataMesh
 from jaxbench.environment import available_cores
-from jaxbench.errors import DamagedData
-
-# Encoded images that one thread decodes in one go: few enough that all threads share a batch.
-_MOST_IN_PART = 32
+from jaxbench.errors import BadInput, DamagedData
 
 
 def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array) -> Batch:
@@ -43,7 +44,19 @@ def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array)
 
 
 class StreamFeed:
-    """Prepares batches of a data set on the host and keeps some of them ready on the devices."""
+    """Prepares batches of a data set on the host and keeps some of them ready on the devices.
+
+    Args:
+      data: how images are varied, by how many threads and processes.
+      dataset: the splits.
+      mesh: the devices.
+      orders: which example is read when.
+      param_dtype: of the pixels' mean and deviation.
+      num_steps: training steps of the whole run; what comes after them is not prepared.
+
+    Raises:
+      BadInput: worker processes for images that lie in memory.
+    """
 
     name = "stream"
 
@@ -54,11 +67,18 @@ class StreamFeed:
         mesh: DataMesh,
         orders: Orders,
         param_dtype: Any,
+        num_steps: int,
     ):
+        if data.num_workers and not dataset.encoded:
+            raise BadInput(
+                f"data.num_workers={data.num_workers}: {dataset.description} lies in memory, where "
+                "threads cut images out; worker processes are for images decoded as needed"
+            )
         self._data = data
         self._dataset = dataset
         self._mesh = mesh
         self._orders = orders
+        self._num_steps = num_steps
         self.steps_per_epoch = orders.steps_per_epoch
         self.eval_steps = orders.eval_DxSxB.shape[1]
         self.num_eval = orders.num_eval
@@ -72,10 +92,19 @@ class StreamFeed:
         self.sent_bytes_per_step = float(
             orders.batch_size * orders.num_models * (pixels + label_bytes + 4)
         )
-        self._draw = jax.jit(self._draw_windows)
-        self.num_threads: int | None = data.num_threads or available_cores()
+        # Found now: a wrong path must not come to light in a thread.
+        self.jpeg_decoder: str | None = jpeg_decoder() if dataset.encoded else None
+        cores = available_cores()
+        self.num_workers: int | None = data.num_workers
+        self.num_threads: int | None = data.num_threads or -(-cores // max(1, data.num_workers))
         self._damaged: dict[str, str] = {}
         self._eval_damaged: set[str] = set()
+        self._draw = jax.jit(self._draw_windows)
+        self._windows_by_epoch: dict[int, list[augment.Window] | None] = {}
+        self._windows_lock = threading.Lock()
+        # Training batches under way, and the step that the next of them is for.
+        self._ahead: Any = None
+        self._next_step = 0
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -87,135 +116,146 @@ class StreamFeed:
         """How many examples an evaluation counts: all but the damaged ones."""
         return self.num_eval - len(self._eval_damaged)
 
+    def close(self) -> None:
+        """Ends the threads and processes that work ahead."""
+        if self._ahead is None:
+            return
+        self._ahead.close()
+        self._ahead = None
+
     def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
-        """Yields the batches from `first_step` on; what comes before it is not read."""
-        return self._send(self._train_batches(epoch, num_steps, first_step))
+        """Yields the batches from `first_step` on; what comes before it is not read.
+
+        Where this goes on from where it was left, what has been worked ahead is used.
+        """
+        start = epoch * self.steps_per_epoch + first_step
+        if self._ahead is None or self._next_step != start:
+            self.close()
+            stop = max(self._num_steps, start + num_steps)
+            self._ahead = iter(self._send(self._train_batches(start, stop)))
+            self._next_step = start
+        for _ in range(num_steps):
+            try:
+                row = next(self._ahead)
+            except Exception:
+                self.close()
+                raise
+            self._next_step += 1
+            yield row
 
     def host_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
-        """The same, left on the host: each row a dict of arrays with a leading axis D."""
-        return self._iterate(self._train_batches(epoch, num_steps, first_step))
-
-    def _train_batches(self, epoch: int, num_steps: int, first_step: int) -> Any:
-        order_DxSxB = self._orders.train_DxSxB(epoch)[:, first_step : first_step + num_steps]
-        if self._dataset.encoded:
-            return self._decode_ahead(self._dataset.train, order_DxSxB, epoch, training=True)
-        windows_D = self._windows(epoch)
-
-        def prepare(step: int) -> dict[str, np.ndarray]:
-            return self._assemble(self._dataset.train, order_DxSxB[:, step], epoch, windows_D)
-
-        return self._work_ahead(prepare, order_DxSxB.shape[1])
+        """The same batches, left on the host: each a dict of arrays with a leading axis D."""
+        start = epoch * self.steps_per_epoch + first_step
+        return self._iterate(self._train_batches(start, start + num_steps))
 
     def eval_rows(self) -> Iterator[Any]:
-        return self._send(self._eval_batches())
+        """Yields the batches of the evaluation, which threads prepare in any case."""
+        return self._iterate(self._send(self._eval_batches()))
 
-    def _eval_batches(self) -> Any:
-        order_DxSxB = self._orders.eval_DxSxB
+    def _train_batches(self, start: int, stop: int) -> Any:
+        """Returns a grain data set of the batches of steps `start` to `stop`, counted from 0."""
         if self._dataset.encoded:
-            return self._decode_ahead(self._dataset.eval, order_DxSxB, 0, training=False)
+            return self._decode_ahead(start, stop, training=True)
 
         def prepare(step: int) -> dict[str, np.ndarray]:
-            return self._assemble(self._dataset.eval, order_DxSxB[:, step], 0, None)
+            epoch, place = divmod(step, self.steps_per_epoch)
+            order_DxB = self._orders.train_DxSxB(epoch)[:, place]
+            return self._assemble(self._dataset.train, order_DxB, epoch, self._windows(epoch))
 
-        return self._work_ahead(prepare, self.eval_steps)
+        return self._work_ahead(prepare, start, stop)
 
-    def _decode_ahead(
-        self, split: EncodedSplit, order_DxSxB: np.ndarray, epoch: int, *, training: bool
-    ) -> Any:
-        """Has the threads decode parts of a batch, so that all of them work on the next one."""
-        devices, steps, share = order_DxSxB.shape
-        size = max(part for part in range(1, _MOST_IN_PART + 1) if share % part == 0)
-        parts = devices * share // size
-        order_SxPxB = order_DxSxB.transpose(1, 0, 2).reshape(steps * parts, size)
-        seeds_P = np.repeat(self._orders.seeds_D, share // size)
+    def _eval_batches(self) -> Any:
+        if self._dataset.encoded:
+            return self._decode_ahead(0, self.eval_steps, training=False)
 
-        def prepare(number: int) -> dict[str, np.ndarray]:
-            seed = int(seeds_P[number % parts])
-            return self._decode(split, order_SxPxB[number], seed, epoch, training)
+        def prepare(step: int) -> dict[str, np.ndarray]:
+            order_DxB = self._orders.eval_DxSxB[:, step]
+            return self._assemble(self._dataset.eval, order_DxB, 0, None)
 
-        def join(decoded: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return self._work_ahead(prepare, 0, self.eval_steps)
+
+    def _decode_ahead(self, start: int, stop: int, *, training: bool) -> Any:
+        """Has parts of batches decoded, so that all threads work on the next one."""
+        import grain
+
+        split = self._dataset.train if training else self._dataset.eval
+        decoder = PartDecoder(
+            split,
+            self._orders,
+            training=training,
+            random_window=self._data.random_resized_crop,
+            flip=self._data.flip,
+            max_damaged=self._data.max_damaged,
+        )
+        devices, share = decoder.num_devices, decoder.share
+        in_processes = training and self._data.num_workers > 0
+        shared = None if in_processes else SharedBatches(decoder, split.image_shape)
+
+        def join(parts: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+            for part in parts:
+                self._note_damaged(json.loads(part["damaged"]), training)
+            batch = parts[0]["batch"]
+            if shared is not None:
+                images_NxHxWx3 = shared.take(batch)
+            else:
+                images_NxHxWx3 = np.concatenate([part["images"] for part in parts])
             row = {
-                name: np.concatenate([part[name] for part in decoded]).reshape(
-                    devices, share, *decoded[0][name].shape[1:]
-                )
-                for name in decoded[0]
+                "images": images_NxHxWx3.reshape(devices, share, *split.image_shape),
+                **{
+                    name: np.concatenate([part[name] for part in parts]).reshape(devices, share)
+                    for name in ("labels", "indices")
+                },
+                **self._keys(batch // self.steps_per_epoch if training else 0),
             }
-            return row | self._keys(epoch)
+            for part in parts:
+                # A worker process handed it over in shared memory, which is freed with the last
+                # reference; grain keeps some of the parts until its end.
+                part.clear()
+            return row
 
-        return self._work_ahead(prepare, steps * parts, parts=parts, join=join)
+        ahead = self._work_ahead(
+            shared or decoder, start * decoder.parts, stop * decoder.parts, buffer=decoder.parts
+        )
+        if in_processes:
+            if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
+                flags.FLAGS.mark_as_parsed()
+            ahead = ahead.mp_prefetch(
+                grain.MultiprocessingOptions(self._data.num_workers, 2), begin_worker
+            )
+        return ahead.batch(decoder.parts, batch_fn=join)
 
-    def _decode(
-        self, split: EncodedSplit, indices_B: np.ndarray, seed: int, epoch: int, training: bool
-    ) -> dict[str, np.ndarray]:
-        """Decodes some examples; in place of a damaged one comes the next, or padding."""
-        height, width, channels = split.image_shape
-        images_BxHxWxC = np.empty((len(indices_B), height, width, channels), np.uint8)
-        labels_B = np.zeros(len(indices_B), np.int32)
-        indices_B = indices_B.copy()
-        for place, index in enumerate(indices_B):
-            if index == PADDING:
-                images_BxHxWxC[place] = 0
-                continue
-            for attempt in range(len(split)):
-                own = int(index + attempt) % len(split)
-                generator = None
-                if training and (self._data.random_resized_crop or self._data.flip):
-                    generator = example_generator(seed, epoch, own)
-                try:
-                    labels_B[place] = split.decode(
-                        own,
-                        generator,
-                        images_BxHxWxC[place],
-                        random_window=self._data.random_resized_crop,
-                        flip=self._data.flip,
-                    )
-                except Damaged as error:
-                    self._note_damaged(split, own, str(error), training)
-                    if training:
-                        continue
-                    indices_B[place], images_BxHxWxC[place] = PADDING, 0
-                else:
-                    indices_B[place] = own
-                break
-        return {"images": images_BxHxWxC, "labels": labels_B, "indices": indices_B}
-
-    def _note_damaged(self, split: EncodedSplit, index: int, reason: str, training: bool) -> None:
-        name = split.source.name(index)
-        self._damaged[name] = reason
+    def _note_damaged(self, damaged: dict[str, str], training: bool) -> None:
+        self._damaged |= damaged
         if not training:
-            self._eval_damaged.add(name)
+            self._eval_damaged |= damaged.keys()
         if len(self._damaged) > self._data.max_damaged:
+            name, reason = list(self._damaged.items())[self._data.max_damaged]
             raise DamagedData(
                 f"{name}: {reason} (damaged images so far: {len(self._damaged)}; "
                 f"data.max_damaged={self._data.max_damaged} allows no more)"
             )
 
     def _work_ahead(
-        self,
-        prepare: Callable[[int], dict[str, np.ndarray]],
-        count: int,
-        *,
-        parts: int = 1,
-        join: Callable[[Any], dict[str, np.ndarray]] | None = None,
+        self, prepare: Callable[[int], Any], start: int, stop: int, *, buffer: int = 1
     ) -> Any:
-        """Returns a grain data set of prepare(0), prepare(1) ..., or of every `parts` joined."""
+        """Returns a grain data set of prepare(start) ... prepare(stop - 1).
+
+        Args:
+          buffer: how many of them are held ready, one for each thread at least.
+        """
         # Imported late: only this feed needs it.
         import grain
 
         threads = self.num_threads
-        # What is decoded but not yet sent: at most a batch, or a part for each thread.
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, parts))
-        batches = grain.MapDataset.range(count).map(prepare).to_iter_dataset(options)
-        return batches if join is None else batches.batch(parts, batch_fn=join)
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, buffer))
+        return grain.MapDataset.range(start, stop).map(prepare).to_iter_dataset(options)
 
-    def _send(self, batches: Any) -> Iterator[Any]:
-        """Yields batches that lie on the devices, sent ahead by a thread of its own."""
+    def _send(self, batches: Any) -> Any:
+        """Has a thread of its own put batches on the devices, ahead of their use."""
         import grain
 
-        return self._iterate(
-            grain.experimental.ThreadPrefetchIterDataset(
-                batches.map(self._mesh.shard), prefetch_buffer_size=self._data.prefetch_batches
-            )
+        return grain.experimental.ThreadPrefetchIterDataset(
+            batches.map(self._mesh.shard), prefetch_buffer_size=self._data.prefetch_batches
         )
 
     def _iterate(self, batches: Any) -> Iterator[Any]:
@@ -227,11 +267,18 @@ class StreamFeed:
         """Draws where to cut every example of an epoch, one set for each device's seed."""
         if not self._data.crop_padding and not self._data.flip:
             return None
-        drawn = {
-            seed: jax.device_get(self._draw(np.uint32(seed), np.int32(epoch)))
-            for seed in set(self._orders.seeds_D.tolist())
-        }
-        return [drawn[seed] for seed in self._orders.seeds_D.tolist()]
+        with self._windows_lock:
+            if epoch not in self._windows_by_epoch:
+                drawn = {
+                    seed: jax.device_get(self._draw(np.uint32(seed), np.int32(epoch)))
+                    for seed in set(self._orders.seeds_D.tolist())
+                }
+                # Batches of two epochs are prepared at once where one ends and the other begins.
+                self._windows_by_epoch.pop(epoch - 2, None)
+                self._windows_by_epoch[epoch] = [
+                    drawn[seed] for seed in self._orders.seeds_D.tolist()
+                ]
+            return self._windows_by_epoch[epoch]
 
     def _draw_windows(self, seed: jax.Array, epoch: jax.Array) -> augment.Window:
         indices_N = jnp.arange(self._orders.num_train, dtype=jnp.int32)

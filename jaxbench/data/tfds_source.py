@@ -125,7 +125,8 @@ def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) ->
 
     records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
     name = f"{builder.info.full_name} {split}"
-    return EncodedSplit(TfdsExamples(records, name), shape, len(records)).first(limit)
+    files = [str(path) for path in builder.info.splits[split].filepaths]
+    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records)).first(limit)
 
 
 def _read_masked_split(
