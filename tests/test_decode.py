@@ -143,7 +143,7 @@ def test_both_decoders_give_the_same_pixels(test_data, monkeypatch):
 
 def test_a_library_that_is_none_is_told(tmp_path):
     (tmp_path / "libturbojpeg.so").write_text("not a library")
-    code = "from jaxbench.data.decode import jpeg_decoder; print(jpeg_decoder())"
+    code = "from jaxbench.data.decode import load_decoder; print(load_decoder())"
     for named, told in ((str(tmp_path / "libturbojpeg.so"), None), ("", "simplejpeg")):
         done = subprocess.run(
             [sys.executable, "-c", code],

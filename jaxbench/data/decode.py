@@ -61,12 +61,16 @@ class _Header(NamedTuple):
     orientation: int
 
 
-def jpeg_decoder() -> str:
-    """Says in words what decodes ordinary JPEGs here, for the record.
+def load_decoder() -> str:
+    """Loads the libraries that decode; says in words which takes ordinary JPEGs, for the record.
 
     Raises:
       BadInput: $JAXBENCH_TURBOJPEG names no such library.
     """
+    # OpenCV changes sys.path while it is imported: a process that was started meanwhile by another
+    # thread would take that over, and find OpenCV's `typing` for Python's.
+    import cv2  # noqa: F401
+
     turbojpeg = find_turbojpeg()
     if turbojpeg is not None:
         return f"libturbojpeg ({turbojpeg.path})"

@@ -9,6 +9,7 @@ Letters: N examples, D devices, S steps, B examples per device.
 import contextlib
 import functools
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,12 +23,14 @@ from jaxbench.config import DataConfig
 from jaxbench.data import augment
 from jaxbench.data.batch import Batch
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.decode import jpeg_decoder
+from jaxbench.data.decode import load_decoder
 from jaxbench.data.order import PADDING, Orders
 from jaxbench.data.parts import PartDecoder, SharedBatches, begin_worker
 from jaxbench.devices import DataMesh
 from jaxbench.environment import available_cores
 from jaxbench.errors import BadInput, DamagedData
+
+_QUIET = "ignore:resource_tracker:UserWarning"
 
 
 def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array) -> Batch:
@@ -92,8 +95,8 @@ class StreamFeed:
         self.sent_bytes_per_step = float(
             orders.batch_size * orders.num_models * (pixels + label_bytes + 4)
         )
-        # Found now: a wrong path must not come to light in a thread.
-        self.jpeg_decoder: str | None = jpeg_decoder() if dataset.encoded else None
+        # Before any thread or process works: see there.
+        self.jpeg_decoder: str | None = load_decoder() if dataset.encoded else None
         cores = available_cores()
         self.num_workers: int | None = data.num_workers
         self.num_threads: int | None = data.num_threads or -(-cores // max(1, data.num_workers))
@@ -219,6 +222,10 @@ class StreamFeed:
         if in_processes:
             if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
                 flags.FLAGS.mark_as_parsed()
+            # Python frees what interrupted processes leave, and would say so in two more lines. The
+            # process that does it starts with the workers and takes these options over.
+            if _QUIET not in sys.warnoptions:
+                sys.warnoptions.append(_QUIET)
             ahead = ahead.mp_prefetch(
                 grain.MultiprocessingOptions(self._data.num_workers, 2), begin_worker
             )
