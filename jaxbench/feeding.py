@@ -9,25 +9,22 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from jaxbench.clock import Clock, Stopwatch
+from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
-from jaxbench.data.feed import create_feed
-from jaxbench.data.sources import load_dataset
-from jaxbench.data.stream import StreamFeed
-from jaxbench.devices import DataMesh, create_training_mesh, peak_memory_bytes
+from jaxbench.devices import DataMesh, peak_memory_bytes
 from jaxbench.environment import available_cores, host_peak_memory_bytes
 from jaxbench.errors import BadInput
-from jaxbench.precision import get_precision
-from jaxbench.program import Program, build_program, compile_step
+from jaxbench.job import Job, prepared
 from jaxbench.recorder import recording
-from jaxbench.rundir import RunDir, check_workdir
+from jaxbench.rundir import RunDir
 from jaxbench.spread import median_interval
-from jaxbench.writers.console import Console, create_console
+from jaxbench.storage import drop_from_page_cache, storage_read_bytes
+from jaxbench.writers.console import Console
 
 _ROUNDS = 7
 # A window holds as many batches as take about so long.
@@ -46,7 +43,11 @@ class Result:
 
 
 def measure_input(
-    config: Config, workdir: str | None = None, console: Console | None = None
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    page_cache: str = "as_is",
 ) -> Result:
     """Measures the three stages of a streamed experiment.
 
@@ -54,6 +55,7 @@ def measure_input(
       config: the experiment; `data.feed` must be `stream`.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
+      page_cache: `cold` has the system forget the training images before every window.
 
     Raises:
       BadInput: before anything is written.
@@ -64,88 +66,86 @@ def measure_input(
             f"--mode=input with data.feed={config.data.feed!r}: the host prepares nothing then; "
             "it goes with data.feed=stream"
         )
-    check_workdir(workdir, config.name)
-    clock = Clock()
-    with contextlib.ExitStack() as stack:
-        precision = get_precision(config.precision)
-        stack.enter_context(precision.enabled())
-        console = console or create_console()
-        stack.callback(console.close)
-        mesh = create_training_mesh(config)
-        with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
-            dataset = load_dataset(config, console.say)
-        feed = create_feed(config, dataset, mesh, precision.param_dtype)
-        stack.callback(feed.close)
-        program = build_program(config, mesh, feed.steps_per_epoch)
-        program.check()
-        document = {
-            "config": dataclasses.asdict(config),
-            "parameters": program.num_parameters(),
-            "data": {
-                "description": dataset.description,
-                "cache": dataset.cache,
-                "feed": feed.name,
-                "encoded": dataset.encoded,
-                "train_examples": len(dataset.train),
-                "num_threads": feed.num_threads,
-                "num_workers": feed.num_workers,
-                "jpeg_decoder": feed.jpeg_decoder,
-                "sent_bytes_per_step": feed.sent_bytes_per_step,
-            },
-        }
+    with prepared(config, workdir, console) as job:
+        files = _files(job) if page_cache == "cold" else ()
+        drop_from_page_cache(files)
         stages: list[dict[str, Any]] = []
-        with recording(workdir, config, mesh, document, console) as recorder:
-            recorder.summarize = functools.partial(_summarize, clock, mesh, feed, stages)
-            rates = _measure(config, program, feed, clock, console)
-            for name, windows_R in rates.items():
-                record = _describe_stage(name, windows_R, config, mesh)
+        document = job.document() | {"page_cache": page_cache}
+        with recording(workdir, config, job.mesh, document, job.console) as recorder:
+            recorder.summarize = functools.partial(_summarize, job, stages)
+            windows = _measure(job, files)
+            for name, windows_R in windows.items():
+                record = _describe_stage(name, windows_R, config, job.mesh)
                 stages.append(record)
                 recorder.writers.write(record)
-        console.say(recorder.summary["verdict"])
+        job.console.say(recorder.summary["verdict"])
         return Result(stages, recorder.summary, recorder.run_dir)
 
 
-def _measure(
-    config: Config, program: Program, feed: StreamFeed, clock: Clock, console: Console
-) -> dict[str, list[float]]:
-    """Returns images per second of every window, by stage."""
-    with clock.phase("init"), console.phase("initialising the parameters"):
-        state = jax.block_until_ready(program.place_train_state())
-    row = next(feed.train_rows(0, 1))
-    with console.phase(f"compiling train_step for {program.mesh.num_devices} device(s)"):
-        compile_step("train_step", program.train_step, state, feed.train_data, row, clock=clock)
+def _files(job: Job) -> Sequence[str]:
+    """The files whose images are read in training."""
+    if not job.dataset.encoded or not job.dataset.train.files():
+        raise BadInput(
+            f"--page_cache=cold: {job.dataset.description} lies in memory, nothing is read from "
+            "storage; it is for images decoded as they are needed"
+        )
+    return job.dataset.train.files()
 
-    def train() -> Iterator[jax.Array]:
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """One measurement: images per second, and bytes that storage gave meanwhile, if counted."""
+
+    images_per_s: float
+    storage_read_bytes: int | None
+
+
+def _measure(job: Job, files: Sequence[str]) -> dict[str, list[_Window]]:
+    """Returns the windows of every stage, R each."""
+    config, feed, program = job.config, job.feed, job.program
+    state = job.place_train_state()
+    row = next(feed.train_rows(0, 1))
+    job.compile("train_step", program.train_step, state, feed.train_data, row)
+
+    def train(start: int) -> Iterator[jax.Array]:
         nonlocal state
         while True:
             state, metrics = program.train_step(state, feed.train_data, row)
             yield metrics
 
-    makers: dict[str, Callable[[], Iterator[Any]]] = {
-        "prepare": lambda: feed.host_rows(0, _ENDLESS),
-        "prepare_and_send": lambda: feed.train_rows(0, _ENDLESS),
+    # Each window goes on to other images, as training does, as far as the set has others.
+    makers: dict[str, Callable[[int], Iterator[Any]]] = {
+        "prepare": lambda start: feed.host_rows(0, _ENDLESS, start),
+        "prepare_and_send": lambda start: feed.train_rows(0, _ENDLESS, start),
         "train_step": train,
     }
     images = config.batch_size * config.num_models(program.mesh.num_devices)
+    fill = config.data.prefetch_batches + 2
     counts: dict[str, int] = {}
-    rates: dict[str, list[float]] = {name: [] for name in makers}
-    with clock.phase("measure"):
+    windows: dict[str, list[_Window]] = {name: [] for name in makers}
+    start = 0
+    with job.clock.phase("measure"):
         # The first round finds out how long a window must be, and is thrown away.
         for number in range(_ROUNDS + 1):
             for name, make in makers.items():
-                with contextlib.closing(make()) as batches:
-                    _take(batches, config.data.prefetch_batches + 2)  # the pipeline fills
-                    count = counts.get(name, 3)
-                    watch = Stopwatch()
+                drop_from_page_cache(files)
+                count = counts.get(name, 3)
+                with contextlib.closing(make(start)) as batches:
+                    _take(batches, fill)  # the pipeline fills
+                    before_bytes, watch = storage_read_bytes(), Stopwatch()
                     _take(batches, count)
                     elapsed_s = watch.elapsed_s()
+                    after_bytes = storage_read_bytes()
                 feed.close()  # or it would work ahead in the next stage's time
+                start += fill + count if name != "train_step" else 0
                 if number:
-                    rates[name].append(images * count / elapsed_s)
+                    counted = before_bytes is not None and after_bytes is not None
+                    read_bytes = max(0, after_bytes - before_bytes) if counted else None
+                    windows[name].append(_Window(images * count / elapsed_s, read_bytes))
                 else:
                     counts[name] = max(3, math.ceil(_WINDOW_S * count / elapsed_s))
-            console.progress("measuring", number, _ROUNDS, "rounds")
-    return rates
+            job.console.progress("measuring", number, _ROUNDS, "rounds")
+    return windows
 
 
 def _take(batches: Iterator[Any], count: int) -> None:
@@ -156,35 +156,36 @@ def _take(batches: Iterator[Any], count: int) -> None:
 
 
 def _describe_stage(
-    name: str, windows_R: list[float], config: Config, mesh: DataMesh
+    name: str, windows_R: list[_Window], config: Config, mesh: DataMesh
 ) -> dict[str, Any]:
-    rate, low, high = median_interval(windows_R)
+    rates_R = [window.images_per_s for window in windows_R]
+    rate, low, high = median_interval(rates_R)
     record = {
         "kind": "input",
         "stage": name,
         "images_per_s": rate,
         "images_per_s_low": low,
         "images_per_s_high": high,
-        "windows_images_per_s": windows_R,
+        "windows_images_per_s": rates_R,
         "batch_size": config.batch_size,
         "num_devices": mesh.num_devices,
         "cores": available_cores(),
     }
     if name != "train_step":
         record["images_per_s_per_core"] = rate / record["cores"]
+        # 0: the page cache had all of it.
+        record["windows_storage_read_bytes"] = [window.storage_read_bytes for window in windows_R]
     return record
 
 
-def _summarize(
-    clock: Clock, mesh: DataMesh, feed: StreamFeed, stages: list[dict[str, Any]], status: str
-) -> dict[str, Any]:
-    phases_s = clock.totals_s()
+def _summarize(job: Job, stages: list[dict[str, Any]], status: str) -> dict[str, Any]:
+    phases_s = job.clock.totals_s()
     return {
         "kind": "summary",
         "status": status,
         "verdict": _verdict({record["stage"]: record for record in stages}),
-        "damaged": feed.damaged,
-        "peak_memory_bytes": peak_memory_bytes(mesh.devices),
+        "damaged": job.feed.damaged,
+        "peak_memory_bytes": peak_memory_bytes(job.mesh.devices),
         "host_peak_memory_bytes": host_peak_memory_bytes(),
         "phases_s": phases_s,
         "wall_s": sum(phases_s.values()),

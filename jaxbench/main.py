@@ -13,14 +13,47 @@ from jaxbench import catalog, cli
 _MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "input", "conv2d", "describe"],
-    "What to do; by default what the experiment is for. input: measure what the host can feed and "
-    "what the devices can take. describe: say what it is, run nothing.",
+    ["train", "throughput", "input", "conv2d", "describe"],
+    "What to do; by default what the experiment is for. throughput: measure how fast the devices "
+    "train. input: measure what the host can feed and what the devices can take. describe: say "
+    "what it is, run nothing.",
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
 )
 _JSON = flags.DEFINE_bool("json", False, "With --mode=describe: print one JSON object.")
+_FEED = flags.DEFINE_enum(
+    "feed",
+    "synthetic",
+    ["synthetic", "resident", "stream"],
+    "With --mode=throughput: one made-up batch that lies on the devices, so that they alone are "
+    "measured; or the experiment's data, resident or streamed.",
+)
+_STEPS_PER_CALL = flags.DEFINE_integer(
+    "steps_per_call",
+    1,
+    "With --mode=throughput: measure so many steps in one call beside the loop over single ones.",
+    lower_bound=1,
+)
+_ROUNDS = flags.DEFINE_integer(
+    "rounds", 11, "With --mode=throughput: measurements of each stage.", lower_bound=6
+)
+_PAGE_CACHE = flags.DEFINE_enum(
+    "page_cache",
+    "as_is",
+    ["as_is", "cold"],
+    "With --mode=input: cold has the system forget the training images before every window, so "
+    "that storage is measured too.",
+)
+# Which modes a flag goes with.
+_MODES_OF = {
+    "json": ("describe",),
+    "workdir": ("train", "throughput", "input", "conv2d"),
+    "feed": ("throughput",),
+    "steps_per_call": ("throughput",),
+    "rounds": ("throughput",),
+    "page_cache": ("input",),
+}
 
 
 def main() -> int:
@@ -30,16 +63,17 @@ def main() -> int:
         _print_catalog()
         return 0
     mode = _MODE.value or experiment.job
-    allowed = {"train": ("train", "input")}.get(experiment.job, (experiment.job,))
+    allowed = {"train": ("train", "throughput", "input")}.get(experiment.job, (experiment.job,))
     if mode not in (*allowed, "describe"):
         raise cli.BadInput(
             f"--mode={mode}: {experiment.name} is an experiment for --mode="
             f"{' or '.join(allowed)}; --mode=describe goes with any"
         )
-    if _JSON.value and mode != "describe":
-        raise cli.BadInput(f"--json with --mode={mode}: it goes with --mode=describe")
-    if _WORKDIR.value is not None and mode == "describe":
-        raise cli.BadInput("--workdir with --mode=describe: nothing is written then")
+    for name, modes in _MODES_OF.items():
+        if flags.FLAGS[name].present and mode not in modes:
+            raise cli.BadInput(
+                f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}"
+            )
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     if mode == "train":
         from jaxbench.train import train_and_evaluate
@@ -48,7 +82,17 @@ def main() -> int:
     elif mode == "input":
         from jaxbench.feeding import measure_input
 
-        measure_input(experiment, _WORKDIR.value)
+        measure_input(experiment, _WORKDIR.value, page_cache=_PAGE_CACHE.value)
+    elif mode == "throughput":
+        from jaxbench.throughput import measure_throughput
+
+        measure_throughput(
+            experiment,
+            _WORKDIR.value,
+            feed=_FEED.value,
+            steps_per_call=_STEPS_PER_CALL.value,
+            rounds=_ROUNDS.value,
+        )
     elif mode == "conv2d":
         from jaxbench.conv2d import measure
 

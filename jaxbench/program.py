@@ -44,6 +44,32 @@ class Program:
     train_step: Any
     eval_step: Any
 
+    def repeat_train_step(self, num_steps: int) -> Any:
+        """Makes one call of so many training steps, all with the same row.
+
+        Returns:
+          (state, train_data, row) -> (state, metrics of the last step), compiled on first call;
+          the state given to it is gone afterwards.
+        """
+        step = make_train_step(
+            self.model,
+            self.optimizer,
+            config=self.config,
+            task=self.task,
+            precision=self.precision,
+        )
+
+        def steps(state, data, row):
+            state, metrics_S = jax.lax.scan(
+                lambda state, _: step(state, data, row), state, length=num_steps
+            )
+            return state, metrics_S[-1]
+
+        own = self.config.replicas == "independent"
+        return self.mesh.parallelize(
+            steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
+        )
+
     def place_train_state(self) -> TrainState:
         """Initialises the state and places it: whole on every device, or each its own."""
         seeds_R = self.config.seeds(self.mesh.num_devices)

@@ -21,7 +21,7 @@ from jaxbench.devices import AXIS
 from jaxbench.precision import Precision
 from jaxbench.task import Task
 
-_TAKE = {"resident": resident.take, "stream": stream.take}
+_TAKE = {"resident": resident.take, "stream": stream.take, "synthetic": stream.take}
 
 
 class TrainState(flax.struct.PyTreeNode):

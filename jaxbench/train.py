@@ -1,6 +1,5 @@
 """Trains an experiment, evaluates it after every epoch and records what the devices did."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -8,28 +7,24 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.config import Config
-from jaxbench.data.dataset import Dataset
-from jaxbench.data.feed import Feed, create_feed
-from jaxbench.data.sources import load_dataset
-from jaxbench.devices import DataMesh, all_ready, create_training_mesh, peak_memory_bytes
+from jaxbench.data.feed import Feed
+from jaxbench.devices import all_ready, peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import BadInput, Diverged
-from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
+from jaxbench.job import prepared
 from jaxbench.optim import tabulator
-from jaxbench.precision import get_precision
-from jaxbench.program import Program, build_program, compile_step
+from jaxbench.program import Program, compile_step
 from jaxbench.recorder import recording
-from jaxbench.rundir import RunDir, check_workdir
+from jaxbench.rundir import RunDir
 from jaxbench.step import TrainState
 from jaxbench.task import COUNT, LOSS_SUM
 from jaxbench.writers import Writer
-from jaxbench.writers.console import Console, create_console, duration
+from jaxbench.writers.console import Console, duration
 from jaxbench.writers.files import CsvWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
 
@@ -64,29 +59,15 @@ def train_and_evaluate(
         the run directory's `status` and `reason` before it is raised.
     """
     config.validate()
-    check_workdir(workdir, config.name)
-    clock = Clock()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(get_precision(config.precision).enabled())
-        console = console or create_console()
-        stack.callback(console.close)
-        mesh = create_training_mesh(config)
-        console.say(_headline(config, mesh))
-        with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
-            dataset = load_dataset(config, console.say)
-        with clock.phase("place_data"):
-            feed = create_feed(config, dataset, mesh, get_precision(config.precision).param_dtype)
-            stack.callback(feed.close)
-        if config.epochs * feed.steps_per_epoch > _MOST_STEPS:
+    with prepared(config, workdir, console) as job:
+        if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
-                f"epochs={config.epochs}: {feed.steps_per_epoch} steps each are more than "
+                f"epochs={config.epochs}: {job.feed.steps_per_epoch} steps each are more than "
                 f"{_MOST_STEPS:,} steps; max_steps ends a run earlier"
             )
-        program = build_program(config, mesh, feed.steps_per_epoch)
-        program.check()
-        document = _document(program, dataset, feed)
-        with recording(workdir, config, mesh, document, console) as recorder:
-            trainer = Trainer(program, feed, clock, recorder.writers, console)
+        program = job.program
+        with recording(workdir, config, job.mesh, job.document(), job.console) as recorder:
+            trainer = Trainer(program, job.feed, job.clock, recorder.writers, job.console)
             recorder.summarize = trainer.summarize
             figures = (program.task.train_figures, program.task.eval_figures)
             folder = recorder.run_dir.path
@@ -412,50 +393,3 @@ class Trainer:
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
         return summary
-
-
-def _headline(config: Config, mesh: DataMesh) -> str:
-    models = config.num_models(mesh.num_devices)
-    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
-    return (
-        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
-        f"{each} {config.batch_size}, {config.data.feed} feed, "
-        f"{config.precision}, {config.parallelism}, "
-        f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"
-    )
-
-
-def _document(program: Program, dataset: Dataset, feed: Feed) -> dict[str, Any]:
-    """What run.json says before the run has begun."""
-    config, mesh = program.config, program.mesh
-    macs = sum(program.forward_macs().values())
-    seeds_R = config.seeds(mesh.num_devices)
-    share = config.batch_size // (mesh.num_devices // len(seeds_R))
-    seen = config.batch_size if config.batch_norm == "sync" else share
-    has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
-    return {
-        "config": dataclasses.asdict(config),
-        "task": config.task,
-        "model": type(config.model).__name__.removesuffix("Config"),
-        "models": len(seeds_R),
-        "seeds": list(seeds_R),
-        "parameters": program.num_parameters(),
-        "forward_macs_per_image": macs,
-        "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
-        "data": {
-            "description": dataset.description,
-            "cache": dataset.cache,
-            "feed": feed.name,
-            "num_threads": feed.num_threads,
-            "num_workers": feed.num_workers,
-            "jpeg_decoder": feed.jpeg_decoder,
-            "train_examples": len(dataset.train),
-            "eval_examples": len(dataset.eval),
-            "steps_per_epoch": feed.steps_per_epoch,
-            "resident_bytes_per_device": feed.resident_bytes_per_device,
-            "sent_bytes_per_step": feed.sent_bytes_per_step,
-        },
-        "batch_per_device": share,
-        # How many images a batch-norm layer takes its statistics from.
-        "batch_norm_examples": seen // config.accumulate_steps if has_batch_norm else None,
-    }

@@ -6,12 +6,12 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published", "spread"},
+    {"errors", "clock", "published", "spread", "validity"},
     {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
-    {"catalog", "optim", "devices", "inflight", "environment", "data", "writers"},
+    {"catalog", "optim", "devices", "inflight", "environment", "storage", "data", "writers"},
     {"step"},
-    {"program", "recorder"},
-    {"train", "feeding", "conv2d"},
+    {"program", "recorder", "job"},
+    {"train", "feeding", "throughput", "conv2d"},
     {"describe"},
     {"cli"},
     {"main"},

@@ -12,10 +12,12 @@ import numpy as np
 
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
+from jaxbench.data.made_up import MadeUpFeed
 from jaxbench.data.order import Orders
 from jaxbench.data.resident import ResidentFeed
 from jaxbench.data.stream import StreamFeed
 from jaxbench.devices import DataMesh
+from jaxbench.task import get_task
 
 
 class Feed(Protocol):
@@ -65,7 +67,7 @@ class Feed(Protocol):
 
 def create_feed(
     config: Config,
-    dataset: Dataset,
+    dataset: Dataset | None,
     mesh: DataMesh,
     param_dtype: Any,
     *,
@@ -75,7 +77,7 @@ def create_feed(
 
     Args:
       config: the experiment.
-      dataset: its splits.
+      dataset: its splits; None for data.feed=synthetic.
       mesh: this process's devices.
       param_dtype: of the pixels' mean and deviation.
       process: (index, count) of processes with as many devices each; this one reads its own
@@ -85,6 +87,17 @@ def create_feed(
       BadInput: the config asks for what the data set cannot do.
     """
     num_devices = mesh.num_devices * process[1]
+    if dataset is None:
+        seeds_R = config.seeds(num_devices)
+        devices_per_model = num_devices // len(seeds_R)
+        return MadeUpFeed(
+            config.data,
+            mesh,
+            np.repeat(np.array(seeds_R, np.uint32), devices_per_model)[: mesh.num_devices],
+            config.batch_size // devices_per_model,
+            get_task(config.task).label_shape(config.data.image_shape),
+            param_dtype,
+        )
     orders = Orders(
         num_train=len(dataset.train),
         num_eval=len(dataset.eval),

@@ -140,6 +140,18 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
             f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
             f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
         ]
+    if record["kind"] == "throughput":
+        line = (
+            f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
+            f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
+        )
+        if "latency_p50_s" in record:
+            line += (
+                f"  latency p50 {record['latency_p50_s'] * 1e3:,.2f}, "
+                f"p95 {record['latency_p95_s'] * 1e3:,.2f}, "
+                f"p99 {record['latency_p99_s'] * 1e3:,.2f} ms"
+            )
+        return [line]
     if record["kind"] == "summary":
         return _describe_summary(record)
     return []

@@ -1,0 +1,143 @@
+"""What every job on a network begins with: the devices, the data, their feed, both steps."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from jaxbench.clock import Clock, wait_until
+from jaxbench.config import Config
+from jaxbench.data.dataset import Dataset
+from jaxbench.data.feed import Feed, create_feed
+from jaxbench.data.sources import load_dataset
+from jaxbench.devices import DataMesh, all_ready, create_training_mesh
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
+from jaxbench.precision import get_precision
+from jaxbench.program import Program, build_program, compile_step
+from jaxbench.rundir import check_workdir
+from jaxbench.step import TrainState
+from jaxbench.writers.console import Console, create_console
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Nothing has run yet, nothing has been written.
+
+    Attributes:
+      config: the experiment.
+      clock: counts from the job's first moment.
+      console: where progress is shown.
+      mesh: the devices that take part.
+      dataset: what the feed reads; None where it makes its batch up.
+      feed: how it reaches the devices.
+      program: the network and its steps.
+    """
+
+    config: Config
+    clock: Clock
+    console: Console
+    mesh: DataMesh
+    dataset: Dataset | None
+    feed: Feed
+    program: Program
+
+    def document(self) -> dict[str, Any]:
+        """What run.json says of the job before it has begun."""
+        config, program, feed = self.config, self.program, self.feed
+        macs = sum(program.forward_macs().values())
+        seeds_R = config.seeds(self.mesh.num_devices)
+        share = config.batch_size // (self.mesh.num_devices // len(seeds_R))
+        seen = config.batch_size if config.batch_norm == "sync" else share
+        has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
+        data: dict[str, Any] = {
+            "feed": feed.name,
+            "num_threads": feed.num_threads,
+            "num_workers": feed.num_workers,
+            "jpeg_decoder": feed.jpeg_decoder,
+            "steps_per_epoch": feed.steps_per_epoch,
+            "resident_bytes_per_device": feed.resident_bytes_per_device,
+            "sent_bytes_per_step": feed.sent_bytes_per_step,
+        }
+        if self.dataset is not None:
+            data |= {
+                "description": self.dataset.description,
+                "encoded": self.dataset.encoded,
+                "cache": self.dataset.cache,
+                "train_examples": len(self.dataset.train),
+                "eval_examples": len(self.dataset.eval),
+            }
+        return {
+            "config": dataclasses.asdict(config),
+            "task": config.task,
+            "model": type(config.model).__name__.removesuffix("Config"),
+            "models": len(seeds_R),
+            "seeds": list(seeds_R),
+            "parameters": program.num_parameters(),
+            "forward_macs_per_image": macs,
+            "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
+            "data": data,
+            "batch_per_device": share,
+            # How many images a batch-norm layer takes its statistics from.
+            "batch_norm_examples": seen // config.accumulate_steps if has_batch_norm else None,
+        }
+
+    def place_train_state(self) -> TrainState:
+        """Initialises the state on the devices, counted and shown as a phase."""
+        with self.clock.phase("init"), self.console.phase("initialising the parameters"):
+            state = self.program.place_train_state()
+            wait_until(lambda: all_ready(state))
+            return state
+
+    def compile(self, name: str, step: Any, state: TrainState, data: Any, row: Any) -> Any:
+        """Compiles a step for these arguments; returns its `compile` record."""
+        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s)"):
+            return compile_step(name, step, state, data, row, clock=self.clock)
+
+
+@contextlib.contextmanager
+def prepared(
+    config: Config, workdir: str | None = None, console: Console | None = None
+) -> Iterator[Job]:
+    """Checks everything that can be checked before anything is written; closes it all at the end.
+
+    Args:
+      config: a valid experiment.
+      workdir: where the records will go, see `check_workdir`.
+      console: where progress is shown; None picks one for standard output.
+
+    Raises:
+      BadInput: the experiment cannot run here.
+    """
+    check_workdir(workdir, config.name)
+    clock = Clock()
+    with contextlib.ExitStack() as stack:
+        precision = get_precision(config.precision)
+        stack.enter_context(precision.enabled())
+        console = console or create_console()
+        stack.callback(console.close)
+        mesh = create_training_mesh(config)
+        console.say(_headline(config, mesh))
+        dataset = None
+        if config.data.feed != "synthetic":
+            reading = f"reading {config.data.source} data"
+            with clock.phase("read_data"), console.phase(reading):
+                dataset = load_dataset(config, console.say)
+        with clock.phase("place_data"):
+            feed = create_feed(config, dataset, mesh, precision.param_dtype)
+            stack.callback(feed.close)
+        program = build_program(config, mesh, feed.steps_per_epoch)
+        program.check()
+        yield Job(config, clock, console, mesh, dataset, feed, program)
+
+
+def _headline(config: Config, mesh: DataMesh) -> str:
+    models = config.num_models(mesh.num_devices)
+    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
+    return (
+        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
+        f"{each} {config.batch_size}, {config.data.feed} feed, "
+        f"{config.precision}, {config.parallelism}, "
+        f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"
+    )

@@ -1,0 +1,303 @@
+"""Measures how fast the devices train: --mode=throughput.
+
+Rates come from windows of many steps closed by one barrier, latencies from steps closed one by
+one; what a record says is in BUILD_NOTES.md under "Figures". Stages take turns, so that what
+drifts hits all alike. Letters: R rounds.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.clock import Stopwatch
+from jaxbench.config import Config
+from jaxbench.devices import peak_memory_bytes
+from jaxbench.environment import host_peak_memory_bytes
+from jaxbench.errors import BadInput, Diverged
+from jaxbench.job import Job, prepared
+from jaxbench.recorder import recording
+from jaxbench.rundir import RunDir
+from jaxbench.spread import median_interval
+from jaxbench.task import COUNT, LOSS_SUM
+from jaxbench.validity import impossible
+from jaxbench.writers.console import Console
+
+FEEDS = ("synthetic", "resident", "stream")
+# A window holds as many steps as take about so long.
+_WINDOW_S = 1.0
+# Warm: so many windows in a row within this share of one another. Given up after so many.
+_AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
+# Steps closed one by one in each round.
+_LATENCY_STEPS = 20
+# More steps than are ever taken.
+_ENDLESS = 2**40
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One record for each stage, the summary record and the folder they are in."""
+
+    stages: list[dict[str, Any]]
+    summary: dict[str, Any]
+    run_dir: RunDir
+
+
+def measure_throughput(
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    feed: str = "synthetic",
+    steps_per_call: int = 1,
+    rounds: int = 11,
+) -> Result:
+    """Measures an experiment's training step and its forward pass.
+
+    Args:
+      config: the experiment.
+      workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
+      console: where progress is shown; None picks one for standard output.
+      feed: where batches come from. synthetic: one made-up batch lies on the devices, nothing is
+        read: the devices alone. resident, stream: the experiment's data, fed that way.
+      steps_per_call: also measure so many steps in one call, beside the loop over single ones.
+      rounds: measurements of each stage.
+
+    Raises:
+      BadInput: before anything is written.
+      Diverged: the loss is no longer finite.
+    """
+    if feed != "synthetic":
+        config.data.feed = feed
+    config.validate()
+    if feed == "synthetic":
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
+    if steps_per_call > 1 and feed == "stream":
+        raise BadInput(
+            f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
+            "own from the host; it goes with --feed=synthetic or resident"
+        )
+    with prepared(config, workdir, console) as job:
+        meter = _Meter(job, steps_per_call)
+        document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
+        with recording(workdir, config, job.mesh, document, job.console) as recorder:
+            recorder.summarize = meter.summarize
+            for record in meter.compile():
+                recorder.writers.write(record)
+            meter.warm_up()
+            meter.measure(rounds)
+            for name in meter.stages:
+                record = meter.describe(name)
+                meter.records.append(record)
+                recorder.writers.write(record)
+        for line in recorder.summary["invalid"] + recorder.summary["warnings"]:
+            job.console.say(line)
+        return Result(meter.records, recorder.summary, recorder.run_dir)
+
+
+class _Meter:
+    """The state on its way through the windows, and what was seen on the way."""
+
+    def __init__(self, job: Job, steps_per_call: int):
+        self._job = job
+        self._steps_per_call = steps_per_call
+        self._images = job.config.batch_size * job.config.num_models(job.mesh.num_devices)
+        self._state: Any = None
+        self._rows: Any = None
+        self._losses: list[float] = []
+        self._first_step_s: float | None = None
+        self._compile_s = 0.0
+        # Each takes a number of calls and returns once all that they compute is there.
+        self.stages: dict[str, Callable[[int], None]] = {"train_step": self._train}
+        self._steps_of = {"train_step": 1, "forward": 1}
+        if steps_per_call > 1:
+            self._repeated = job.program.repeat_train_step(steps_per_call)
+            name = f"train_step_x{steps_per_call}"
+            self.stages[name] = self._train_repeated
+            self._steps_of[name] = steps_per_call
+        self.stages["forward"] = self._forward
+        self._calls: dict[str, int] = {}
+        self._warmup: dict[str, dict[str, Any]] = {}
+        self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
+        self._latencies_s: list[float] = []
+        self.records: list[dict[str, Any]] = []
+
+    def compile(self) -> list[dict[str, Any]]:
+        """Initialises, compiles, and takes the first step; returns the compile records."""
+        job = self._job
+        program, feed = job.program, job.feed
+        self._state = job.place_train_state()
+        with job.clock.phase("place_data"):
+            row = next(feed.train_rows(0, 1))
+            eval_row = next(feed.eval_rows())
+        records = [
+            job.compile("train_step", program.train_step, self._state, feed.train_data, row),
+            job.compile("eval_step", program.eval_step, self._state, feed.eval_data, eval_row),
+        ]
+        self._eval_row, self._row = eval_row, row
+        # Images only, not what pads a batch that is not full.
+        sums = job.program.eval_step(self._state, feed.eval_data, eval_row)
+        self._eval_images = int(np.asarray(sums).reshape(-1, sums.shape[-1])[:, COUNT].sum())
+        if self._steps_per_call > 1:
+            name = f"train_step_x{self._steps_per_call}"
+            records.append(job.compile(name, self._repeated, self._state, feed.train_data, row))
+        self._compile_s = sum(record["lower_s"] + record["compile_s"] for record in records)
+        self._rows = feed.train_rows(0, _ENDLESS)
+        with job.clock.phase("first_step"):
+            watch = Stopwatch()
+            self._train(1)
+            self._first_step_s = watch.elapsed_s()
+        return records
+
+    def warm_up(self) -> None:
+        """Runs windows until they agree; finds out how many calls a window holds."""
+        with self._job.clock.phase("warm_up"):
+            for place, (name, run) in enumerate(self.stages.items()):
+                self._job.console.progress("warming up", place, len(self.stages), name)
+                calls, rates, thrown_away = 1, [], 0
+                while not self._agree(rates) and len(rates) < _MOST_WARMUP:
+                    watch = Stopwatch()
+                    run(calls)
+                    elapsed_s = watch.elapsed_s()
+                    thrown_away += calls
+                    if elapsed_s < _WINDOW_S / 2:  # too short to tell anything
+                        calls = math.ceil(min(10 * calls, _WINDOW_S / elapsed_s * calls))
+                    else:
+                        rates.append(calls / elapsed_s)
+                self._calls[name] = calls
+                self._warmup[name] = {
+                    "warmup_steps": thrown_away * self._steps_of[name],
+                    "warmup_settled": self._agree(rates),
+                }
+
+    def _agree(self, rates: list[float]) -> bool:
+        last = rates[-_AGREEING:]
+        return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
+
+    def measure(self, rounds: int) -> None:
+        with self._job.clock.phase("measure"):
+            for number in range(rounds):
+                # Forwards, then backwards.
+                names = list(self.stages) if number % 2 == 0 else list(self.stages)[::-1]
+                for name in names:
+                    watch = Stopwatch()
+                    self.stages[name](self._calls[name])
+                    self._windows_s[name].append(watch.elapsed_s())
+                for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
+                    watch = Stopwatch()
+                    self._train(1)
+                    self._latencies_s.append(watch.elapsed_s())
+                self._job.console.progress("measuring", number + 1, rounds, "rounds")
+
+    def _train(self, calls: int) -> None:
+        step, data = self._job.program.train_step, self._job.feed.train_data
+        for _ in range(calls):
+            self._state, metrics = step(self._state, data, next(self._rows))
+        self._close(metrics)
+
+    def _train_repeated(self, calls: int) -> None:
+        for _ in range(calls):
+            self._state, metrics = self._repeated(self._state, self._job.feed.train_data, self._row)
+        self._close(metrics)
+
+    def _close(self, metrics: jax.Array) -> None:
+        """Waits for everything, and looks at the last step's loss."""
+        jax.block_until_ready((self._state, metrics))
+        sums_RxM = np.asarray(jax.device_get(metrics)).reshape(-1, metrics.shape[-1])
+        loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss is {loss}: rates of such steps mean nothing")
+        self._losses.append(loss)
+
+    def _forward(self, calls: int) -> None:
+        step, data = self._job.program.eval_step, self._job.feed.eval_data
+        for _ in range(calls):
+            metrics = step(self._state, data, self._eval_row)
+        jax.block_until_ready(metrics)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Returns a stage's record."""
+        steps = self._calls[name] * self._steps_of[name]
+        images = self._eval_images if name == "forward" else self._images
+        rates_R = [images * steps / window_s for window_s in self._windows_s[name]]
+        rate, low, high = median_interval(rates_R)
+        devices = self._job.mesh.num_devices
+        record: dict[str, Any] = {
+            "kind": "throughput",
+            "stage": name,
+            "feed": self._job.feed.name,
+            "precision": self._job.config.precision,
+            "batch_size": self._job.config.batch_size,
+            "num_devices": devices,
+            "images_per_s": rate,
+            "images_per_s_low": low,
+            "images_per_s_high": high,
+            "images_per_s_per_device": rate / devices,
+            # Rates over equal work average harmonically.
+            "images_per_s_mean": statistics.harmonic_mean(rates_R),
+            "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
+            "steps_per_call": self._steps_of[name],
+            "steps_per_window": steps,
+            "windows_s": self._windows_s[name],
+            "step_s": images / rate,
+            **self._warmup[name],
+        }
+        if name == "train_step":
+            p50, p95, p99 = (float(np.percentile(self._latencies_s, p)) for p in (50, 95, 99))
+            record |= {
+                "latency_p50_s": p50,
+                "latency_p95_s": p95,
+                "latency_p99_s": p99,
+                "latency_steps": len(self._latencies_s),
+                # What queueing ahead hides of each step: dispatch, transfers, waiting for both.
+                "host_share": max(0.0, 1 - record["step_s"] / p50),
+            }
+        return record
+
+    def summarize(self, status: str) -> dict[str, Any]:
+        phases_s = self._job.clock.totals_s()
+        summary: dict[str, Any] = {
+            "kind": "summary",
+            "status": status,
+            "compile_s": self._compile_s,
+            "first_step_s": self._first_step_s,
+            "first_loss": self._losses[0] if self._losses else None,
+            "last_loss": self._losses[-1] if self._losses else None,
+            "damaged": self._job.feed.damaged,
+            "peak_memory_bytes": peak_memory_bytes(self._job.mesh.devices),
+            "host_peak_memory_bytes": host_peak_memory_bytes(),
+            "phases_s": phases_s,
+            "wall_s": sum(phases_s.values()),
+        }
+        for record in self.records:
+            if record["stage"] == "train_step":
+                summary |= {
+                    key: record[key]
+                    for key in ("images_per_s", "images_per_s_low", "images_per_s_high")
+                }
+        summary["invalid"] = [
+            f"invalid: {record['stage']}: {reason}"
+            for record in self.records
+            for reason in impossible(record)
+        ]
+        summary["warnings"] = self._warnings()
+        return summary
+
+    def _warnings(self) -> list[str]:
+        """What a reader must know before believing the figures."""
+        told = [
+            f"{name}: windows still differed by more than {_AGREEMENT:.0%} after "
+            f"{warmup['warmup_steps']} warm-up steps"
+            for name, warmup in self._warmup.items()
+            if not warmup["warmup_settled"]
+        ]
+        if len(self._losses) > 1 and self._losses[-1] >= self._losses[0]:
+            told.append(
+                f"the loss did not fall ({self._losses[0]:.4f} to {self._losses[-1]:.4f}): too few "
+                "steps, or a step that does not train"
+            )
+        return told

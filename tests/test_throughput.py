@@ -1,0 +1,157 @@
+"""--mode=throughput: how fast the devices train, and figures that cannot be true."""
+
+import os
+
+import pytest
+from conftest import records, run_json
+
+from jaxbench import catalog, throughput
+from jaxbench.errors import BadInput, Diverged
+from jaxbench.validity import impossible
+from jaxbench.writers.console import PlainConsole
+
+
+@pytest.fixture
+def measure(tmp_path, monkeypatch):
+    monkeypatch.setattr(throughput, "_WINDOW_S", 0.05)
+
+    def run(experiment="vgg_cifar10:tiny", num_devices=2, change=None, name="run", **how):
+        config = catalog.load(experiment)
+        config.num_devices = num_devices
+        if change:
+            change(config)
+        with open(os.devnull, "w") as quiet:
+            return throughput.measure_throughput(
+                config, str(tmp_path / name), PlainConsole(quiet), rounds=6, **how
+            )
+
+    return run
+
+
+def test_the_devices_alone_need_no_data(measure, tmp_path):
+    """A folder that is not there is never looked at."""
+
+    def elsewhere(config):
+        config.data.source, config.data.dir, config.data.feed = "folder", "/nowhere", "stream"
+        config.data.crop_padding = 0
+
+    result = measure(change=elsewhere, steps_per_call=3)
+    stages = records(tmp_path / "run", "throughput")
+    assert stages == result.stages
+    assert [stage["stage"] for stage in stages] == ["train_step", "train_step_x3", "forward"]
+    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
+    assert compiled == {"train_step", "train_step_x3", "eval_step"}
+    for stage in stages:
+        assert stage["feed"] == "synthetic" and len(stage["windows_s"]) == 6
+        assert stage["images_per_s_low"] <= stage["images_per_s"] <= stage["images_per_s_high"]
+        assert stage["images_per_s_per_device"] == pytest.approx(stage["images_per_s"] / 2)
+        # What a window holds, by its own clock.
+        fastest = 64 * stage["steps_per_window"] / min(stage["windows_s"])
+        slowest = 64 * stage["steps_per_window"] / max(stage["windows_s"])
+        assert slowest <= stage["images_per_s_mean"] <= fastest
+        assert stage["warmup_steps"] > 0
+    step = stages[0]
+    assert step["latency_p50_s"] <= step["latency_p95_s"] <= step["latency_p99_s"]
+    assert step["latency_steps"] >= 6
+    summary = run_json(tmp_path / "run")["summary"]
+    # The made-up batch is learnt by heart: the steps that were timed do train.
+    assert summary["last_loss"] < 0.9 * summary["first_loss"]
+    assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
+    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"])
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_the_experiments_own_data_can_be_fed(measure, tmp_path, feed):
+    result = measure(feed=feed)
+    assert {stage["feed"] for stage in result.stages} == {feed}
+    data = run_json(tmp_path / "run")["data"]
+    assert data["feed"] == feed and data["train_examples"] > 0
+
+
+def test_independent_models_and_masks(measure):
+    def independent(config):
+        config.replicas = "independent"
+
+    both = measure("unet256:tiny", change=independent, name="independent")
+    alone = measure("unet256:tiny")
+    assert both.stages[0]["images_per_s"] > 0 and alone.stages[0]["images_per_s"] > 0
+    # Each device has a whole batch of its own: twice the images a step.
+    images = [
+        result.stages[0]["step_s"] * result.stages[0]["images_per_s"] for result in (both, alone)
+    ]
+    assert images[0] == pytest.approx(2 * images[1])
+
+
+def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
+    def wild(config):
+        config.optimizer.learning_rate = 1e30
+
+    with pytest.raises(Diverged, match="rates of such steps mean nothing"):
+        measure(change=wild)
+    assert run_json(tmp_path / "run")["status"] == "diverged"
+
+
+def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
+    with pytest.raises(BadInput, match="--steps_per_call=2 with --feed=stream"):
+        measure(feed="stream", steps_per_call=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_steps_a_call_are_the_same_steps():
+    import jax
+    import numpy as np
+
+    from jaxbench.data.feed import create_feed
+    from jaxbench.devices import create_training_mesh
+    from jaxbench.program import build_program
+
+    config = catalog.load("vgg_cifar10:tiny")
+    config.num_devices, config.data.feed = 2, "synthetic"
+    mesh = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, np.float32)
+    program = build_program(config, mesh, feed.steps_per_epoch)
+    row = next(feed.train_rows(0, 1))
+    one, three = program.place_train_state(), program.place_train_state()
+    for _ in range(3):
+        one, metrics = program.train_step(one, feed.train_data, row)
+    three, last = program.repeat_train_step(3)(three, feed.train_data, row)
+    assert int(three.step) == 3
+    np.testing.assert_allclose(metrics, last, rtol=1e-4)
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+
+
+GOOD = {
+    "images_per_s": 100.0,
+    "images_per_s_low": 90.0,
+    "images_per_s_high": 110.0,
+    "step_s": 1.0,
+    "latency_p50_s": 1.1,
+    "latency_p95_s": 1.2,
+    "latency_p99_s": 1.3,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images_per_s": float("nan")}, "images_per_s is nan"),
+        ({"images_per_s": 0.0}, "images_per_s is 0"),
+        ({"images_per_s_low": 101.0}, "outside its own interval"),
+        ({"latency_p50_s": 1.25}, "do not rise"),
+        ({"latency_p50_s": 0.1}, "a step by itself takes"),
+    ],
+)
+def test_what_cannot_be_true_is_said(change, reason):
+    assert impossible(GOOD) == []
+    [told] = impossible(GOOD | change)
+    assert reason in told
+
+
+def test_the_command_and_its_flags(run_main, tmp_path):
+    done = run_main("--experiment=cnn10:tiny", "--mode=throughput", "--rounds=6", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
+    done = run_main("--experiment=cnn10:tiny", "--mode=train", "--rounds=6")
+    assert done.returncode == 2
+    assert "--rounds with --mode=train: it goes with --mode=throughput" in done.stderr
