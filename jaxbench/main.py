@@ -38,6 +38,12 @@ _STEPS_PER_CALL = flags.DEFINE_integer(
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 11, "With --mode=throughput: measurements of each stage.", lower_bound=6
 )
+_WINDOW_S = flags.DEFINE_float(
+    "window_s",
+    1.0,
+    "With --mode=throughput: a measurement holds as many steps as take so many seconds.",
+    lower_bound=0.001,
+)
 _PAGE_CACHE = flags.DEFINE_enum(
     "page_cache",
     "as_is",
@@ -52,6 +58,7 @@ _MODES_OF = {
     "feed": ("throughput",),
     "steps_per_call": ("throughput",),
     "rounds": ("throughput",),
+    "window_s": ("throughput",),
     "page_cache": ("input",),
 }
 
@@ -92,6 +99,7 @@ def main() -> int:
             feed=_FEED.value,
             steps_per_call=_STEPS_PER_CALL.value,
             rounds=_ROUNDS.value,
+            window_s=_WINDOW_S.value,
         )
     elif mode == "conv2d":
         from jaxbench.conv2d import measure

@@ -28,8 +28,6 @@ from jaxbench.validity import impossible
 from jaxbench.writers.console import Console
 
 FEEDS = ("synthetic", "resident", "stream")
-# A window holds as many steps as take about so long.
-_WINDOW_S = 1.0
 # Warm: so many windows in a row within this share of one another. Given up after so many.
 _AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
 # Steps closed one by one in each round.
@@ -55,6 +53,7 @@ def measure_throughput(
     feed: str = "synthetic",
     steps_per_call: int = 1,
     rounds: int = 11,
+    window_s: float = 1.0,
 ) -> Result:
     """Measures an experiment's training step and its forward pass.
 
@@ -66,6 +65,7 @@ def measure_throughput(
         read: the devices alone. resident, stream: the experiment's data, fed that way.
       steps_per_call: also measure so many steps in one call, beside the loop over single ones.
       rounds: measurements of each stage.
+      window_s: each holds as many steps as take about so long.
 
     Raises:
       BadInput: before anything is written.
@@ -82,7 +82,7 @@ def measure_throughput(
             "own from the host; it goes with --feed=synthetic or resident"
         )
     with prepared(config, workdir, console) as job:
-        meter = _Meter(job, steps_per_call)
+        meter = _Meter(job, steps_per_call, window_s)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
         with recording(workdir, config, job.mesh, document, job.console) as recorder:
             recorder.summarize = meter.summarize
@@ -102,8 +102,9 @@ def measure_throughput(
 class _Meter:
     """The state on its way through the windows, and what was seen on the way."""
 
-    def __init__(self, job: Job, steps_per_call: int):
+    def __init__(self, job: Job, steps_per_call: int, window_s: float):
         self._job = job
+        self._window_s = window_s
         self._steps_per_call = steps_per_call
         self._images = job.config.batch_size * job.config.num_models(job.mesh.num_devices)
         self._state: Any = None
@@ -164,8 +165,8 @@ class _Meter:
                     run(calls)
                     elapsed_s = watch.elapsed_s()
                     thrown_away += calls
-                    if elapsed_s < _WINDOW_S / 2:  # too short to tell anything
-                        calls = math.ceil(min(10 * calls, _WINDOW_S / elapsed_s * calls))
+                    if elapsed_s < self._window_s / 2:  # too short to tell anything
+                        calls = math.ceil(min(10 * calls, self._window_s / elapsed_s * calls))
                     else:
                         rates.append(calls / elapsed_s)
                 self._calls[name] = calls

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import OPTIMIZED, ROOT, needs_devices, program, records, run_json
+from conftest import OPTIMIZED, ROOT, UNOPTIMIZED, needs_devices, program, records, run_json
 
 from jaxbench import catalog
 
@@ -17,7 +17,10 @@ from jaxbench import catalog
 def test_every_experiment_runs_tiny(run_main, tmp_path, name, devices):
     needs_devices(devices)
     done = run_main(
-        f"--experiment={name}:tiny", f"--experiment.num_devices={devices}", "--workdir=run"
+        f"--experiment={name}:tiny",
+        f"--experiment.num_devices={devices}",
+        "--workdir=run",
+        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     document = run_json(tmp_path / "run")
@@ -164,7 +167,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.batch_size=1440"], "has only 1437 training examples"),
         ([Q, "--mode=trian"], "--mode=trian"),
         ([Q, "--json"], "it goes with --mode=describe"),
-        ([Q, "--mode=describe", "--workdir=x"], "nothing is written"),
+        ([Q, "--mode=describe", "--workdir=x"], "it goes with --mode=train or"),
         ([Q, "--workdir=occupied"], "is not empty; nothing is overwritten"),
         ([Q, "--workdir=damaged.npz"], "is a file"),
         ([Q, "--workdir=damaged.npz/run"], "cannot write in"),

@@ -36,6 +36,7 @@ def test_any_number_of_devices_gives_the_same_losses_in_fp32(train):
     goes; its gradient then differs whole, and large steps make 1e-3 of it (BUILD_NOTES.md).
     """
     fields = {"epochs": 2, "batch_size": 256, "optimizer__learning_rate": 0.005} | AUGMENTED
+    fields |= {"data__train_examples": 768, "data__eval_examples": 300}
     results = {devices: train(num_devices=devices, **fields) for devices in (1, 2, 4, 8)}
     for devices in (2, 4, 8):
         for key in ("train_loss", "eval_loss"):

@@ -21,13 +21,14 @@ from jaxbench.train import train_and_evaluate
             "unet256:tiny",
             {
                 "num_devices": 2,
+                "epochs": 1,
                 "data__crop_padding": 5,
                 "data__eval_examples": 13,
                 "eval_batch_size": 5,
                 "data__train_examples": 70,
             },
         ),
-        ("vgg_cifar10:tiny", {"num_devices": 2, "replicas": "independent"}),
+        ("vgg_cifar10:tiny", {"num_devices": 2, "epochs": 1, "replicas": "independent"}),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import records, run_json
+from conftest import UNOPTIMIZED, records, run_json
 
 from jaxbench import catalog, throughput
 from jaxbench.errors import BadInput, Diverged
@@ -12,9 +12,7 @@ from jaxbench.writers.console import PlainConsole
 
 
 @pytest.fixture
-def measure(tmp_path, monkeypatch):
-    monkeypatch.setattr(throughput, "_WINDOW_S", 0.05)
-
+def measure(tmp_path):
     def run(experiment="vgg_cifar10:tiny", num_devices=2, change=None, name="run", **how):
         config = catalog.load(experiment)
         config.num_devices = num_devices
@@ -22,7 +20,7 @@ def measure(tmp_path, monkeypatch):
             change(config)
         with open(os.devnull, "w") as quiet:
             return throughput.measure_throughput(
-                config, str(tmp_path / name), PlainConsole(quiet), rounds=6, **how
+                config, str(tmp_path / name), PlainConsole(quiet), rounds=6, window_s=0.05, **how
             )
 
     return run
@@ -149,7 +147,14 @@ def test_what_cannot_be_true_is_said(change, reason):
 
 
 def test_the_command_and_its_flags(run_main, tmp_path):
-    done = run_main("--experiment=cnn10:tiny", "--mode=throughput", "--rounds=6", "--workdir=run")
+    done = run_main(
+        "--experiment=cnn10:tiny",
+        "--mode=throughput",
+        "--rounds=6",
+        "--window_s=0.1",
+        "--workdir=run",
+        env=UNOPTIMIZED,
+    )
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
     done = run_main("--experiment=cnn10:tiny", "--mode=train", "--rounds=6")
