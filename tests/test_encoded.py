@@ -400,7 +400,7 @@ def test_memory_is_steady_over_20_epochs(test_data):
     )
     assert done.returncode == 0, done.stderr
     used, images = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
-    # Allocators settle in the first epochs, and each evaluation's threads cost some 60 kB. 20 epochs
+    # Allocators settle in the first epochs, each evaluation's threads cost some 60 kB; 20 epochs
     # later 70 MB of pixels have gone through.
     assert (images[-1] - images[3]) * 64 * 64 * 3 > 70e6
     assert used[-1] - used[3] < 15e6, used
