@@ -46,6 +46,12 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.match(k)},
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
         "matmul_precision": jax.config.jax_default_matmul_precision,
+        # Its folder; null where it is off.
+        "compile_cache": (
+            jax.config.jax_compilation_cache_dir
+            if jax.config.jax_enable_compilation_cache
+            else None
+        ),
         "git": _git(),
         "cpu": _cpu(),
         "cpu_cores": available_cores(),

@@ -90,9 +90,12 @@ class Job:
             wait_until(lambda: all_ready(state))
             return state
 
-    def compile(self, name: str, step: Any, state: TrainState, data: Any, row: Any) -> Any:
+    def compile(
+        self, name: str, step: Any, state: TrainState, data: Any, row: Any, how: str = ""
+    ) -> dict[str, Any]:
         """Compiles a step for these arguments; returns its `compile` record."""
-        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s)"):
+        what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
+        with self.console.phase(what):
             return compile_step(name, step, state, data, row, clock=self.clock)
 
 

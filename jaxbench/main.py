@@ -22,6 +22,12 @@ _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
 )
 _JSON = flags.DEFINE_bool("json", False, "With --mode=describe: print one JSON object.")
+_COMPILE_CACHE = flags.DEFINE_string(
+    "compile_cache",
+    "",
+    "The folder in which compiled programs are kept for the next run, or off; default "
+    "$JAX_COMPILATION_CACHE_DIR, else ~/.cache/jaxbench/xla.",
+)
 _FEED = flags.DEFINE_enum(
     "feed",
     "synthetic",
@@ -82,6 +88,9 @@ def main() -> int:
                 f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}"
             )
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
+    from jaxbench.compile_cache import use_compile_cache
+
+    use_compile_cache(_COMPILE_CACHE.value)
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxbench.clock import Stopwatch
+from jaxbench.compile_cache import without_cache
 from jaxbench.config import Config
 from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
@@ -135,17 +136,18 @@ class _Meter:
         with job.clock.phase("place_data"):
             row = next(feed.train_rows(0, 1))
             eval_row = next(feed.eval_rows())
-        records = [
-            job.compile("train_step", program.train_step, self._state, feed.train_data, row),
-            job.compile("eval_step", program.eval_step, self._state, feed.eval_data, eval_row),
-        ]
         self._eval_row, self._row = eval_row, row
+        steps = {
+            "train_step": (program.train_step, feed.train_data, row),
+            "eval_step": (program.eval_step, feed.eval_data, eval_row),
+        }
+        if self._steps_per_call > 1:
+            name = f"train_step_x{self._steps_per_call}"
+            steps[name] = (self._repeated, feed.train_data, row)
+        records = self._compile_cold_and_warm(steps)
         # Images only, not what pads a batch that is not full.
         sums = job.program.eval_step(self._state, feed.eval_data, eval_row)
         self._eval_images = int(np.asarray(sums).reshape(-1, sums.shape[-1])[:, COUNT].sum())
-        if self._steps_per_call > 1:
-            name = f"train_step_x{self._steps_per_call}"
-            records.append(job.compile(name, self._repeated, self._state, feed.train_data, row))
         self._compile_s = sum(record["lower_s"] + record["compile_s"] for record in records)
         self._rows = feed.train_rows(0, _ENDLESS)
         with job.clock.phase("first_step"):
@@ -153,6 +155,28 @@ class _Meter:
             self._train(1)
             self._first_step_s = watch.elapsed_s()
         return records
+
+    def _compile_cold_and_warm(self, steps: dict[str, tuple]) -> list[dict[str, Any]]:
+        """Compiles every step with nothing in the cache and, where there is one, out of it."""
+        found: dict[str, dict[str, Any]] = {}
+
+        def compile_all(how: str) -> None:
+            jax.clear_caches()  # else what has been compiled here is not compiled again
+            for name, (step, data, row) in steps.items():
+                record = self._job.compile(name, step, self._state, data, row, how)
+                temperature = "warm" if record["compile_cache"] == "hit" else "cold"
+                first = found.setdefault(name, record)
+                first[f"{temperature}_compile_s"] = record["compile_s"]
+
+        compile_all("")
+        outcomes = {record["compile_cache"] for record in found.values()}
+        if "hit" in outcomes:
+            with without_cache():
+                compile_all(", cold cache")
+        # Leaves everything compiled for the measurements.
+        if outcomes != {"off"}:
+            compile_all(", warm cache")
+        return [{"cold_compile_s": None, "warm_compile_s": None, **r} for r in found.values()]
 
     def warm_up(self) -> None:
         """Runs windows until they agree; finds out how many calls a window holds."""

@@ -8,7 +8,17 @@ from conftest import ROOT
 LAYERS = [
     {"errors", "clock", "published", "spread", "validity"},
     {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
-    {"catalog", "optim", "devices", "inflight", "environment", "storage", "data", "writers"},
+    {
+        "catalog",
+        "compile_cache",
+        "optim",
+        "devices",
+        "inflight",
+        "environment",
+        "storage",
+        "data",
+        "writers",
+    },
     {"step"},
     {"program", "recorder", "job"},
     {"train", "feeding", "throughput", "conv2d"},
