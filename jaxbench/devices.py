@@ -148,6 +148,12 @@ def all_ready(tree: Any) -> bool:
     return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
 
 
+def device_memory_bytes() -> int | None:
+    """What a local device may use of its memory at most, None where the backend does not say."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats.get("bytes_limit") if stats else None
+
+
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
     """The most memory that any of these devices has had in use, None where it is not counted."""
     peaks = []

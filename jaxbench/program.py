@@ -11,7 +11,7 @@ import optax
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.compile_cache import watch_cache
 from jaxbench.config import Config
-from jaxbench.devices import AXIS, DataMesh
+from jaxbench.devices import AXIS, DataMesh, device_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.flops import count_macs
 from jaxbench.optim import create_optimizer, create_schedule
@@ -206,7 +206,10 @@ def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -
         # hit: it came from the persistent cache, and compile_s is the time to fetch it.
         "compile_cache": cache.outcome,
         "memory": _planned_memory(compiled),
-        "xla_flops_per_device": _xla_flops(compiled),
+        "device_memory_bytes": device_memory_bytes(),
+        # XLA's own counts; it takes a loop's body for one turn of the loop.
+        "xla_flops_per_device": _xla_cost(compiled, "flops"),
+        "xla_bytes_per_device": _xla_cost(compiled, "bytes accessed"),
     }
 
 
@@ -226,6 +229,6 @@ def _planned_memory(compiled: Any) -> dict[str, int] | None:
     return sizes
 
 
-def _xla_flops(compiled: Any) -> float | None:
+def _xla_cost(compiled: Any, name: str) -> float | None:
     analysis = compiled.cost_analysis()
-    return analysis.get("flops") if analysis else None
+    return analysis.get(name) if analysis else None

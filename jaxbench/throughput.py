@@ -20,7 +20,9 @@ from jaxbench.config import Config
 from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput, Diverged
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, prepared
+from jaxbench.peaks import find_peak
 from jaxbench.recorder import recording
 from jaxbench.rundir import RunDir
 from jaxbench.spread import median_interval
@@ -148,6 +150,7 @@ class _Meter:
         # Images only, not what pads a batch that is not full.
         sums = job.program.eval_step(self._state, feed.eval_data, eval_row)
         self._eval_images = int(np.asarray(sums).reshape(-1, sums.shape[-1])[:, COUNT].sum())
+        self._xla_bytes = {record["function"]: record["xla_bytes_per_device"] for record in records}
         self._compile_s = sum(record["lower_s"] + record["compile_s"] for record in records)
         self._rows = feed.train_rows(0, _ENDLESS)
         with job.clock.phase("first_step"):
@@ -271,6 +274,7 @@ class _Meter:
             "step_s": images / rate,
             **self._warmup[name],
         }
+        record |= self._arithmetic(name, rate)
         if name == "train_step":
             p50, p95, p99 = (float(np.percentile(self._latencies_s, p)) for p in (50, 95, 99))
             record |= {
@@ -281,6 +285,37 @@ class _Meter:
                 # What queueing ahead hides of each step: dispatch, transfers, waiting for both.
                 "host_share": max(0.0, 1 - record["step_s"] / p50),
             }
+        return record
+
+    def _arithmetic(self, name: str, images_per_s: float) -> dict[str, Any]:
+        """Sets a rate beside what the devices could do; null where the table has no such device."""
+        job = self._job
+        macs = sum(job.program.forward_macs().values())
+        flops = macs * (2 if name == "forward" else TRAINING_FLOPS_PER_MAC)
+        flops_per_s = images_per_s * flops / job.mesh.num_devices
+        kinds = {device.device_kind for device in job.mesh.devices}
+        peak = None
+        if len(kinds) == 1:
+            matmul_precision = jax.config.jax_default_matmul_precision
+            peak = find_peak(kinds.pop(), job.config.precision, matmul_precision)
+        record: dict[str, Any] = {
+            "flops_per_image": flops,
+            "flops_per_s_per_device": flops_per_s,
+            "mfu": flops_per_s / peak.flops_per_s if peak else None,
+            "peak": peak._asdict() if peak else None,
+        }
+        function = "eval_step" if name == "forward" else name
+        xla_bytes = self._xla_bytes.get(function)
+        if xla_bytes and self._steps_of[name] == 1:
+            # The roofline: how many operations a byte that the compiled step reads or writes, and
+            # how many the device can do in the time of one.
+            images = self._eval_images if name == "forward" else self._images
+            intensity = flops * images / job.mesh.num_devices / xla_bytes
+            record["flops_per_byte"] = intensity
+            if peak:
+                ridge = peak.flops_per_s / peak.bytes_per_s
+                record["flops_per_byte_at_ridge"] = ridge
+                record["bound_by"] = "arithmetic" if intensity >= ridge else "memory"
         return record
 
     def summarize(self, status: str) -> dict[str, Any]:

@@ -23,6 +23,9 @@ def impossible(record: Mapping[str, Any]) -> list[str]:
         reasons.append(
             f"a step by itself takes {latencies_s[0]:.6f} s, in a row {record['step_s']:.6f} s"
         )
+    mfu = record.get("mfu")
+    if mfu is not None and mfu > 1:
+        reasons.append(f"{mfu:.0%} of what {record['peak']['kind']} can do at most")
     return reasons
 
 

@@ -6,7 +6,7 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published", "spread", "validity"},
+    {"errors", "clock", "published", "spread", "validity", "peaks"},
     {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
     {
         "catalog",

@@ -145,6 +145,8 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
             f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
             f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
         )
+        if record["mfu"] is not None:
+            line += f"  MFU {record['mfu']:.1%}"
         if "latency_p50_s" in record:
             line += (
                 f"  latency p50 {record['latency_p50_s'] * 1e3:,.2f}, "
@@ -152,6 +154,11 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
                 f"p99 {record['latency_p99_s'] * 1e3:,.2f} ms"
             )
         return [line]
+    if record["kind"] == "compile" and record["memory"]:
+        planned = f"{record['memory']['total_bytes'] / 2**20:,.1f} MiB"
+        limit = record["device_memory_bytes"]
+        of = f" of {limit / 2**20:,.0f}" if limit else ""
+        return [f"{record['function']} is planned to take {planned}{of} on each device"]
     if record["kind"] == "summary":
         return _describe_summary(record)
     return []

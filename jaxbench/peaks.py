@@ -1,0 +1,69 @@
+"""What devices could do at most, by their makers' words: the table `peaks.csv`.
+
+Arithmetic is that of dense matrices with fp32 accumulation, at the boost clock the maker names.
+"""
+
+import csv
+import functools
+import pathlib
+import re
+from typing import NamedTuple
+
+_TABLE = pathlib.Path(__file__).with_name("peaks.csv")
+
+
+class Peak(NamedTuple):
+    """Of one JAX device, which is a core where a chip has two of them.
+
+    Attributes:
+      kind: the table's name for it.
+      arithmetic: what the multiplications are done in.
+      flops_per_s: floating-point operations.
+      bytes_per_s: of its memory.
+      source: who says so.
+    """
+
+    kind: str
+    arithmetic: str
+    flops_per_s: float
+    bytes_per_s: float
+    source: str
+
+
+def find_peak(device_kind: str, precision: str, matmul_precision: str | None = None) -> Peak | None:
+    """Returns a device's peak for a network's precision, None where the table has none.
+
+    Args:
+      device_kind: JAX's `device.device_kind`.
+      precision: bf16, fp16, fp32 or fp64.
+      matmul_precision: `jax_default_matmul_precision`. With None, its default, fp32 networks are
+        multiplied in TF32 on NVIDIA's Ampere and later, and in bf16 on TPUs.
+    """
+    # Older drivers leave "NVIDIA" out. Nothing else may differ: an RTX 3090 Ti is no RTX 3090.
+    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
+    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in _rows()}
+    row = named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
+    if row is None:
+        return None
+    arithmetic = precision
+    if precision == "fp32" and matmul_precision in (None, "default", "tensorfloat32"):
+        arithmetic = "bf16" if row["kind"].startswith("TPU") else "tf32"
+        if not row[f"{arithmetic}_tflops"]:
+            arithmetic = "fp32"
+    tflops = row.get(f"{arithmetic}_tflops")
+    if not tflops:
+        return None
+    chips = 1 / int(row["per_chip"])
+    return Peak(
+        kind=row["kind"],
+        arithmetic=arithmetic,
+        flops_per_s=float(tflops) * 1e12 * chips,
+        bytes_per_s=float(row["bandwidth_gb_per_s"]) * 1e9 * chips,
+        source=row["source"],
+    )
+
+
+@functools.cache
+def _rows() -> list[dict[str, str]]:
+    with open(_TABLE, newline="") as file:
+        return list(csv.DictReader(file))
