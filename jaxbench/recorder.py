@@ -39,6 +39,9 @@ class Recorder:
     def finish(self, status: str, reason: str | None) -> None:
         """Records how the job ended, its status before all else."""
         self.summary = self.summarize(status)
+        if status == "done" and self.summary.get("invalid"):
+            status, reason = "invalid", "; ".join(self.summary["invalid"])
+            self.summary["status"] = status
         self.run_dir.update(
             status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
         )

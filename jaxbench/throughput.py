@@ -5,10 +5,11 @@ one; what a record says is in BUILD_NOTES.md under "Figures". Stages take turns,
 drifts hits all alike. Letters: R rounds.
 """
 
+import contextlib
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ FEEDS = ("synthetic", "resident", "stream")
 _AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
+_LONGEST_WINDOW_S = 3600.0
 # More steps than are ever taken.
 _ENDLESS = 2**40
 
@@ -77,6 +79,8 @@ def measure_throughput(
     if feed != "synthetic":
         config.data.feed = feed
     config.validate()
+    if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
+        raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
     if feed == "synthetic":
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
     if steps_per_call > 1 and feed == "stream":
@@ -97,8 +101,9 @@ def measure_throughput(
                 record = meter.describe(name)
                 meter.records.append(record)
                 recorder.writers.write(record)
-        for line in recorder.summary["invalid"] + recorder.summary["warnings"]:
-            job.console.say(line)
+        for kind in ("invalid", "warnings"):
+            for line in recorder.summary[kind]:
+                job.console.say(f"{kind.removesuffix('s')}: {line}")
         return Result(meter.records, recorder.summary, recorder.run_dir)
 
 
@@ -112,6 +117,7 @@ class _Meter:
         self._images = job.config.batch_size * job.config.num_models(job.mesh.num_devices)
         self._state: Any = None
         self._rows: Any = None
+        self._next_step = 0
         self._losses: list[float] = []
         self._first_step_s: float | None = None
         self._compile_s = 0.0
@@ -181,6 +187,20 @@ class _Meter:
             compile_all(", warm cache")
         return [{"cold_compile_s": None, "warm_compile_s": None, **r} for r in found.values()]
 
+    @contextlib.contextmanager
+    def _fed(self, name: str) -> Iterator[None]:
+        """Lets the host work ahead for what is measured inside the `with`, and for nothing else.
+
+        Batches that were made ready in another stage's time would flatter this one.
+        """
+        streams = self._job.feed.name == "stream" and name != "forward"
+        if streams:
+            self._rows = self._job.feed.train_rows(0, _ENDLESS, self._next_step)
+            self._train(self._job.config.data.prefetch_batches + 2)
+        yield
+        if streams:
+            self._job.feed.close()
+
     def warm_up(self) -> None:
         """Runs windows until they agree; finds out how many calls a window holds."""
         with self._job.clock.phase("warm_up"):
@@ -188,9 +208,10 @@ class _Meter:
                 self._job.console.progress("warming up", place, len(self.stages), name)
                 calls, rates, thrown_away = 1, [], 0
                 while not self._agree(rates) and len(rates) < _MOST_WARMUP:
-                    watch = Stopwatch()
-                    run(calls)
-                    elapsed_s = watch.elapsed_s()
+                    with self._fed(name):
+                        watch = Stopwatch()
+                        run(calls)
+                        elapsed_s = watch.elapsed_s()
                     thrown_away += calls
                     if elapsed_s < self._window_s / 2:  # too short to tell anything
                         calls = math.ceil(min(10 * calls, self._window_s / elapsed_s * calls))
@@ -212,19 +233,22 @@ class _Meter:
                 # Forwards, then backwards.
                 names = list(self.stages) if number % 2 == 0 else list(self.stages)[::-1]
                 for name in names:
-                    watch = Stopwatch()
-                    self.stages[name](self._calls[name])
-                    self._windows_s[name].append(watch.elapsed_s())
-                for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
-                    watch = Stopwatch()
-                    self._train(1)
-                    self._latencies_s.append(watch.elapsed_s())
+                    with self._fed(name):
+                        watch = Stopwatch()
+                        self.stages[name](self._calls[name])
+                        self._windows_s[name].append(watch.elapsed_s())
+                with self._fed("train_step"):
+                    for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
+                        watch = Stopwatch()
+                        self._train(1)
+                        self._latencies_s.append(watch.elapsed_s())
                 self._job.console.progress("measuring", number + 1, rounds, "rounds")
 
     def _train(self, calls: int) -> None:
         step, data = self._job.program.train_step, self._job.feed.train_data
         for _ in range(calls):
             self._state, metrics = step(self._state, data, next(self._rows))
+            self._next_step += 1
         self._close(metrics)
 
     def _train_repeated(self, calls: int) -> None:
@@ -340,7 +364,7 @@ class _Meter:
                     for key in ("images_per_s", "images_per_s_low", "images_per_s_high")
                 }
         summary["invalid"] = [
-            f"invalid: {record['stage']}: {reason}"
+            f"{record['stage']}: {reason}"
             for record in self.records
             for reason in impossible(record)
         ]

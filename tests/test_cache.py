@@ -16,7 +16,7 @@ from test_encoded import EVAL, TRAIN, batches, config_of, feed_of, folder, same 
 
 from jaxbench.data.encoded import Files
 from jaxbench.data.sources import load_dataset
-from jaxbench.errors import BadInput, DamagedData
+from jaxbench.errors import BadInput
 
 
 @pytest.fixture
@@ -154,11 +154,47 @@ def test_damage_is_told_by_the_originals_name(own, tmp_path):
     whole = path.read_bytes()
     at = whole.index(dataset.train.source.read(7)[0]) + 200
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    with pytest.raises(DamagedData, match="delete that to have it made again"):
-        list(feed_of(config).train_rows(0, 1))
+    # The original takes its place, and the copy is made again the next time.
+    feed = feed_of(config)
+    list(feed.train_rows(0, 1))
+    assert list(feed.damaged) == [str(bad)]
+    again, _ = load(config)
+    assert "not whole" in again.cache["train"]["made"]
     path.write_bytes(whole[:100] + bytes(len(whole) - 100))
     again, _ = load(config)
     assert "not whole" in again.cache["train"]["made"]
+
+
+def test_a_missing_file_is_a_damaged_image_and_any_name_will_do(own, tmp_path):
+    missing = own / "train" / "ape" / "gone.jpg"
+    missing.symlink_to(own / "nowhere")
+    odd = own / "train" / "ape" / os.fsdecode(b"caf\xe9.jpg")
+    shutil.copy(own / "train" / "ape" / "000.jpg", odd)
+    for cache in ({"cache": "memory"}, {}):
+        fields = cache or {"cache": "resized", "cache_dir": str(tmp_path / "c"), "cache_side": 24}
+        feed = feed_of(config_of(own, max_damaged=1, batch_size=TRAIN + 1, epochs=4, **fields))
+        for epoch in range(4):
+            list(feed.train_rows(epoch, 1))
+        assert list(feed.damaged) == [str(missing)], cache
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_made(own, tmp_path, monkeypatch):
+    from array_record.python import array_record_module
+
+    class Full:
+        def __init__(self, path, options):
+            pathlib.Path(path).write_bytes(b"half")
+
+        def write(self, record):
+            raise RuntimeError("write() failed: No space left on device")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(array_record_module, "ArrayRecordWriter", Full)
+    with pytest.raises(BadInput, match="cannot hold copies: .*No space left"):
+        load(resized(own, tmp_path))
+    assert not list((tmp_path / "cache").glob("*.building"))
 
 
 def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxbench.data import decode
-from jaxbench.data.decode import Damaged, Window, centre_window, image_size
+from jaxbench.data.decode import Damaged, Image, Window, centre_window, shrink
 from jaxbench.data.turbojpeg import TurboJpeg, find_turbojpeg
 
 
@@ -35,8 +35,12 @@ def decoder(request, monkeypatch):
 
 def decode_window(content, window, height, width, **how):
     out = np.empty((height, width, 3), np.uint8)
-    decode.decode_window(content, window, out, **how)
+    Image(content).decode(window, out, **how)
     return out
+
+
+def image_size(content):
+    return Image(content).size
 
 
 def picture(height, width, channels=3):
@@ -270,7 +274,7 @@ def test_a_thousand_damaged_files_decode_or_say_damaged():
         else:
             assert out.shape == (16, 16, 3)
             outcomes["decoded"] += 1
-    assert outcomes["damaged"] > 300 and outcomes["decoded"] > 50, outcomes
+    assert outcomes["damaged"] > 300 and outcomes["decoded"] > 20, outcomes
 
 
 def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
@@ -279,3 +283,69 @@ def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
         with pytest.raises(Damaged):
             cut = content[: int(share * len(content))]
             decode_window(cut, Window(100, 0, 100, 100), 50, 50)
+
+
+def with_exif(content, orientation, magic=42):
+    """The JPEG with an Exif segment in front."""
+    tiff = b"II" + magic.to_bytes(2, "little") + (8).to_bytes(4, "little")
+    entry = (0x0112).to_bytes(2, "little") + (3).to_bytes(2, "little")
+    entry += (1).to_bytes(4, "little") + orientation.to_bytes(4, "little")
+    body = b"Exif\0\0" + tiff + (1).to_bytes(2, "little") + entry + bytes(4)
+    return content[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + content[2:]
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_shown_upright(orientation, progressive):
+    """As OpenCV turns them."""
+    plain = encode(picture(40, 90), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    content = with_exif(plain, orientation)
+    expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert image_size(content) == expected.shape[:2]
+    out = decode_window(content, Window(0, 0, *expected.shape[:2]), *expected.shape[:2])
+    assert np.abs(out.astype(int) - expected).max() <= 3
+
+
+def test_exif_that_is_none_and_a_second_one_turn_nothing():
+    plain = encode(picture(40, 300))
+    for content in (with_exif(plain, 6, magic=0), with_exif(with_exif(plain, 6), 1)):
+        assert image_size(content) == (40, 300)
+        out = decode_window(content, Window(0, 0, 40, 300), 40, 300)
+        assert np.array_equal(out, decode_window(plain, Window(0, 0, 40, 300), 40, 300))
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_what_follows_the_end_of_an_image_is_no_damage(orientation, progressive):
+    """A film behind a photograph; a thumbnail's end in a truncated one is no end."""
+    plain = encode(picture(64, 64), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    content = with_exif(plain, orientation) + bytes(range(256)) * 100
+    decode_window(content, Window(0, 0, 64, 64), 32, 32)
+    assert shrink(content, 32, 95)[0][:2] == b"\xff\xd8"
+    cut = with_exif(plain[:-200], orientation)
+    cut = cut[:2] + b"\xff\xe2\x00\x06\xff\xd9\xff\xd9" + cut[2:]
+    with pytest.raises(Damaged):
+        decode_window(cut, Window(0, 0, 64, 64), 64, 64)
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+def test_a_copy_does_not_hide_that_its_original_is_damaged(progressive):
+    noise = np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8)
+    content = bytearray(encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive))
+    middle = len(content) // 2
+    content[middle : middle + 40] = bytes(40)
+    with pytest.raises(Damaged):
+        shrink(bytes(content), 64, 95)
+
+
+@pytest.mark.parametrize("factors", [(0x31, 0x11, 0x11), (0x22, 0x21, 0x11)])
+def test_unusual_subsamplings_are_decoded_or_damaged(factors):
+    """libjpeg-turbo's own interface refuses them; OpenCV may know more."""
+    content = bytearray(encode(picture(96, 96)))
+    frame = content.index(b"\xff\xc0")
+    for component, factor in enumerate(factors):
+        content[frame + 11 + 3 * component] = factor
+    try:
+        decode_window(bytes(content), Window(0, 0, 90, 90), 32, 32)
+    except Damaged as error:
+        assert "subsampling" not in str(error)

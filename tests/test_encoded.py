@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,8 +124,6 @@ def test_training_images_are_windows_of_their_own_file(folder):
 
 
 def spoil(folder, target, names):
-    import shutil
-
     shutil.copytree(folder, target)
     for name in names:
         file = target / name
@@ -223,6 +222,43 @@ def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
     with pytest.raises(DamagedData, match="max_damaged=2"):
         train_and_evaluate(config_of(root, max_damaged=2, epochs=2), str(tmp_path / "other"))
+
+
+def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
+    for split, told in (("train", "training"), ("val", "evaluation")):
+        root = spoil(folder, tmp_path / split, [])
+        for file in (root / split).rglob("*.jpg"):
+            file.write_bytes(b"")
+        feed = feed_of(config_of(root, max_damaged=50))
+        with pytest.raises(DamagedData, match=f"no image of the {told} split"):
+            list(feed.train_rows(0, 2)) + list(feed.eval_rows())
+        assert set(feed.damaged.values()) == {"an empty file"}
+
+
+def test_each_evaluation_counts_its_own_damage(folder, tmp_path):
+    root = spoil(folder, tmp_path / "spoilt", ["val/ape/002.jpg"])
+    feed = feed_of(config_of(root, max_damaged=1))
+    list(feed.eval_rows())
+    assert feed.eval_count == EVAL - 1
+    shutil.copy(folder / "val" / "ape" / "002.jpg", root / "val" / "ape" / "002.jpg")
+    list(feed.eval_rows())
+    assert feed.eval_count == EVAL and len(feed.damaged) == 1
+
+
+def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
+    root = spoil(folder, tmp_path / "spoilt", [])
+    os.mkfifo(root / "val" / "ape" / "zz.jpg")
+    dataset = load_dataset(config_of(root))
+    dataset.eval.source.labels_N[0] = 2
+    feed = create_feed(
+        config_of(root, max_damaged=2), dataset, create_mesh(config_of(root)), jnp.float32
+    )
+    list(feed.eval_rows())
+    assert sorted(feed.damaged.values()) == [
+        "label 2 is not within 0 to 1",
+        "not an ordinary file",
+    ]
+    assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,12 @@ def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     assert run_json(tmp_path / "run")["status"] == "diverged"
 
 
+@pytest.mark.parametrize("window_s", [float("inf"), float("nan"), 0.0])
+def test_a_window_must_end(tmp_path, window_s):
+    with pytest.raises(BadInput, match="--window_s="):
+        throughput.measure_throughput(catalog.load("cnn10:tiny"), window_s=window_s)
+
+
 def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
     with pytest.raises(BadInput, match="--steps_per_call=2 with --feed=stream"):
         measure(feed="stream", steps_per_call=2)
@@ -117,6 +123,45 @@ def test_several_steps_a_call_are_the_same_steps():
     np.testing.assert_allclose(metrics, last, rtol=1e-4)
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+
+
+def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
+    """Latencies timed without a barrier are those of dispatch, and cannot be true."""
+    genuine = throughput._Meter._train
+
+    def forgetful(self, calls):
+        if calls > 1 or not self._latencies_s and not self._calls:
+            return genuine(self, calls)
+        row = next(self._rows)
+        self._state, _ = self._job.program.train_step(self._state, self._job.feed.train_data, row)
+
+    monkeypatch.setattr(throughput._Meter, "_train", forgetful)
+    result = measure("vgg_cifar10:tiny", num_devices=1)
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "invalid" and "a step by itself takes" in document["reason"]
+    assert result.summary["status"] == "invalid"
+
+
+def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
+    """A host of 20 batches a second; 16 of them could be made ready in the other stages' time."""
+    from jaxbench.clock import Stopwatch, wait_until
+    from jaxbench.data.stream import StreamFeed
+
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.05)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+
+    def deep(config):
+        config.data.prefetch_batches, config.data.num_threads = 16, 1
+        config.data.feed, config.batch_size = "stream", 16
+
+    result = measure(change=deep, feed="stream", num_devices=1)
+    assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.05
 
 
 GOOD = {

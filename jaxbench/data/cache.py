@@ -30,15 +30,15 @@ from jaxbench.environment import available_cores
 from jaxbench.errors import BadInput
 
 # Changed whenever copies made before must not be used any more.
-_VERSION = 1
+_VERSION = 2
 _RECORDS, _ABOUT = "images.array_record", "about.json"
 # Images between two reports of progress.
 _CHUNK = 512
 # So many images, evenly spaced, are compared with what they were before they became JPEGs.
 _COMPARED = 64
-# A record is a label (int32, little-endian) and a JPEG; this label says that the original is
-# damaged, and text stands in the JPEG's place.
-_DAMAGED = -1
+# A record is a label (int32, little-endian) and a JPEG; this label, which no set has, says that the
+# original is damaged, and text stands in the JPEG's place.
+_DAMAGED = -(2**31)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,7 @@ class DiskCopy:
 
         self._original = original
         self._path = str(folder / _RECORDS)
+        self._about = folder / _ABOUT
         self._records = ArrayRecordDataSource(self._path)
 
     def __len__(self) -> int:
@@ -83,10 +84,11 @@ class DiskCopy:
     def read(self, index: int) -> tuple[bytes, int]:
         try:
             record = self._records[index]
-        except Exception as error:  # ArrayRecord's checksums; it raises what its C++ gives it
-            raise Damaged(
-                f"its copy in {self._path} cannot be read; delete that to have it made again"
-            ) from error
+        except Exception:  # ArrayRecord's checksums; it raises what its C++ gives it
+            # The original is as good. Without its description the copy is made again next time.
+            with contextlib.suppress(OSError):
+                self._about.unlink(missing_ok=True)
+            return self._original.read(index)
         label = int.from_bytes(record[:4], "little", signed=True)
         if label == _DAMAGED:
             raise Damaged(record[4:].decode())
@@ -132,7 +134,10 @@ def _in_memory(
     split: EncodedSplit, name: str, progress: Callable[[str], None]
 ) -> tuple[EncodedSplit, dict[str, Any]]:
     count = len(split)
-    size_bytes = sum(os.path.getsize(path) for path in split.files())
+    size_bytes = 0
+    for path in split.files():
+        with contextlib.suppress(OSError):  # told when its turn comes
+            size_bytes += os.path.getsize(path)
     free_bytes = psutil.virtual_memory().available
     if size_bytes > free_bytes // 2:
         raise BadInput(
@@ -166,7 +171,11 @@ def _on_disk(
             about, why = _look(folder, originals)
             if about is None:
                 progress(f"{name}: making smaller copies in {folder} ({why})")
-                about = _build(split, name, data, folder, originals, progress)
+                try:
+                    about = _build(split, name, data, folder, originals, progress)
+                except BaseException:
+                    shutil.rmtree(_building(folder), ignore_errors=True)
+                    raise
                 progress(
                     f"{name}: {about['examples']:,} copies, {about['bytes'] / 1e6:,.0f} MB of "
                     f"{about['original_bytes'] / 1e6:,.0f} MB, in {about['build_s']:,.1f} s"
@@ -181,8 +190,9 @@ def _on_disk(
             else:
                 progress(f"{name}: copies in {folder} from before")
             copy = dataclasses.replace(split, source=DiskCopy(split.source, folder))
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot hold copies: {error.strerror or error}") from error
+    except (OSError, RuntimeError) as error:  # the latter is what ArrayRecord raises
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise BadInput(f"{folder}: cannot hold copies: {reason}") from error
     return copy, {"folder": str(folder), "made": why, **about}
 
 
@@ -227,8 +237,12 @@ def _fingerprint(split: EncodedSplit) -> str:
     """Tells whether the originals are the ones that were copied: their names, sizes and times."""
     digest = hashlib.sha256(str(_VERSION).encode())
     for path in split.files():
-        stat = os.stat(path)
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(path))
+        try:
+            stat = os.stat(path)
+            digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        except OSError:  # such a file is damaged, not the copy
+            digest.update(b"\0missing\0")
     return digest.hexdigest()
 
 
@@ -271,7 +285,7 @@ def _build(
     from array_record.python.array_record_module import ArrayRecordWriter
 
     watch = Stopwatch()
-    building = folder.with_name(folder.name + ".building")
+    building = _building(folder)
     # Left by a process that died: nobody else holds the lock.
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
@@ -318,6 +332,10 @@ def _build(
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
     return about
+
+
+def _building(folder: pathlib.Path) -> pathlib.Path:
+    return folder.with_name(folder.name + ".building")
 
 
 def _in_chunks(

@@ -24,7 +24,7 @@ RESIZE_PER_CROP = 256 / 224
 _TRIES, _LEAST_AREA, _WIDEST = 10, 0.08, 4 / 3
 NUM_WINDOW_DRAWS = 2 * _TRIES + 2
 # libjpeg-turbo's complaint about what lies below the last row that was asked for. It says the
-# first thing that it noticed, so damage above that row is not hidden.
+# first thing that it noticed; of damage above that row only what looks just like this is hidden.
 _CUT_SHORT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-9]$")
 _JPEG = b"\xff\xd8\xff"
 # Blocks of 8 rows, of 16 where colour is stored at half the height.
@@ -50,14 +50,18 @@ class _Header(NamedTuple):
     Attributes:
       height, width: pixels as stored.
       size_at: where the height stands in the bytes; 0 where rows cannot be left out.
+      scan_at: where the pixels begin.
       unit: columns that are stored together, 8 or a multiple.
+      plain: whether libjpeg-turbo's own interface can decode it.
       orientation: EXIF's, 1 is upright.
     """
 
     height: int
     width: int
     size_at: int
+    scan_at: int
     unit: int
+    plain: bool
     orientation: int
 
 
@@ -112,57 +116,73 @@ def centre_window(height: int, width: int, out_height: int, out_width: int) -> W
     return Window((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
-def image_size(content: bytes) -> tuple[int, int]:
-    """Returns (height, width) as a viewer shows the image; reads no pixel of an ordinary JPEG.
+class Image:
+    """An encoded image, as a viewer shows it; of an ordinary JPEG no pixel has been decoded yet.
+
+    Args:
+      content: the file's bytes.
 
     Raises:
       Damaged: it is no image that can be decoded.
     """
-    header = _read_header(content)
-    if header is None:
-        return _decode_whole(content).shape[:2]
-    turned = header.orientation >= 5
-    return (header.width, header.height) if turned else (header.height, header.width)
 
+    def __init__(self, content: bytes):
+        if not content:
+            raise Damaged("an empty file")
+        self._content = content
+        self._header = _read_header(content)
+        self._pixels: np.ndarray | None = None
+        if self._header and self._header.orientation == 1 and self._header.size_at:
+            self.size = (self._header.height, self._header.width)
+        else:
+            # Its size is that of what comes out: nothing else is sure of how it is turned.
+            self.size = self.whole().shape[:2]
 
-def decode_window(
-    content: bytes,
-    window: Window,
-    out_HxWx3: np.ndarray,
-    *,
-    mirrored: bool = False,
-    exact: bool = False,
-) -> None:
-    """Decodes a window of an image and resizes it.
+    def whole(self) -> np.ndarray:
+        """Decodes all of it; returns uint8 of shape (height, width, 3), red first."""
+        if self._pixels is None:
+            self._pixels = _decode_whole(self._content, self._header)
+        return self._pixels
 
-    Args:
-      content: the encoded image.
-      window: within `image_size`.
-      out_HxWx3: uint8, contiguous; takes the result.
-      mirrored: turn left and right round.
-      exact: decode the whole image at full size first, for comparing.
+    def decode(
+        self,
+        window: Window,
+        out_HxWx3: np.ndarray,
+        *,
+        mirrored: bool = False,
+        exact: bool = False,
+    ) -> None:
+        """Decodes a window and resizes it.
 
-    Raises:
-      Damaged: it cannot be decoded.
-    """
-    import cv2
+        Args:
+          window: within `size`.
+          out_HxWx3: uint8, contiguous; takes the result.
+          mirrored: turn left and right round.
+          exact: decode the whole image at full size first, for comparing.
 
-    out_height, out_width = out_HxWx3.shape[:2]
-    scale = _scale(window, out_height, out_width)
-    # To whole pixels of the smaller image: a window between two of them would be shifted.
-    window = Window(*(number // scale * scale for number in window))
-    header = None if exact else _read_header(content)
-    if header is None or header.orientation != 1 or not header.size_at:
-        cut = _cut(_decode_whole(content), window)
-    else:
-        cut = _decode_part(content, header, window, scale)
-    # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It takes
-    # as long as decoding, so not where one side shrinks by a little more than 2.
-    shrinks = min(cut.shape[0] / out_height, cut.shape[1] / out_width) >= 2
-    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    cv2.resize(cut, (out_width, out_height), dst=out_HxWx3, interpolation=how)
-    if mirrored:
-        cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
+        Raises:
+          Damaged: it cannot be decoded.
+        """
+        import cv2
+
+        out_height, out_width = out_HxWx3.shape[:2]
+        scale = _scale(window, out_height, out_width)
+        # To whole pixels of the smaller image: a window between two of them would be shifted.
+        window = Window(*(number // scale * scale for number in window))
+        if exact or self._pixels is not None:
+            cut = _cut(self.whole(), window)
+        else:
+            cut = _decode_part(self._content, self._header, window, scale)
+        # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It
+        # takes as long as decoding, so not where one side shrinks by a little more than 2.
+        shrinks = min(cut.shape[0] / out_height, cut.shape[1] / out_width) >= 2
+        how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        try:
+            cv2.resize(cut, (out_width, out_height), dst=out_HxWx3, interpolation=how)
+        except cv2.error as error:
+            raise Damaged(str(error).strip().splitlines()[-1]) from error
+        if mirrored:
+            cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
 def shrink(
@@ -186,12 +206,12 @@ def shrink(
     import cv2
     import simplejpeg
 
-    height, width = image_size(content)
-    pixels = _decode_whole(content)  # a copy must not hide that its original is damaged
+    pixels = Image(content).whole()  # a copy must not hide that its original is damaged
+    height, width = pixels.shape[:2]
     if min(height, width) <= side:
         return content, None
     size = (max(side, round(width * side / height)), max(side, round(height * side / width)))
-    smaller = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_AREA)
+    smaller = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     made = simplejpeg.encode_jpeg(smaller, quality=quality, colorsubsampling="420")
     return made, float(cv2.PSNR(smaller, simplejpeg.decode_jpeg(made))) if compare else None
 
@@ -253,28 +273,51 @@ def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> n
     return decoded
 
 
-def _decode_whole(content: bytes) -> np.ndarray:
+def _decode_whole(content: bytes, header: _Header | None) -> np.ndarray:
     """Decodes any image to RGB as a viewer shows it."""
     import cv2
+    import simplejpeg
 
-    # OpenCV turns grey and CMYK into colour, applies the EXIF orientation, takes PNG by any name,
-    # and returns None for most damage; it fills in what a truncated file lacks.
-    if content[:3] == _JPEG and b"\xff\xd9" not in content[-4096:]:
-        raise Damaged("Premature end of JPEG file")
+    how = cv2.IMREAD_COLOR
+    if header is not None:
+        # In what follows the scan's beginning, these two bytes are the end of the image.
+        if content.find(b"\xff\xd9", header.scan_at) < 0:
+            raise Damaged("Premature end of JPEG file")
+        if header.plain:
+            # It tells damage, which OpenCV fills in.
+            try:
+                return _turn(simplejpeg.decode_jpeg(content, "RGB"), header.orientation)
+            except ValueError as error:
+                raise Damaged(str(error)) from error
+        how |= cv2.IMREAD_IGNORE_ORIENTATION
+    # OpenCV turns grey and CMYK into colour, takes PNG by any name, and returns None for most
+    # damage.
     try:
-        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+        image = cv2.imdecode(np.frombuffer(content, np.uint8), how)
     except cv2.error as error:
         raise Damaged(str(error).strip().splitlines()[-1]) from error
     if image is None:
-        raise Damaged("no image that OpenCV can decode" if content else "an empty file")
-    return image[..., ::-1]
+        raise Damaged("no image that OpenCV can decode")
+    return _turn(image[..., ::-1], header.orientation if header else 1)
+
+
+def _turn(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Shows an image upright that was stored by one of EXIF's eight orientations."""
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return np.ascontiguousarray(image)
 
 
 def _read_header(content: bytes) -> _Header | None:
-    """Returns None for what is not a JPEG or has colours that need care."""
+    """Returns None for what is not a JPEG."""
     if content[:3] != _JPEG:
         return None
-    size_at = orientation = height = width = components = unit = 0
+    size_at = orientation = height = width = components = 0
+    factors: tuple[int, ...] = ()
     at, end = 2, len(content)
     while at + 9 < end:
         if content[at] != 0xFF:
@@ -284,7 +327,7 @@ def _read_header(content: bytes) -> _Header | None:
             at += 1
             continue
         length = int.from_bytes(content[at + 2 : at + 4], "big")
-        if marker == 0xE1 and content[at + 4 : at + 10] == b"Exif\0\0":
+        if marker == 0xE1 and not orientation and content[at + 4 : at + 10] == b"Exif\0\0":
             orientation = _exif_orientation(content[at + 10 : at + 2 + length])
         # Start of frame, all but tables (C4, C8, CC) of this range.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
@@ -293,10 +336,9 @@ def _read_header(content: bytes) -> _Header | None:
             if not height or not width:
                 raise Damaged(f"a JPEG of {height}x{width} pixels")
             components = content[at + 9]
-            # The components' horizontal sampling factors, in the upper half of a byte each.
-            factors = content[at + 11 : at + 11 + 3 * components : 3]
-            unit = 8 * max([factor >> 4 for factor in factors], default=1)
-            sequential = marker in (0xC0, 0xC1) and components in (1, 3)
+            # Sampling factors: horizontal in the upper half of a byte, vertical in the lower.
+            factors = tuple(content[at + 11 : at + 11 + 3 * components : 3])
+            sequential = marker in (0xC0, 0xC1) and _plain(factors)
             size_at = at + 5 if sequential else 0
         if marker == 0xDA:  # start of scan: pixels follow
             if not height:
@@ -304,11 +346,20 @@ def _read_header(content: bytes) -> _Header | None:
             # Rows come one after the other where one scan holds all components.
             if content[at + 4] != components:
                 size_at = 0
-            return _Header(height, width, size_at, max(8, unit), orientation or 1)
+            unit = 8 * (factors[0] >> 4) if len(factors) == 3 else 8
+            plain = _plain(factors)
+            return _Header(height, width, size_at, at, unit, plain, orientation or 1)
         if length < 2:
             break
         at += 2 + length
     raise Damaged("a JPEG without a frame")
+
+
+def _plain(factors: tuple[int, ...]) -> bool:
+    """Whether it is grey, or brightness and two colours of one of the usual subsamplings."""
+    if len(factors) == 1:
+        return True
+    return factors[1:] == (0x11, 0x11) and factors[0] in (0x11, 0x21, 0x12, 0x22, 0x41, 0x14)
 
 
 def _exif_orientation(tiff: bytes) -> int:
@@ -320,6 +371,8 @@ def _exif_orientation(tiff: bytes) -> int:
     def number(at: int, size: int) -> int:
         return int.from_bytes(tiff[at : at + size], order)
 
+    if number(2, 2) != 42:  # as every TIFF begins
+        return 1
     directory = number(4, 4)
     for entry in range(number(directory, 2)):
         at = directory + 2 + 12 * entry

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,10 +11,9 @@ import numpy as np
 from jaxbench.data.decode import (
     NUM_WINDOW_DRAWS,
     Damaged,
+    Image,
     centre_window,
-    decode_window,
     draw_window,
-    image_size,
 )
 
 
@@ -44,9 +44,13 @@ class Files:
 
     def read(self, index: int) -> tuple[bytes, int]:
         # Half the time of `open`, which makes a buffer that is not needed here.
-        file = os.open(self.paths[index], os.O_RDONLY)
+        # Non-blocking: a pipe by an image's name must not hold the run for ever.
+        file = os.open(self.paths[index], os.O_RDONLY | os.O_NONBLOCK)
         try:
-            content = os.read(file, os.fstat(file).st_size)
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise Damaged("not an ordinary file")
+            content = os.read(file, found.st_size)
         finally:
             os.close(file)
         return content, int(self.labels_N[index])
@@ -134,14 +138,14 @@ class EncodedSplit:
             content, label = self.source.read(index)
         except OSError as error:
             raise Damaged(error.strerror or str(error)) from error
-        size = image_size(content)
-        window = centre_window(*size, *out_HxWx3.shape[:2])
+        image = Image(content)
+        window = centre_window(*image.size, *out_HxWx3.shape[:2])
         mirrored = False
         if draws is not None:
             mirrored = flip and draws[0] < 0.5
             if random_window:
-                window = draw_window(draws[1:], *size)
-        decode_window(content, window, out_HxWx3, mirrored=mirrored)
+                window = draw_window(draws[1:], *image.size)
+        image.decode(window, out_HxWx3, mirrored=mirrored)
         return label
 
 

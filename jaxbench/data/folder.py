@@ -83,7 +83,7 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
             if os.path.splitext(entry.name)[1].lower() in _SUFFIXES
         )
         for sub in folder.iterdir()
-        if sub.is_dir()
+        if sub.is_dir() and not sub.name.startswith(".")
     }
     if not any(files.values()):
         raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")

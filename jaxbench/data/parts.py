@@ -31,6 +31,7 @@ class PartDecoder:
       orders: which of them is read when.
       training: the training split's epochs in their orders, varied; else the evaluation's order.
       random_window, flip: how training examples are varied.
+      num_classes: K; an example whose label is not within 0 to K-1 is damaged.
       max_damaged: a part with more damaged examples is given up: the run ends there anyway.
     """
 
@@ -42,6 +43,7 @@ class PartDecoder:
         training: bool,
         random_window: bool,
         flip: bool,
+        num_classes: int,
         max_damaged: int,
     ):
         self._split = split
@@ -49,6 +51,7 @@ class PartDecoder:
         self._training = training
         self._random_window = random_window
         self._flip = flip
+        self._num_classes = num_classes
         self._max_damaged = max_damaged
         self.num_devices, self.steps, self.share = self._order(0).shape
         self.size = max(part for part in range(1, _MOST_IN_PART + 1) if self.share % part == 0)
@@ -112,12 +115,17 @@ class PartDecoder:
                     random_window=self._random_window,
                     flip=self._flip,
                 )
+                if not 0 <= labels_B[place] < self._num_classes:
+                    raise Damaged(
+                        f"label {labels_B[place]} is not within 0 to {self._num_classes - 1}"
+                    )
             except Damaged as error:
                 damaged[self._split.source.name(own)] = str(error)
                 if len(damaged) > self._max_damaged:
                     break
             else:
                 return own
+        labels_B[place] = 0
         return PADDING
 
     def _order(self, epoch: int) -> np.ndarray:

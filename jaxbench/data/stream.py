@@ -153,7 +153,12 @@ class StreamFeed:
 
     def eval_rows(self) -> Iterator[Any]:
         """Yields the batches of the evaluation, which threads prepare in any case."""
-        return self._iterate(self._send(self._eval_batches()))
+        self._eval_damaged = set()  # an image may be readable again
+        yield from self._iterate(self._send(self._eval_batches()))
+        if not self.eval_count:
+            raise DamagedData(
+                f"{list(self._damaged)[-1]}: no image of the evaluation split can be decoded"
+            )
 
     def _train_batches(self, start: int, stop: int) -> Any:
         """Returns a grain data set of the batches of steps `start` to `stop`, counted from 0."""
@@ -188,6 +193,7 @@ class StreamFeed:
             training=training,
             random_window=self._data.random_resized_crop,
             flip=self._data.flip,
+            num_classes=self._dataset.num_classes,
             max_damaged=self._data.max_damaged,
         )
         devices, share = decoder.num_devices, decoder.share
@@ -197,6 +203,11 @@ class StreamFeed:
         def join(parts: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for part in parts:
                 self._note_damaged(json.loads(part["damaged"]), training)
+                if training and (part["indices"] == PADDING).any():
+                    raise DamagedData(
+                        f"{list(self._damaged)[-1]}: no image of the training split is left that "
+                        "can be decoded"
+                    )
             batch = parts[0]["batch"]
             if shared is not None:
                 images_NxHxWx3 = shared.take(batch)
@@ -217,7 +228,12 @@ class StreamFeed:
             return row
 
         ahead = self._work_ahead(
-            shared or decoder, start * decoder.parts, stop * decoder.parts, buffer=decoder.parts
+            shared or decoder,
+            start * decoder.parts,
+            stop * decoder.parts,
+            buffer=decoder.parts,
+            # Worker processes share the cores; what is not theirs has all of them.
+            threads=self.num_threads if in_processes else self._data.num_threads,
         )
         if in_processes:
             if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
@@ -243,17 +259,24 @@ class StreamFeed:
             )
 
     def _work_ahead(
-        self, prepare: Callable[[int], Any], start: int, stop: int, *, buffer: int = 1
+        self,
+        prepare: Callable[[int], Any],
+        start: int,
+        stop: int,
+        *,
+        buffer: int = 1,
+        threads: int = 0,
     ) -> Any:
         """Returns a grain data set of prepare(start) ... prepare(stop - 1).
 
         Args:
           buffer: how many of them are held ready, one for each thread at least.
+          threads: 0 is one for each core.
         """
         # Imported late: only this feed needs it.
         import grain
 
-        threads = self.num_threads
+        threads = threads or self._data.num_threads or available_cores()
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, buffer))
         return grain.MapDataset.range(start, stop).map(prepare).to_iter_dataset(options)
 
