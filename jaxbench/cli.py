@@ -14,7 +14,7 @@ from absl import app, flags, logging
 
 from jaxbench import catalog
 from jaxbench.config import Experiment, describe_type, overridable
-from jaxbench.errors import BadInput, DamagedData, Diverged, Terminated, nearest
+from jaxbench.errors import BadInput, DamagedData, Diverged, Terminated, WorkerLost, nearest
 
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
@@ -28,7 +28,7 @@ def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> No
     except BadInput as error:
         _say(error)
         sys.exit(2)
-    except (DamagedData, Diverged) as error:
+    except (DamagedData, Diverged, WorkerLost) as error:
         _say(error)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -16,6 +16,10 @@ class DamagedData(Exception):
     """More of the data is damaged than the config allows; the message names the last of it."""
 
 
+class WorkerLost(Exception):
+    """A worker process has died; the message says how."""
+
+
 class Diverged(Exception):
     """The training loss stopped being a finite number."""
 

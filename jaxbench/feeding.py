@@ -19,9 +19,8 @@ from jaxbench.config import Config
 from jaxbench.devices import DataMesh, peak_memory_bytes
 from jaxbench.environment import available_cores, host_peak_memory_bytes
 from jaxbench.errors import BadInput
-from jaxbench.job import Job, prepared
+from jaxbench.job import Job, StagesResult, prepared
 from jaxbench.recorder import recording
-from jaxbench.rundir import RunDir
 from jaxbench.spread import median_interval
 from jaxbench.storage import drop_from_page_cache, storage_read_bytes
 from jaxbench.writers.console import Console
@@ -33,22 +32,13 @@ _WINDOW_S = 1.0
 _ENDLESS = 2**40
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One record for each stage, the summary record and the folder they are in."""
-
-    stages: list[dict[str, Any]]
-    summary: dict[str, Any]
-    run_dir: RunDir
-
-
 def measure_input(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
     *,
     page_cache: str = "as_is",
-) -> Result:
+) -> StagesResult:
     """Measures the three stages of a streamed experiment.
 
     Args:
@@ -79,7 +69,7 @@ def measure_input(
                 stages.append(record)
                 recorder.writers.write(record)
         job.console.say(recorder.summary["verdict"])
-        return Result(stages, recorder.summary, recorder.run_dir)
+        return StagesResult(stages, recorder.summary, recorder.run_dir)
 
 
 def _files(job: Job) -> Sequence[str]:

@@ -16,7 +16,7 @@ from jaxbench.devices import DataMesh, all_ready, create_training_mesh
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
-from jaxbench.rundir import check_workdir
+from jaxbench.rundir import RunDir, check_workdir
 from jaxbench.step import TrainState
 from jaxbench.writers.console import Console, create_console
 
@@ -97,6 +97,15 @@ class Job:
         what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
         with self.console.phase(what):
             return compile_step(name, step, state, data, row, clock=self.clock)
+
+
+@dataclasses.dataclass(frozen=True)
+class StagesResult:
+    """What a job that measures in stages hands back: a record for each, the summary, the folder."""
+
+    stages: list[dict[str, Any]]
+    summary: dict[str, Any]
+    run_dir: RunDir
 
 
 @contextlib.contextmanager

@@ -22,10 +22,9 @@ from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
-from jaxbench.job import Job, prepared
+from jaxbench.job import Job, StagesResult, prepared
 from jaxbench.peaks import find_peak
 from jaxbench.recorder import recording
-from jaxbench.rundir import RunDir
 from jaxbench.spread import median_interval
 from jaxbench.task import COUNT, LOSS_SUM
 from jaxbench.validity import impossible
@@ -41,15 +40,6 @@ _LONGEST_WINDOW_S = 3600.0
 _ENDLESS = 2**40
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One record for each stage, the summary record and the folder they are in."""
-
-    stages: list[dict[str, Any]]
-    summary: dict[str, Any]
-    run_dir: RunDir
-
-
 def measure_throughput(
     config: Config,
     workdir: str | None = None,
@@ -59,7 +49,7 @@ def measure_throughput(
     steps_per_call: int = 1,
     rounds: int = 11,
     window_s: float = 1.0,
-) -> Result:
+) -> StagesResult:
     """Measures an experiment's training step and its forward pass.
 
     Args:
@@ -104,7 +94,7 @@ def measure_throughput(
         for kind in ("invalid", "warnings"):
             for line in recorder.summary[kind]:
                 job.console.say(f"{kind.removesuffix('s')}: {line}")
-        return Result(meter.records, recorder.summary, recorder.run_dir)
+        return StagesResult(meter.records, recorder.summary, recorder.run_dir)
 
 
 class _Meter:

@@ -313,9 +313,9 @@ def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_worker_processes_end_with_the_run(folder, tmp_path, signum):
-    """Ctrl-C as a terminal sends it, to all processes of the job; or the run itself is killed."""
+@pytest.mark.parametrize("ended_by", ["ctrl-c", "killed", "a worker killed"])
+def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
+    """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
     command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
     command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
     command += [
@@ -346,15 +346,22 @@ def test_worker_processes_end_with_the_run(folder, tmp_path, signum):
         time.sleep(0.1)
     workers = psutil.Process(child.pid).children(recursive=True)
     assert len(workers) >= 2
-    if signum == signal.SIGINT:
-        os.killpg(child.pid, signum)
+    if ended_by == "ctrl-c":
+        os.killpg(child.pid, signal.SIGINT)
         _, told = child.communicate(timeout=60)
         assert child.returncode == 130, told
         assert told.strip() == "jaxbench: interrupted"
         assert run_json(tmp_path / "run")["status"] == "failed"
-    else:
+    elif ended_by == "killed":
         child.kill()
         child.communicate()
+    else:
+        decoding = [worker for worker in workers if "spawn_main" in " ".join(worker.cmdline())]
+        decoding[0].kill()
+        _, told = child.communicate(timeout=60)
+        assert child.returncode == 1
+        assert told.startswith("jaxbench: a worker process") and told.count("\n") == 1, told
+        assert run_json(tmp_path / "run")["status"] == "failed"
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
 

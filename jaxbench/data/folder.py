@@ -87,6 +87,11 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
     }
     if not any(files.values()):
         raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")
+    empty = sorted(sub for sub, paths in files.items() if not paths)
+    if empty:
+        raise BadInput(
+            f"{folder / empty[0]}: no images in it; those of a class lie directly in its folder"
+        )
     return files
 
 

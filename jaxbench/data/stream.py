@@ -28,7 +28,7 @@ from jaxbench.data.order import PADDING, Orders
 from jaxbench.data.parts import PartDecoder, SharedBatches, begin_worker
 from jaxbench.devices import DataMesh
 from jaxbench.environment import available_cores
-from jaxbench.errors import BadInput, DamagedData
+from jaxbench.errors import BadInput, DamagedData, WorkerLost
 
 _QUIET = "ignore:resource_tracker:UserWarning"
 
@@ -140,8 +140,13 @@ class StreamFeed:
         for _ in range(num_steps):
             try:
                 row = next(self._ahead)
-            except Exception:
+            except Exception as error:
                 self.close()
+                if "Worker process was terminated" in str(error):  # grain's words
+                    raise WorkerLost(
+                        "a worker process that decodes images was killed; where nobody did, it "
+                        "was the system, short of memory: fewer data.num_workers need less"
+                    ) from error
                 raise
             self._next_step += 1
             yield row
