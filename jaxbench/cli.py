@@ -22,9 +22,20 @@ _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 
 def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
     """Parses absl flags, calls `main()` and exits the process with the code above."""
+    _run(lambda _: _run_main(main), _parse_flags, argv)
+
+
+def run_with_arguments(
+    main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None
+) -> None:
+    """The same for a program without an experiment: `main` gets what is no flag."""
+    _run(lambda rest: _run_main(lambda: main(list(rest[1:]))), _parse_plain_flags, argv)
+
+
+def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app.run(lambda _: _run_main(main), argv=argv, flags_parser=_parse_flags)
+        app.run(main, argv=argv, flags_parser=parse)
     except BadInput as error:
         _say(error)
         sys.exit(2)
@@ -123,6 +134,13 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in known else ""
         raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
     return rest
+
+
+def _parse_plain_flags(argv: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        raise BadInput(_reworded(str(error), None)) from None
 
 
 def _reworded(message: str, config: Experiment | None) -> str:

@@ -7,7 +7,7 @@ from conftest import ROOT
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
     {"errors", "clock", "published", "spread", "validity", "peaks"},
-    {"config", "flops", "precision", "rundir", "task", "models", "experiments"},
+    {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",
         "compile_cache",
@@ -24,7 +24,7 @@ LAYERS = [
     {"train", "feeding", "throughput", "conv2d"},
     {"describe"},
     {"cli"},
-    {"main"},
+    {"main", "compare"},
 ]
 
 

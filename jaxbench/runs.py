@@ -1,0 +1,74 @@
+"""Reads run directories back: what `rundir` and the writers left there."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from jaxbench.errors import BadInput
+from jaxbench.spread import median_interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run directory.
+
+    Attributes:
+      path: the folder.
+      document: run.json.
+      records: the lines of metrics.jsonl, in order; one that a crash cut off is left out.
+    """
+
+    path: pathlib.Path
+    document: dict[str, Any]
+    records: list[dict[str, Any]]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record.get("kind") == kind]
+
+    def rates(self) -> dict[str, tuple[float, float, float]]:
+        """Returns {stage: (images/s, lower, upper end of its 95 % interval)}.
+
+        The stages of --mode=throughput, or `training` from the whole epochs of a training run but
+        the first, which is warm-up.
+        """
+        stages = {
+            record["stage"]: tuple(
+                record[name] for name in ("images_per_s", "images_per_s_low", "images_per_s_high")
+            )
+            for record in self.of_kind("throughput")
+        }
+        epochs = [record["images_per_s"] for record in self.of_kind("epoch") if record["complete"]][
+            1:
+        ]
+        if len(epochs) >= 3:
+            stages["training"] = median_interval(epochs)
+        return stages
+
+
+def load_run(path: str) -> Run:
+    """Reads a run directory.
+
+    Raises:
+      BadInput: it is none, or cannot be read.
+    """
+    folder = pathlib.Path(path).expanduser()
+    try:
+        document = json.loads((folder / "run.json").read_text())
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{path}: no run directory, it has no {pathlib.Path(error.filename).name}"
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged") from error
+    if not isinstance(document, dict) or "status" not in document:
+        raise BadInput(f"{path}: its run.json is not one")
+    return Run(folder, document, records)
