@@ -284,7 +284,7 @@ import numpy as np
 from test_encoded import batches, config_of, feed_of
 
 if __name__ == "__main__":
-    for fields in ({}, {"num_workers": 2}, {"num_workers": 3, "num_threads": 2}):
+    for fields in ({}, {"num_workers": 2, "num_threads": 2}):
         feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
         told = hashlib.sha256()
         for epoch in range(3):
@@ -309,11 +309,13 @@ def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
+    assert len(lines) == 2 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("ended_by", ["ctrl-c", "killed", "a worker killed"])
+@pytest.mark.parametrize(
+    "ended_by", ["ctrl-c", "a worker killed", pytest.param("killed", marks=pytest.mark.slow)]
+)
 def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
     """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
     command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]

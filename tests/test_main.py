@@ -11,9 +11,22 @@ from conftest import OPTIMIZED, ROOT, UNOPTIMIZED, needs_devices, program, recor
 
 from jaxbench import catalog
 
+# On one device, those of each kind; the others are slow: they differ in size, not in kind.
+_ON_ONE = ("quickstart", "cnn10", "unet256", "conv2d", "mnist_cnn")
 
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize("name", list(catalog.available()))
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        pytest.param(
+            name,
+            devices,
+            marks=[pytest.mark.slow] if devices == 1 and name not in _ON_ONE else [],
+        )
+        for name in catalog.available()
+        for devices in (1, 8)
+    ],
+)
 def test_every_experiment_runs_tiny(run_main, tmp_path, name, devices):
     needs_devices(devices)
     done = run_main(

@@ -14,7 +14,7 @@ from jaxbench.train import train_and_evaluate
 FIELDS = {"data__crop_padding": 1, "data__flip": True, "log_every_steps": 1, "epochs": 2}
 
 
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+@pytest.mark.parametrize("parallelism", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_models_are_those_of_single_device_runs(train, parallelism):
     """Dropout, augmentation, order and initial parameters all follow each model's own seed.
 
