@@ -6,7 +6,6 @@ input, told in one line, nothing written; 130 Ctrl-C; 143 SIGTERM.
 
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,6 +14,7 @@ from absl import app, flags, logging
 from jaxbench import catalog
 from jaxbench.config import Experiment, describe_type, overridable
 from jaxbench.errors import BadInput, DamagedData, Diverged, Terminated, WorkerLost, nearest
+from jaxbench.signals import raise_on_signals
 
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
@@ -33,7 +33,7 @@ def run_with_arguments(
 
 
 def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
-    signal.signal(signal.SIGTERM, _terminate)
+    raise_on_signals()
     try:
         app.run(main, argv=argv, flags_parser=parse)
     except BadInput as error:
@@ -161,10 +161,6 @@ def _run_main(main: Callable[[], int | None]) -> int:
 
 def _asks_for_help(argv: Sequence[str]) -> bool:
     return any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv)
-
-
-def _terminate(signum, frame):
-    raise Terminated
 
 
 def _say(words: object) -> None:

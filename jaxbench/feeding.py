@@ -57,8 +57,7 @@ def measure_input(
             "it goes with data.feed=stream"
         )
     with prepared(config, workdir, console) as job:
-        files = _files(job) if page_cache == "cold" else ()
-        drop_from_page_cache(files)
+        files = _files(job) if page_cache == "cold" else None
         stages: list[dict[str, Any]] = []
         document = job.document() | {"page_cache": page_cache}
         with recording(workdir, config, job.mesh, document, job.console) as recorder:
@@ -90,8 +89,8 @@ class _Window:
     storage_read_bytes: int | None
 
 
-def _measure(job: Job, files: Sequence[str]) -> dict[str, list[_Window]]:
-    """Returns the windows of every stage, R each."""
+def _measure(job: Job, cold_files: Sequence[str] | None) -> dict[str, list[_Window]]:
+    """Returns the windows of every stage, R each; has these files forgotten where they are read."""
     config, feed, program = job.config, job.feed, job.program
     state = job.place_train_state()
     row = next(feed.train_rows(0, 1))
@@ -118,7 +117,8 @@ def _measure(job: Job, files: Sequence[str]) -> dict[str, list[_Window]]:
         # The first round finds out how long a window must be, and is thrown away.
         for number in range(_ROUNDS + 1):
             for name, make in makers.items():
-                drop_from_page_cache(files)
+                if cold_files is not None and name != "train_step":
+                    drop_from_page_cache(cold_files)
                 count = counts.get(name, 3)
                 with contextlib.closing(make(start)) as batches:
                     _take(batches, fill)  # the pipeline fills

@@ -12,6 +12,7 @@ from jaxbench.devices import DataMesh
 from jaxbench.environment import describe_environment
 from jaxbench.errors import Diverged, Terminated
 from jaxbench.rundir import RunDir, create_run_dir
+from jaxbench.signals import postponed
 from jaxbench.writers import Writers
 from jaxbench.writers.console import Console
 from jaxbench.writers.files import JsonlWriter
@@ -88,14 +89,16 @@ def recording(
         recorder.writers.add(console)
         yield recorder
     except BaseException as error:
-        # Whatever else fails now must not hide why the run ended, nor keep it untold.
-        with contextlib.suppress(Exception):
-            recorder.finish(*classify(error))
-        with contextlib.suppress(Exception):
-            recorder.writers.close()
+        # Whatever else happens now must not hide why the run ended, nor keep it untold.
+        with postponed():
+            with contextlib.suppress(Exception):
+                recorder.finish(*classify(error))
+            with contextlib.suppress(Exception):
+                recorder.writers.close()
         raise
-    recorder.finish("done", None)
-    recorder.writers.close()
+    with postponed():
+        recorder.finish("done", None)
+        recorder.writers.close()
 
 
 def classify(error: BaseException) -> tuple[str, str]:

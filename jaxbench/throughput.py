@@ -1,8 +1,7 @@
 """Measures how fast the devices train: --mode=throughput.
 
 Rates come from windows of many steps closed by one barrier, latencies from steps closed one by
-one; what a record says is in BUILD_NOTES.md under "Figures". Stages take turns, so that what
-drifts hits all alike. Letters: R rounds.
+one. Stages take turns, so that what drifts hits all alike. Letters: R rounds.
 """
 
 import contextlib
@@ -30,7 +29,6 @@ from jaxbench.task import COUNT, LOSS_SUM
 from jaxbench.validity import impossible
 from jaxbench.writers.console import Console
 
-FEEDS = ("synthetic", "resident", "stream")
 # Warm: so many windows in a row within this share of one another. Given up after so many.
 _AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
 # Steps closed one by one in each round.
@@ -66,13 +64,13 @@ def measure_throughput(
       BadInput: before anything is written.
       Diverged: the loss is no longer finite.
     """
-    if feed != "synthetic":
-        config.data.feed = feed
+    # synthetic is no feed that a user's config may name.
     config.validate()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
+    if feed != "synthetic":
+        config.validate()
     if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
         raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
-    if feed == "synthetic":
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
     if steps_per_call > 1 and feed == "stream":
         raise BadInput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
@@ -178,16 +176,18 @@ class _Meter:
         return [{"cold_compile_s": None, "warm_compile_s": None, **r} for r in found.values()]
 
     @contextlib.contextmanager
-    def _fed(self, name: str) -> Iterator[None]:
+    def _fed(self, name: str) -> Iterator[int]:
         """Lets the host work ahead for what is measured inside the `with`, and for nothing else.
 
-        Batches that were made ready in another stage's time would flatter this one.
+        Batches that were made ready in another stage's time would flatter this one. Yields how
+        many steps that took.
         """
         streams = self._job.feed.name == "stream" and name != "forward"
+        fill = self._job.config.data.prefetch_batches + 2 if streams else 0
         if streams:
             self._rows = self._job.feed.train_rows(0, _ENDLESS, self._next_step)
-            self._train(self._job.config.data.prefetch_batches + 2)
-        yield
+            self._train(fill)
+        yield fill
         if streams:
             self._job.feed.close()
 
@@ -198,18 +198,18 @@ class _Meter:
                 self._job.console.progress("warming up", place, len(self.stages), name)
                 calls, rates, thrown_away = 1, [], 0
                 while not self._agree(rates) and len(rates) < _MOST_WARMUP:
-                    with self._fed(name):
+                    with self._fed(name) as fill:
                         watch = Stopwatch()
                         run(calls)
                         elapsed_s = watch.elapsed_s()
-                    thrown_away += calls
+                    thrown_away += fill + calls * self._steps_of[name]
                     if elapsed_s < self._window_s / 2:  # too short to tell anything
                         calls = math.ceil(min(10 * calls, self._window_s / elapsed_s * calls))
                     else:
                         rates.append(calls / elapsed_s)
                 self._calls[name] = calls
                 self._warmup[name] = {
-                    "warmup_steps": thrown_away * self._steps_of[name],
+                    "warmup_steps": thrown_away,
                     "warmup_settled": self._agree(rates),
                 }
 

@@ -30,6 +30,8 @@ from jaxbench.writers.tensorboard import TensorBoardWriter
 
 # Steps are counted in int32 on the devices.
 _MOST_STEPS = 2**31 - 1
+# What a run with several says it had: only if all were kept was nothing compiled.
+_OUTCOMES = ("miss", "off", "hit")
 # What is said of several models' headline figure beside its mean: sample deviation, extremes.
 _SPREAD = ("std", "min", "max")
 
@@ -101,6 +103,7 @@ class Trainer:
         self._learning_rate: float | None = None
         self._tabulate_rates = tabulator(program.schedule, feed.steps_per_epoch)
         self._compile_s = 0.0
+        self._compile_cache: set[str] = set()
         self._first_step_s: float | None = None
         self._epochs: list[dict[str, Any]] = []
 
@@ -127,6 +130,7 @@ class Trainer:
         with self._console.phase(f"compiling {name} for {self._mesh.num_devices} device(s)"):
             record = compile_step(name, step, self.state, data, row, clock=self._clock)
         self._compile_s += record["lower_s"] + record["compile_s"]
+        self._compile_cache.add(record["compile_cache"])
         self._write(record)
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -360,6 +364,8 @@ class Trainer:
             "steps": self._steps_done,
             "epochs_done": len(self._epochs),
             "compile_s": self._compile_s,
+            # hit: compile_s and first_epoch_with_compile_s hold the fetching of kept programs.
+            "compile_cache": min(self._compile_cache, key=_OUTCOMES.index, default=None),
             "first_step_s": self._first_step_s,
             # Neither holds compilation; a published first epoch usually does.
             "first_epoch_s": times_s[0] if times_s else None,

@@ -159,7 +159,8 @@ def label_feature(num_classes):
     }
 
 
-def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path, num_workers):
     """A prepared set like imagenet2012: images of many sizes, left encoded until their turn."""
     generator = np.random.default_rng(0)
 
@@ -175,6 +176,7 @@ def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
         tmp_path, source="tfds", eval_split="validation", batch_size=4, num_threads=2
     )
     config.data.name = "imagenet2012"
+    config.data.num_workers = num_workers
     feed = feed_of(config)
     seen = {}
     for batch in batches(feed.train_rows(0, 2)):
@@ -185,6 +187,7 @@ def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
     [batch] = batches(feed.eval_rows())
     assert batch["images"][:2, 0, 0, 0].tolist() == [80, 140]
     assert batch["indices"].tolist() == [0, 1, -1, -1]
+    feed.close()
 
 
 def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):

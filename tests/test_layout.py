@@ -6,7 +6,7 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published", "spread", "validity", "peaks"},
+    {"errors", "clock", "published", "spread", "validity", "peaks", "signals"},
     {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",

@@ -90,10 +90,12 @@ def create_feed(
     if dataset is None:
         seeds_R = config.seeds(num_devices)
         devices_per_model = num_devices // len(seeds_R)
+        seeds_D = np.repeat(np.array(seeds_R, np.uint32), devices_per_model)
+        first = process[0] * mesh.num_devices
         return MadeUpFeed(
             config.data,
             mesh,
-            np.repeat(np.array(seeds_R, np.uint32), devices_per_model)[: mesh.num_devices],
+            seeds_D[first : first + mesh.num_devices],
             config.batch_size // devices_per_model,
             get_task(config.task).label_shape(config.data.image_shape),
             param_dtype,

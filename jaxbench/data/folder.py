@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.decode import RESIZE_PER_CROP
+from jaxbench.data.decode import RESIZE_PER_CROP, Damaged, Image
 from jaxbench.data.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput, nearest
 
@@ -125,11 +125,12 @@ def _read_split(folder, examples, image_shape, progress) -> Split:
 def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
     import cv2
 
-    # OpenCV turns grey into colour, applies the EXIF orientation, and returns None for damage.
-    content = np.fromfile(file, np.uint8)
-    image = cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None
-    if image is None:
-        raise BadInput(f"{file}: cannot be decoded as an image")
+    try:
+        image = Image(pathlib.Path(file).read_bytes()).whole()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from error
+    except Damaged as error:
+        raise BadInput(f"{file}: cannot be decoded as an image: {error}") from error
     height, width = image_shape[:2]
     if image.shape[:2] != (height, width):
         scale = RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
@@ -143,4 +144,4 @@ def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
         )
         top, left = (new_height - height) // 2, (new_width - width) // 2
         image = image[top : top + height, left : left + width]
-    return image[..., ::-1]
+    return image

@@ -7,6 +7,8 @@ keys; what is unknown is absent or None.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from jaxbench.signals import postponed
+
 
 class Writer(Protocol):
     def write(self, record: Mapping[str, Any]) -> None: ...
@@ -15,7 +17,7 @@ class Writer(Protocol):
 
 
 class Writers:
-    """Hands every record to several writers."""
+    """Hands every record to several writers; Ctrl-C waits until all of them have it."""
 
     def __init__(self, *writers: Writer):
         self._writers = list(writers)
@@ -24,9 +26,11 @@ class Writers:
         self._writers.append(writer)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        for writer in self._writers:
-            writer.write(record)
+        with postponed():
+            for writer in self._writers:
+                writer.write(record)
 
     def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
+        with postponed():
+            for writer in self._writers:
+                writer.close()

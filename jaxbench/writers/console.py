@@ -184,7 +184,9 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     if record.get("first_epoch_s") is not None:
         median_s = record.get("median_epoch_s")
         lines.append(
-            f"compile {record['compile_s']:.1f} s, first epoch {record['first_epoch_s']:.2f} s"
+            f"compile {record['compile_s']:.1f} s"
+            + (" (kept programs fetched)" if record["compile_cache"] == "hit" else "")
+            + f", first epoch {record['first_epoch_s']:.2f} s"
             + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
             + f", {record['images_per_s']:,.1f} images/s"
             + f" ({record['images_per_s_per_device']:,.1f} per device)"

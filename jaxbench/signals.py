@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM as exceptions that never arrive in the middle of a record.
+
+An exception out of a signal handler can rise between a lock's being taken and the `with` that
+would release it, inside any library; whoever needs that lock next then waits for ever (seen with
+the queue behind TensorBoard's event files). So what takes such locks and is quick runs under
+`postponed`, and an end that still hangs is cut short.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from jaxbench.errors import Terminated
+
+# How long a process may take from the signal to its end.
+_LONGEST_END_S = 20.0
+_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+_depth = 0
+_pending: int | None = None
+
+
+def raise_on_signals() -> None:
+    """Has Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated, for the rest of the process.
+
+    For the main thread of an entry point. A Ctrl-C that is ignored (nohup) stays ignored.
+    """
+    signal.signal(signal.SIGTERM, _handle)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _handle)
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """What arrives inside the `with` is raised at its end."""
+    global _depth, _pending
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if _depth == 0 and _pending is not None:
+            number, _pending = _pending, None
+            _raise(number)
+
+
+def _handle(number: int, frame: Any) -> None:
+    global _pending
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda *_: _cut_short(_EXIT_CODES[number]))
+        signal.setitimer(signal.ITIMER_REAL, _LONGEST_END_S)
+    if _depth:
+        _pending = number
+    else:
+        _raise(number)
+
+
+def _raise(number: int) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+def _cut_short(code: int) -> None:
+    print(f"jaxbench: did not end in {_LONGEST_END_S:g} s, cut short", file=sys.stderr, flush=True)
+    os._exit(code)

@@ -1,0 +1,94 @@
+"""Ctrl-C and SIGTERM: raised at once, or at the end of what may not be broken off."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from jaxbench import signals
+from jaxbench.errors import Terminated
+from jaxbench.writers import Writers
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in signals._EXIT_CODES}
+    signals.raise_on_signals()
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
+    done = []
+    with pytest.raises(error), signals.postponed():
+        with signals.postponed():
+            os.kill(os.getpid(), number)
+            done.append("inner")
+        done.append("outer")
+    assert done == ["inner", "outer"]
+    with pytest.raises(error):
+        os.kill(os.getpid(), number)
+        done.append("not postponed any more")
+    assert done == ["inner", "outer"]
+
+
+def test_every_writer_has_a_record_before_ctrl_c_is_raised():
+    class Pressing:
+        def write(self, record):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    class Keeping:
+        records = []
+
+        def write(self, record):
+            self.records.append(record)
+
+    with pytest.raises(KeyboardInterrupt):
+        Writers(Pressing(), Keeping()).write({"kind": "epoch"})
+    assert Keeping.records == [{"kind": "epoch"}]
+
+
+def run_python(code):
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_end_that_hangs_is_cut_short(number, code):
+    process = run_python(
+        "import threading, time\n"
+        "from jaxbench import signals\n"
+        "signals._LONGEST_END_S = 0.3\n"
+        "signals.raise_on_signals()\n"
+        "lock = threading.Lock()\n"
+        "lock.acquire()\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+        "finally:\n"
+        "    lock.acquire()\n"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (code, "jaxbench: did not end in 0.3 s, cut short\n")
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    process = run_python(
+        "import os, signal\n"
+        "from jaxbench import signals\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "signals.raise_on_signals()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('went on')\n"
+    )
+    assert process.communicate(timeout=30)[0] == "went on\n"
