@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -32,6 +33,27 @@ def run_with_arguments(
     _run(lambda rest: _run_main(lambda: main(list(rest[1:]))), _parse_plain_flags, argv)
 
 
+def run_over_experiments(
+    main: Callable[[str | None, list[str]], int | None], argv: Sequence[str] | None = None
+) -> None:
+    """The same for a program that makes many experiments out of one.
+
+    `main` gets what followed `--experiment=` and the overrides as they were given, for
+    `load_experiment`.
+    """
+    taken: list[Any] = []
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        rest, spec, overrides = take_experiment(argv)
+        taken.extend((spec, overrides))
+        rest = _parse_plain_flags(rest)
+        if len(rest) > 1:
+            raise BadInput(f"{rest[1]!r}: flags begin with --")
+        return rest
+
+    _run(lambda _: _run_main(lambda: main(*taken)), parse, argv)
+
+
 def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     raise_on_signals()
     try:
@@ -51,11 +73,56 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
 
 
-def define_experiment(argv: Sequence[str]) -> tuple[list[str], Experiment | None]:
+def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Returns a valid experiment with its overrides applied, as --mode would get it.
+
+    Args:
+      spec: what follows `--experiment=`.
+      overrides: arguments of the form `--experiment.FIELD=VALUE`.
+
+    Raises:
+      BadInput: no such experiment or field, or a value that is not allowed.
+    """
+    own_flags = flags.FlagValues()
+    argv, config = define_experiment(["", f"--experiment={spec}", *overrides], own_flags)
+    if config is None:
+        raise BadInput(f"--experiment={spec}: must name an experiment")
+    try:
+        own_flags(argv)
+    except flags.Error as error:
+        raise BadInput(_reworded(str(error), config)) from None
+    own_flags.experiment.validate()
+    return own_flags.experiment
+
+
+def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
+    """Splits a command line into all else, what followed --experiment=, and the overrides.
+
+    An override comes out as one argument, also where its value was given as the next.
+    """
+    argv, spec = _experiment_first(argv)
+    rest, overrides = [argv[0]], []
+    args = argv[2:] if spec is not None else argv[1:]
+    while args:
+        arg, *args = args
+        if not _OVERRIDE.match(arg):
+            rest.append(arg)
+        elif "=" in arg or not args or args[0].startswith("--"):
+            overrides.append(arg)
+        else:
+            value, *args = args
+            overrides.append(f"{arg}={value}")
+    return rest, spec, overrides
+
+
+def define_experiment(
+    argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
+) -> tuple[list[str], Experiment | None]:
     """Looks the experiment up and defines the typed `--experiment` flags for it.
 
     Args:
       argv: the command line, the program's name first.
+      flag_values: where they are defined.
 
     Returns:
       The command line to parse in its place, and the config that parsing will fill in (None for
@@ -96,6 +163,7 @@ def define_experiment(argv: Sequence[str]) -> tuple[list[str], Experiment | None
         "Which experiment: NAME, NAME:tiny, path/to/own.py or list. "
         "--experiment.FIELD=VALUE overrides one field of it.",
         sys_argv=argv,
+        flag_values=flag_values,
         parse_fn=lambda _: config,
     )
     return argv, config

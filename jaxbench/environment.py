@@ -77,6 +77,15 @@ def process_memory_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
+def private_memory_bytes() -> int:
+    """What this process alone has asked the system for: on Linux what RLIMIT_DATA limits.
+
+    Elsewhere what it has resident.
+    """
+    info = psutil.Process().memory_info()
+    return getattr(info, "data", info.rss)
+
+
 def _versions() -> dict[str, str]:
     versions = {}
     for package in _PACKAGES:

@@ -144,6 +144,24 @@ def prepared(
         yield Job(config, clock, console, mesh, dataset, feed, program)
 
 
+def with_feed(config: Config, feed: str) -> Config:
+    """Returns a valid experiment whose data come another way.
+
+    Args:
+      config: the experiment.
+      feed: `resident`, `stream`, or `synthetic`: one made-up batch lies on the devices and nothing
+        is read, which measures the devices alone. No experiment is of that kind itself.
+
+    Raises:
+      BadInput: the experiment is not valid, or not with this feed.
+    """
+    config.validate()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
+    if feed != "synthetic":
+        config.validate()
+    return config
+
+
 def _headline(config: Config, mesh: DataMesh) -> str:
     models = config.num_models(mesh.num_devices)
     each = f"{models} independent models, each with batch" if models > 1 else "global batch"

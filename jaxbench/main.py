@@ -9,14 +9,15 @@ import json
 from absl import flags
 
 from jaxbench import catalog, cli
+from jaxbench.config import Experiment
 
 _MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "throughput", "input", "conv2d", "describe"],
+    ["train", "throughput", "input", "fit", "conv2d", "describe"],
     "What to do; by default what the experiment is for. throughput: measure how fast the devices "
-    "train. input: measure what the host can feed and what the devices can take. describe: say "
-    "what it is, run nothing.",
+    "train. input: measure what the host can feed and what the devices can take. fit: find out "
+    "whether the batch fits in memory. describe: say what it is, run nothing.",
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -32,8 +33,8 @@ _FEED = flags.DEFINE_enum(
     "feed",
     "synthetic",
     ["synthetic", "resident", "stream"],
-    "With --mode=throughput: one made-up batch that lies on the devices, so that they alone are "
-    "measured; or the experiment's data, resident or streamed.",
+    "With --mode=throughput or fit: one made-up batch that lies on the devices, so that they alone "
+    "are measured; or the experiment's data, resident or streamed.",
 )
 _STEPS_PER_CALL = flags.DEFINE_integer(
     "steps_per_call",
@@ -60,8 +61,8 @@ _PAGE_CACHE = flags.DEFINE_enum(
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
-    "workdir": ("train", "throughput", "input", "conv2d"),
-    "feed": ("throughput",),
+    "workdir": ("train", "throughput", "input", "fit", "conv2d"),
+    "feed": ("throughput", "fit"),
     "steps_per_call": ("throughput",),
     "rounds": ("throughput",),
     "window_s": ("throughput",),
@@ -75,18 +76,7 @@ def main() -> int:
     if experiment == "list":
         _print_catalog()
         return 0
-    mode = _MODE.value or experiment.job
-    allowed = {"train": ("train", "throughput", "input")}.get(experiment.job, (experiment.job,))
-    if mode not in (*allowed, "describe"):
-        raise cli.BadInput(
-            f"--mode={mode}: {experiment.name} is an experiment for --mode="
-            f"{' or '.join(allowed)}; --mode=describe goes with any"
-        )
-    for name, modes in _MODES_OF.items():
-        if flags.FLAGS[name].present and mode not in modes:
-            raise cli.BadInput(
-                f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}"
-            )
+    mode = chosen_mode(experiment)
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     from jaxbench.compile_cache import use_compile_cache
 
@@ -110,6 +100,10 @@ def main() -> int:
             rounds=_ROUNDS.value,
             window_s=_WINDOW_S.value,
         )
+    elif mode == "fit":
+        from jaxbench.fit import check_fit
+
+        check_fit(experiment, _WORKDIR.value, feed=_FEED.value)
     elif mode == "conv2d":
         from jaxbench.conv2d import measure
 
@@ -123,6 +117,29 @@ def main() -> int:
         else:
             print_description(description, experiment)
     return 0
+
+
+def chosen_mode(experiment: Experiment) -> str:
+    """Returns what the flags say to do with this experiment.
+
+    Raises:
+      BadInput: the mode does not go with the experiment, or a flag not with the mode.
+    """
+    mode = _MODE.value or experiment.job
+    allowed = {"train": ("train", "throughput", "input", "fit")}.get(
+        experiment.job, (experiment.job,)
+    )
+    if mode not in (*allowed, "describe"):
+        raise cli.BadInput(
+            f"--mode={mode}: {experiment.name} is an experiment for --mode="
+            f"{' or '.join(allowed)}; --mode=describe goes with any"
+        )
+    for name, modes in _MODES_OF.items():
+        if flags.FLAGS[name].present and mode not in modes:
+            raise cli.BadInput(
+                f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}"
+            )
+    return mode
 
 
 def _print_catalog() -> None:

@@ -10,7 +10,7 @@ from jaxbench.clock import now
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh
 from jaxbench.environment import describe_environment
-from jaxbench.errors import Diverged, Terminated
+from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
 from jaxbench.rundir import RunDir, create_run_dir
 from jaxbench.signals import postponed
 from jaxbench.writers import Writers
@@ -110,6 +110,6 @@ def classify(error: BaseException) -> tuple[str, str]:
     if isinstance(error, Diverged):
         return "diverged", str(error)
     message = f"{type(error).__name__}: {str(error).strip()}"
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in message:
+    if OUT_OF_MEMORY.search(message):
         return "oom", message
     return "failed", message

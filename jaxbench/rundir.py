@@ -40,6 +40,16 @@ class RunDir:
             file.truncate()
 
 
+def close_abandoned(path: pathlib.Path, status: str, reason: str) -> None:
+    """Says in a run directory how its run ended, which was killed before it could."""
+    try:
+        document = json.loads((path / "run.json").read_text())
+    except (OSError, json.JSONDecodeError):
+        return
+    if document.get("status") == "running":
+        RunDir(path, document).update(status=status, reason=reason, finished_at=now().isoformat())
+
+
 def _to_json(document: dict[str, Any]) -> str:
     return json.dumps(finite(document), indent=2) + "\n"
 
@@ -51,7 +61,7 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     """
     if workdir == "":
         raise BadInput("--workdir=: must name a folder")
-    path = pathlib.Path(workdir or pathlib.Path("runs", _folder_name(run_name))).expanduser()
+    path = pathlib.Path(workdir or pathlib.Path("runs", folder_name(run_name))).expanduser()
     try:
         if workdir and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
             what = "is a file" if path.is_file() else "is not empty"
@@ -79,7 +89,7 @@ def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any])
             path = pathlib.Path(workdir).expanduser()
             path.mkdir(parents=True, exist_ok=True)
         else:
-            path = _new_folder(pathlib.Path("runs", _folder_name(run_name)))
+            path = _new_folder(pathlib.Path("runs", folder_name(run_name)))
         run_dir = RunDir(path, document)
         run_dir.update(status="running", reason=None, started_at=now().isoformat())
     except OSError as error:
@@ -87,7 +97,7 @@ def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any])
     return run_dir
 
 
-def _folder_name(run_name: str) -> str:
+def folder_name(run_name: str) -> str:
     # A colon is no good in file names on some systems and in TensorBoard's run filter.
     return run_name.replace(":", "-") or "unnamed"
 

@@ -5,7 +5,6 @@ one. Stages take turns, so that what drifts hits all alike. Letters: R rounds.
 """
 
 import contextlib
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
-from jaxbench.job import Job, StagesResult, prepared
+from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.peaks import find_peak
 from jaxbench.recorder import recording
 from jaxbench.spread import median_interval
@@ -64,11 +63,7 @@ def measure_throughput(
       BadInput: before anything is written.
       Diverged: the loss is no longer finite.
     """
-    # synthetic is no feed that a user's config may name.
-    config.validate()
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
-    if feed != "synthetic":
-        config.validate()
+    config = with_feed(config, feed)
     if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
         raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
     if steps_per_call > 1 and feed == "stream":

@@ -6,7 +6,7 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published", "spread", "validity", "peaks", "signals"},
+    {"errors", "batch_search", "clock", "published", "spread", "validity", "peaks", "signals"},
     {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",
@@ -16,15 +16,18 @@ LAYERS = [
         "inflight",
         "environment",
         "storage",
+        "child",
+        "sweepdir",
         "data",
         "writers",
     },
     {"step"},
     {"program", "recorder", "job"},
-    {"train", "feeding", "throughput", "conv2d"},
+    {"train", "feeding", "throughput", "fit", "conv2d"},
     {"describe"},
     {"cli"},
-    {"main", "compare"},
+    {"cells"},
+    {"main", "compare", "sweep"},
 ]
 
 

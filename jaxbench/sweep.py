@@ -1,0 +1,507 @@
+"""Runs an experiment over a grid: `python -m jaxbench.sweep --experiment=cnn10 --grid=FIELD=A,B`.
+
+Each combination of values is a cell, run by jaxbench.main in a process of its own; all of that
+program's flags may be given. A cell that runs out of memory, takes too long or fails is a result
+too. Broken off and started again with the same --sweepdir, a sweep does what is left.
+"""
+
+import math
+import pathlib
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from jaxbench import cli
+from jaxbench import main as program
+from jaxbench.batch_search import Trial, largest_batch
+from jaxbench.cells import Cell, make_cells
+from jaxbench.child import Ending, check_memory_limit, run_child
+from jaxbench.clock import now
+from jaxbench.errors import BadInput
+from jaxbench.rundir import close_abandoned, folder_name
+from jaxbench.runs import Run, load_run
+from jaxbench.sweepdir import SweepDir, check_sweepdir, open_sweepdir
+from jaxbench.writers.console import Console, create_console, duration
+
+_STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
+# How a run's own status reads in a sweep; any other is a failure.
+_STATUS_OF = {"done": "ok", "oom": "oom", "invalid": "invalid"}
+
+_GRID = flags.DEFINE_multi_string(
+    "grid",
+    [],
+    "FIELD=VALUE,VALUE,...: a field as in --experiment.FIELD, or experiment itself; give it "
+    "several times for every combination.",
+)
+_SWEEPDIR = flags.DEFINE_string(
+    "sweepdir",
+    None,
+    "A new or empty folder, or a sweep's that is to go on; default runs/EXPERIMENT/sweep-TIME.",
+)
+_TIMEOUT_S = flags.DEFINE_float(
+    "timeout_s", None, "A cell that takes longer is ended.", lower_bound=0.001
+)
+_MEMORY_LIMIT_MB = flags.DEFINE_float(
+    "memory_limit_mb",
+    None,
+    "MiB of private memory that each process of a cell may have on the host (Linux). On CPU "
+    "devices, whose memory that is, a cell that needs more is out of memory.",
+    lower_bound=1,
+)
+_RETRY = flags.DEFINE_multi_enum(
+    "retry", [], [*_STATUSES[1:]], "Run cells that ended so once more; may be given several times."
+)
+_FIND_MAX_BATCH = flags.DEFINE_bool(
+    "find_max_batch",
+    False,
+    "Instead of a run, find each cell's largest batch that fits in memory (--mode=fit).",
+)
+_BATCH_MULTIPLE = flags.DEFINE_integer(
+    "batch_multiple",
+    1,
+    "With --find_max_batch: look at multiples of this only (and of what the devices need).",
+    lower_bound=1,
+)
+# Flags of jaxbench.main that cannot be for a whole sweep.
+_NOT_FORWARDED = ("workdir", "json")
+
+# What sweep.csv says of a cell, after the grid's fields.
+_FIGURES = (
+    "compile_s",
+    "compile_cache",
+    "first_epoch_s",
+    "median_epoch_s",
+    "total_s",
+    "images_per_s",
+    "images_per_s_low",
+    "images_per_s_high",
+    "images_per_s_per_device",
+    "latency_p50_s",
+    "latency_p95_s",
+    "latency_p99_s",
+    "mfu",
+    "eval_top1",
+    "eval_dice",
+    "best_eval_top1",
+    "best_eval_dice",
+    "epochs_done",
+    "planned_bytes_per_device",
+    "device_memory_bytes",
+    "peak_memory_bytes",
+    "private_memory_before_bytes",
+    "host_peak_memory_bytes",
+)
+_COLUMNS = ("status", *_FIGURES, "reason", "wall_s", "num_devices", "device_kind", "run")
+_MAX_BATCH_COLUMNS = (
+    "status",
+    "max_batch",
+    "max_batch_per_device",
+    "smallest_too_large",
+    "num_devices",
+    "device_kind",
+    "planned_bytes_per_device",
+    "device_memory_bytes",
+    "peak_memory_bytes",
+    "host_peak_memory_bytes",
+    "memory_limit_mb",
+    "trials",
+    "reason",
+)
+
+
+def main(spec: str | None, overrides: Sequence[str]) -> int:
+    """Does what the flags say; returns the exit code: 1 where a cell failed or is invalid."""
+    cells = _cells(spec, overrides)
+    path = pathlib.Path(_SWEEPDIR.value or _default_path(cells)).expanduser()
+    if _SWEEPDIR.value == "":
+        raise BadInput("--sweepdir=: must name a folder")
+    with open_sweepdir(path) as folder:
+        console = create_console()
+        sweep = Sweep(folder, console)
+        console.say(f"{len(cells)} cells, results in {folder.path}")
+        try:
+            if _FIND_MAX_BATCH.value:
+                return sweep.find_max_batches(cells)
+            return sweep.run(cells)
+        except BaseException:
+            console.close()
+            console.say(f"to go on: the same command with --sweepdir={folder.path}")
+            raise
+        finally:
+            console.close()
+
+
+def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
+    """Returns the cells that the flags ask for; everything is checked that can be."""
+    for name in _NOT_FORWARDED:
+        if flags.FLAGS[name].present:
+            raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
+    if not _GRID.value and not _FIND_MAX_BATCH.value:
+        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch)")
+    if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
+        raise BadInput("--batch_multiple: it goes with --find_max_batch")
+    for name in ("timeout_s", "memory_limit_mb"):
+        value = flags.FLAGS[name].value
+        if value is not None and not math.isfinite(value):
+            raise BadInput(f"--{name}={value}: must be a number")
+    check_memory_limit(_MEMORY_LIMIT_MB.value)
+    # An own --mode comes first, so that flags are checked against the one that will run.
+    mode = flags.FLAGS["mode"]
+    if _FIND_MAX_BATCH.value:
+        if mode.present and mode.value != "fit":
+            raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=fit")
+        mode.value = "fit"
+        if any(text.startswith("batch_size=") for text in _GRID.value):
+            raise BadInput("--grid=batch_size=... with --find_max_batch: that is what it finds")
+    elif mode.value == "describe":
+        raise BadInput("--mode=describe: runs nothing; a sweep is for the other modes")
+    limits = [f"memory_limit_mb={_MEMORY_LIMIT_MB.value:g}"] if _MEMORY_LIMIT_MB.value else []
+    cells = make_cells(spec, overrides, _GRID.value, _forwarded(), limits)
+    for cell in cells:
+        program.chosen_mode(cell.config)
+    return cells
+
+
+def _forwarded() -> list[str]:
+    """The flags of jaxbench.main that were given, as it will get them."""
+    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(program)}
+    given = [
+        f"--{name}={flags.FLAGS[name].value}"
+        for name in sorted(own)
+        if flags.FLAGS[name].present and name != "mode"
+    ]
+    mode = flags.FLAGS["mode"].value
+    return given + ([f"--mode={mode}"] if mode else [])
+
+
+def _default_path(cells: Sequence[Cell]) -> pathlib.Path:
+    names = {cell.config.name for cell in cells}
+    parent = pathlib.Path("runs", folder_name(names.pop()) if len(names) == 1 else "several")
+    stamp = now().strftime("%Y%m%d-%H%M%S")
+    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
+    path = next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
+    check_sweepdir(path)
+    return path
+
+
+class Sweep:
+    """The cells on their way to their results.
+
+    Args:
+      folder: where results are kept.
+      console: where progress is shown.
+    """
+
+    def __init__(self, folder: SweepDir, console: Console):
+        self._folder = folder
+        self._console = console
+        # Cells that ended in this process are never run again by it, whatever --retry says.
+        self._fresh: set[str] = set()
+        self._left = 0
+
+    def run(self, cells: Sequence[Cell]) -> int:
+        """Runs what has no result yet; prints and writes the table."""
+        fields = list(cells[0].place)
+        self._left = sum(not self._is_done(cell) for cell in cells)
+        if self._left < len(cells):
+            self._console.say(f"{len(cells) - self._left} of them are done already")
+        for number, cell in enumerate(cells, 1):
+            if not self._is_done(cell):
+                self._run_cell(cell, f"[{number}/{len(cells)}]")
+                self._left -= 1
+                self._write_csv(cells, fields)
+        self._write_csv(cells, fields)
+        records = [self._folder.results[cell.key] for cell in cells]
+        for line in (*_table(fields, cells, records), *_mixed(records)):
+            self._console.say(line)
+        self._console.say(f"table: {self._folder.path / 'sweep.csv'}")
+        return _exit_code(record["status"] for record in records)
+
+    def _is_done(self, cell: Cell) -> bool:
+        record = self._folder.results.get(cell.key)
+        if record is None:
+            return False
+        return cell.key in self._fresh or record["status"] not in _RETRY.value
+
+    def _run_cell(self, cell: Cell, place: str) -> dict[str, Any]:
+        """Runs a cell and keeps its result."""
+        run_path, log = self._folder.new_attempt(cell.folder)
+        command = [
+            *(sys.executable, "-m", "jaxbench.main"),
+            *cell.arguments,
+            f"--workdir={run_path}",
+        ]
+        self._console.say(f"{place} {cell.title} ...")
+        ending = run_child(
+            command,
+            log,
+            timeout_s=_TIMEOUT_S.value,
+            memory_limit_mb=_MEMORY_LIMIT_MB.value,
+            watch=lambda line: self._console.progress(
+                f"{place} {cell.title}", len(self._fresh), len(self._fresh) + self._left, line
+            ),
+        )
+        record = self._record(cell, ending, run_path, log)
+        self._folder.add(record)
+        self._fresh.add(cell.key)
+        self._console.say(f"{place} {cell.title}: {_outcome(record)}{self._time_left()}")
+        return record
+
+    def _record(
+        self, cell: Cell, ending: Ending, run_path: pathlib.Path, log: pathlib.Path
+    ) -> dict[str, Any]:
+        status, reason = ending.status, ending.reason
+        run = None
+        if run_path.exists():
+            abandoned = {"timeout": "failed", "oom": "oom"}.get(status, "failed")
+            close_abandoned(run_path, abandoned, reason or "ended without a word")
+            try:
+                run = load_run(str(run_path))
+            except BadInput as error:
+                reason = reason or str(error)
+        if status == "exited":
+            ended = run.document["status"] if run else "failed"
+            status = _STATUS_OF.get(ended, "failed")
+            if run is not None and ended != "done":
+                reason = run.document.get("reason") or reason
+        environment = run.document.get("environment", {}) if run else {}
+        return {
+            "key": cell.key,
+            "experiment": cell.spec,
+            "place": cell.place,
+            "status": status,
+            "reason": None if status == "ok" else reason,
+            "exit_code": ending.exit_code,
+            "wall_s": ending.wall_s,
+            "finished_at": now().isoformat(),
+            "run": str(run_path.relative_to(self._folder.path)) if run else None,
+            "log": str(log.relative_to(self._folder.path)),
+            "figures": _figures(run) if run else {},
+            "backend": environment.get("backend"),
+            "num_devices": environment.get("num_devices"),
+            "device_kind": environment.get("device_kind"),
+            "hostname": environment.get("hostname"),
+            "versions": environment.get("versions"),
+            "commit": (environment.get("git") or {}).get("commit"),
+        }
+
+    def _time_left(self) -> str:
+        if self._left <= 1:
+            return ""
+        mean_s = statistics.mean(
+            record["wall_s"] for key, record in self._folder.results.items() if key in self._fresh
+        )
+        return f"; about {duration((self._left - 1) * mean_s)} left"
+
+    def _write_csv(self, cells: Sequence[Cell], fields: Sequence[str]) -> None:
+        rows = []
+        for cell in cells:
+            record = self._folder.results.get(cell.key)
+            if record is not None:
+                rows.append(cell.place | record["figures"] | _plain(record))
+        self._folder.write_table("sweep.csv", rows, [*fields, *_COLUMNS])
+
+    def find_max_batches(self, cells: Sequence[Cell]) -> int:
+        """Finds each cell's largest batch; prints and writes the table."""
+        fields = list(cells[0].place)
+        rows: list[dict[str, Any]] = []
+        for number, cell in enumerate(cells, 1):
+            rows.append(cell.place | self._find_max_batch(cell, f"[{number}/{len(cells)}]"))
+            self._folder.write_table("max_batch.csv", rows, [*fields, *_MAX_BATCH_COLUMNS])
+        for line in _max_batch_table(fields, rows):
+            self._console.say(line)
+        self._console.say(f"table: {self._folder.path / 'max_batch.csv'}")
+        return _exit_code(row["status"] for row in rows)
+
+    def _find_max_batch(self, cell: Cell, place: str) -> dict[str, Any]:
+        trials: list[dict[str, Any]] = []
+
+        def try_batch(batch_size: int) -> Trial:
+            one = cell.with_field("batch_size", batch_size, cell.flags)
+            if not self._is_done(one):
+                self._left = 1  # how many more is not known
+                self._run_cell(one, place)
+            trials.append(self._folder.results[one.key] | {"batch_size": batch_size})
+            return _trial(trials[-1], trials[0])
+
+        row = {"memory_limit_mb": _MEMORY_LIMIT_MB.value}
+        try:
+            first = try_batch(cell.config.batch_size)
+            unit = math.lcm(_BATCH_MULTIPLE.value, _batch_unit(cell, trials[0]))
+            start = max(unit, cell.config.batch_size // unit * unit)
+            largest, too_large = largest_batch(
+                lambda batch: first if batch == cell.config.batch_size else try_batch(batch),
+                start,
+                unit,
+            )
+        except _Unanswered as error:
+            return row | {"status": "failed", "reason": str(error), "trials": len(trials)}
+        by_batch = {trial["batch_size"]: trial for trial in trials}
+        best, over = by_batch.get(largest), by_batch[too_large]
+        return row | {
+            **(best["figures"] | _plain(best) if best else {}),
+            "status": "ok" if best else "oom",
+            "max_batch": largest,
+            "max_batch_per_device": largest / best["num_devices"] if best else None,
+            "smallest_too_large": too_large,
+            "trials": len(trials),
+            # Why it is too large; of a failure, that is a guess.
+            "reason": f"{too_large}: {over['status']} ({over['reason']})",
+        }
+
+
+class _Unanswered(Exception):
+    """A trial neither fitted nor ran out of memory; the message says what became of it."""
+
+
+def _trial(record: dict[str, Any], first: dict[str, Any]) -> Trial:
+    """What a run of --mode=fit says of its batch, beside the first one of the search.
+
+    Libraries that get no memory do not always say so: where a smaller batch ran, any failure of a
+    larger one counts as too large, and is told.
+    """
+    smaller_ran = first["status"] == "ok" and first["batch_size"] < record["batch_size"]
+    if record["status"] not in (("ok", "oom", "failed") if smaller_ran else ("ok", "oom")):
+        raise _Unanswered(
+            f"batch_size={record['batch_size']} was to be tried and {_outcome(record)}"
+        )
+    figures = record["figures"]
+    planned = figures.get("planned_bytes_per_device")
+    limit = figures.get("device_memory_bytes")
+    if record["backend"] == "cpu":
+        # All devices have the host's memory, and the process itself is in it too.
+        if not _MEMORY_LIMIT_MB.value:
+            raise _Unanswered(
+                "CPU devices take what memory the host has: give --memory_limit_mb, or the search "
+                "would end with the machine"
+            )
+        limit = _MEMORY_LIMIT_MB.value * 2**20
+        besides = first["figures"].get("private_memory_before_bytes")
+        if planned is not None:
+            planned = planned * record["num_devices"] + besides if besides else None
+    return Trial(record["status"] == "ok", planned, limit)
+
+
+def _batch_unit(cell: Cell, record: dict[str, Any]) -> int:
+    """What the devices need the batch to be a multiple of."""
+    devices = record["num_devices"] or 1
+    config = cell.config
+    return config.accumulate_steps * (devices // config.num_models(devices))
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    """The figures of a run that sweep.csv has columns for."""
+    compiled = run.of_kind("compile")
+    planned = [record["memory"]["total_bytes"] for record in compiled if record["memory"]]
+    figures: dict[str, Any] = {
+        "planned_bytes_per_device": max(planned, default=None),
+        "device_memory_bytes": compiled[0]["device_memory_bytes"] if compiled else None,
+    }
+    for record in run.of_kind("throughput"):
+        if record["stage"] == "train_step":
+            figures |= record
+    summary = run.document.get("summary") or {}
+    figures |= {name: value for name, value in summary.items() if value is not None}
+    epochs = run.of_kind("epoch")
+    if epochs and "compile_s" in summary:
+        figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
+    return {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: record[name] for name in _COLUMNS if name in record}
+
+
+def _exit_code(statuses: Iterator[str]) -> int:
+    return int(any(status in ("failed", "invalid") for status in statuses))
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    text = record["status"] + (f" ({record['reason']})" if record["reason"] else "")
+    return f"{text} after {duration(record['wall_s'])}"
+
+
+def _table(
+    fields: Sequence[str], cells: Sequence[Cell], records: Sequence[dict[str, Any]]
+) -> list[str]:
+    """The lines of a table in the published comparisons' form: a row for each cell."""
+    shown = [
+        ("compile", "compile", str),
+        ("first epoch", "first_epoch_s", lambda s: f"{s:,.2f} s"),
+        ("median epoch", "median_epoch_s", lambda s: f"{s:,.2f} s"),
+        ("total", "total_s", lambda s: f"{s:,.2f} s"),
+        ("images/s", "images_per_s", lambda rate: f"{rate:,.1f}"),
+        ("95 % interval", "interval", str),
+        ("p50", "latency_p50_s", lambda s: f"{s * 1e3:,.2f} ms"),
+        ("p99", "latency_p99_s", lambda s: f"{s * 1e3:,.2f} ms"),
+        ("MFU", "mfu", lambda share: f"{share:.1%}"),
+        ("top-1", "eval_top1", lambda share: f"{share:.2%}"),
+        ("Dice", "eval_dice", lambda share: f"{share:.2%}"),
+    ]
+    figures = []
+    for record in records:
+        own = dict(record["figures"]) if record["status"] in ("ok", "invalid") else {}
+        if "images_per_s_low" in own:
+            own["interval"] = f"{own['images_per_s_low']:,.1f} to {own['images_per_s_high']:,.1f}"
+        if "compile_s" in own:
+            kept = " (kept)" if own.get("compile_cache") == "hit" else ""
+            own["compile"] = f"{own['compile_s']:,.2f} s{kept}"
+        figures.append(own)
+    shown = [column for column in shown if any(column[1] in own for own in figures)]
+    rows = [[*fields, "status", *(title for title, _, _ in shown)]]
+    for cell, record, own in zip(cells, records, figures, strict=True):
+        status = record["status"]
+        rows.append(
+            [
+                *cell.place.values(),
+                "OOM" if status == "oom" else status,
+                *(form(own[name]) if name in own else "-" for _, name, form in shown),
+            ]
+        )
+    reasons = [
+        f"{cell.title}: {record['status']}: {record['reason']}"
+        for cell, record in zip(cells, records, strict=True)
+        if record["reason"]
+    ]
+    return _aligned(rows) + reasons
+
+
+def _max_batch_table(fields: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
+    table = [[*fields, "largest batch", "per device", "too large", "trials"]]
+    for row in rows:
+        each = row.get("max_batch_per_device")
+        table.append(
+            [
+                *(row[field] for field in fields),
+                str(row.get("max_batch") or ("OOM" if row["status"] == "oom" else "failed")),
+                f"{each:g}" if each else "-",
+                str(row.get("smallest_too_large") or "-"),
+                str(row["trials"]),
+            ]
+        )
+    return _aligned(table) + [row["reason"] for row in rows if row["reason"]]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def _mixed(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Says what differs between the cells that the grid did not ask for."""
+    told = []
+    for name in ("device_kind", "hostname", "commit", "versions"):
+        kinds = {str(record[name]) for record in records if record[name] is not None}
+        if len(kinds) > 1:
+            told.append(f"warning: the cells differ in {name}: {'; '.join(sorted(kinds))}")
+    return told
+
+
+if __name__ == "__main__":
+    cli.run_over_experiments(main)
