@@ -301,16 +301,17 @@ class Sweep:
         for cell in cells:
             record = self._folder.results.get(cell.key)
             if record is not None:
-                rows.append(cell.place | record["figures"] | _plain(record))
-        self._folder.write_table("sweep.csv", rows, [*fields, *_COLUMNS])
+                rows.append(record["figures"] | _plain(record) | cell.place)
+        self._folder.write_table("sweep.csv", rows, _columns(fields, _COLUMNS))
 
     def find_max_batches(self, cells: Sequence[Cell]) -> int:
         """Finds each cell's largest batch; prints and writes the table."""
         fields = list(cells[0].place)
         rows: list[dict[str, Any]] = []
         for number, cell in enumerate(cells, 1):
-            rows.append(cell.place | self._find_max_batch(cell, f"[{number}/{len(cells)}]"))
-            self._folder.write_table("max_batch.csv", rows, [*fields, *_MAX_BATCH_COLUMNS])
+            rows.append(self._find_max_batch(cell, f"[{number}/{len(cells)}]") | cell.place)
+            columns = _columns(fields, _MAX_BATCH_COLUMNS)
+            self._folder.write_table("max_batch.csv", rows, columns)
         for line in _max_batch_table(fields, rows):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'max_batch.csv'}")
@@ -409,6 +410,10 @@ def _figures(run: Run) -> dict[str, Any]:
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
     return {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
+
+
+def _columns(fields: Sequence[str], others: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys((*fields, *others)))
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
