@@ -17,6 +17,7 @@ LAYERS = [
         "environment",
         "storage",
         "data",
+        "telemetry",
         "writers",
     },
     {"step"},

@@ -25,6 +25,7 @@ def test_the_run_directory_holds_what_it_should(train):
         "epochs.csv",
         "metrics.jsonl",
         "run.json",
+        "telemetry.csv",
         "tensorboard",
     ]
 
