@@ -160,16 +160,14 @@ def test_a_gpu_that_is_lost_and_comes_back(start, table, two_boards):
     assert message == "gpu0: GPU is lost"
 
 
-def test_a_sensor_that_may_not_be_read_is_told_and_the_others_are_read(start, table, two_boards):
-    two_boards[1].before = lambda: None
-    genuine = Nvml._nvmlDeviceGetPowerUsage
-    try:
-        Nvml._nvmlDeviceGetPowerUsage = lambda *_: pynvml.NVML_ERROR_NO_PERMISSION
-        telemetry = start(NvmlReader({"gpu0": 0}))
-        wait_until(lambda: len(table()) >= 1)
-        telemetry.stop()
-    finally:
-        Nvml._nvmlDeviceGetPowerUsage = genuine
+def test_a_sensor_that_may_not_be_read_is_told_and_the_others_are_read(
+    start, table, two_boards, monkeypatch
+):
+    forbidden = lambda *_: pynvml.NVML_ERROR_NO_PERMISSION  # noqa: E731
+    monkeypatch.setattr(Nvml, "_nvmlDeviceGetPowerUsage", forbidden)
+    telemetry = start(NvmlReader({"gpu0": 0}))
+    wait_until(lambda: len(table()) >= 1)
+    telemetry.stop()
     assert (table()[0]["power_w"], table()[0]["energy_j"]) == ("", "1234567.89")
     assert list(telemetry.summarize()[0]["errors"]) == ["gpu0: power_w: Insufficient Permissions"]
 
@@ -188,11 +186,12 @@ def test_a_call_that_never_returns_holds_nobody_up(start, table, two_boards, mon
             pass
     telemetry.stop()
     assert telemetry_threads() == ["telemetry-NVML"]
-    rows, errors = table(), telemetry.summarize()[0]["errors"]
-    assert errors == {"NVML: did not answer any more": 1}
+    rows, (described, _) = table(), telemetry.summarize()
+    assert described["errors"] == {"NVML: did not answer any more": 1}
     answer.set()
     wait_until(lambda: telemetry_threads() == [])
-    assert table() == rows  # what came too late is left out
+    # What came too late is left out.
+    assert table() == rows and telemetry.summarize()[0] == described
 
 
 def test_two_slices_of_one_board_are_one(start, table, monkeypatch):

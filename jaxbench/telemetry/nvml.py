@@ -59,10 +59,9 @@ class NvmlReader:
         for device, ordinal in self._ordinals.items():
             address = pci_address(ordinal)
             handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
+            kind = "mig" if _is_sliced(nvml, handle) else "gpu"
             # Two slices of one board have one address: it is read, and its energy counted, once.
-            boards.setdefault(
-                address, (device, "mig" if _is_sliced(nvml, handle) else "gpu", handle)
-            )
+            boards.setdefault(address, (device, kind, handle))
         return list(boards.values())
 
 
