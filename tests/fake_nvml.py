@@ -94,6 +94,14 @@ class Nvml:
         names = {pynvml.NVML_CLOCK_SM: "sm_clock", pynvml.NVML_CLOCK_MEM: "memory_clock"}
         return self._give(handle, out, names[kind.value])
 
+    def _nvmlDeviceGetTemperatureV(self, handle, out):
+        assert out._obj.version == pynvml.nvmlTemperature_v1
+        assert out._obj.sensorType == pynvml.NVML_TEMPERATURE_GPU
+        code = self._give(handle, None, "temperature")
+        if not code:
+            out._obj.temperature = self._board(handle).temperature
+        return code
+
     def _nvmlDeviceGetTemperature(self, handle, sensor, out):
         assert sensor.value == pynvml.NVML_TEMPERATURE_GPU
         return self._give(handle, out, "temperature")

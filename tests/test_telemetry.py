@@ -111,14 +111,18 @@ def test_a_board_is_read_in_the_units_that_the_columns_name(start, table, two_bo
 
 
 def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monkeypatch):
-    new = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetMigMode")
-    missing = (*new, "nvmlDeviceGetTotalEnergyConsumption")
+    missing = (
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    )
     fake_nvml.install(monkeypatch, Nvml([Board(reasons=0x1)], missing), Cuda([0x0F]))
     telemetry = start(NvmlReader({"gpu0": 0}))
     wait_until(lambda: len(table()) >= 1)
     telemetry.stop()
-    # Its former name is asked for instead.
-    assert table()[0]["throttle_reasons"] == "gpu_idle"
+    # Those that had another name before are asked for by it.
+    assert (table()[0]["throttle_reasons"], table()[0]["temperature_c"]) == ("gpu_idle", "61")
     assert table()[0]["energy_j"] == ""
     assert telemetry.summarize()[0]["errors"] == {}
 

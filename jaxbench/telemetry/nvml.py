@@ -3,8 +3,9 @@
 Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
 """
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.telemetry.reading import Reading
@@ -23,6 +24,12 @@ _REASONS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
+# Functions that had another name before: older drivers know only that one.
+_REASON_FUNCTIONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+_TEMPERATURE_FUNCTIONS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 
 
 class NvmlReader:
@@ -92,11 +99,16 @@ def _is_sliced(nvml: Any, handle: Any) -> bool:
 
 
 def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
+    def newest(names: Sequence[str], *args: Any) -> Any:
+        """Calls the first of a function's names that these bindings and this driver know."""
+        for name in names:
+            with contextlib.suppress(nvml.NVMLError_FunctionNotFound):
+                if function := getattr(nvml, name, None):
+                    return function(handle, *args)
+        raise nvml.NVMLError_FunctionNotFound
+
     def throttle_reasons() -> str:
-        try:
-            bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        except nvml.NVMLError_FunctionNotFound:  # drivers before 535 have its former name
-            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        bits = newest(_REASON_FUNCTIONS)
         return "|".join(_REASONS.get(bit, hex(bit)) for bit in _set_bits(bits))
 
     asked: dict[str, Callable[[], Any]] = {
@@ -104,7 +116,7 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
         "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
         "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "temperature_c": lambda: newest(_TEMPERATURE_FUNCTIONS, nvml.NVML_TEMPERATURE_GPU),
         "fan_percent": lambda: nvml.nvmlDeviceGetFanSpeed(handle),
         "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
         "throttle_reasons": throttle_reasons,
