@@ -31,6 +31,7 @@ from jaxbench.precision import get_precision
 from jaxbench.program import compile_step
 from jaxbench.recorder import recording
 from jaxbench.rundir import RunDir, check_workdir
+from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.writers.console import Console, create_console, duration
 from jaxbench.writers.files import CsvWriter
 
@@ -71,7 +72,11 @@ class Result:
 
 
 def measure(
-    config: Conv2dConfig, workdir: str | None = None, console: Console | None = None
+    config: Conv2dConfig,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    telemetry_s: float = INTERVAL_S,
 ) -> Result:
     """Measures every cell that the config names and prints them as a table.
 
@@ -79,6 +84,7 @@ def measure(
       config: the experiment.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
       BadInput: before anything is written.
@@ -104,7 +110,7 @@ def measure(
             "problems": [problem._asdict() | {"macs": problem.macs} for problem in problems],
         }
         clock, cells = Clock(), []
-        with recording(workdir, config, mesh, document, console) as recorder:
+        with recording(workdir, config, mesh, document, console, clock, telemetry_s) as recorder:
             recorder.summarize = functools.partial(_summarize, clock, mesh, cells)
             recorder.writers.add(CsvWriter(recorder.run_dir.path / "conv2d.csv", "conv2d", COLUMNS))
             progress = _Progress(console, problems, config.rounds)

@@ -23,6 +23,7 @@ from jaxbench.job import Job, StagesResult, prepared
 from jaxbench.recorder import recording
 from jaxbench.spread import median_interval
 from jaxbench.storage import drop_from_page_cache, storage_read_bytes
+from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.writers.console import Console
 
 _ROUNDS = 7
@@ -38,6 +39,7 @@ def measure_input(
     console: Console | None = None,
     *,
     page_cache: str = "as_is",
+    telemetry_s: float = INTERVAL_S,
 ) -> StagesResult:
     """Measures the three stages of a streamed experiment.
 
@@ -46,6 +48,7 @@ def measure_input(
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
       page_cache: `cold` has the system forget the training images before every window.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
       BadInput: before anything is written.
@@ -60,7 +63,9 @@ def measure_input(
         files = _files(job) if page_cache == "cold" else None
         stages: list[dict[str, Any]] = []
         document = job.document() | {"page_cache": page_cache}
-        with recording(workdir, config, job.mesh, document, job.console) as recorder:
+        with recording(
+            workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
+        ) as recorder:
             recorder.summarize = functools.partial(_summarize, job, stages)
             windows = _measure(job, files)
             for name, windows_R in windows.items():

@@ -15,6 +15,7 @@ from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes, private_memory_bytes
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.recorder import recording
+from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.writers.console import Console
 
 # The first with the state as it was made, the second with a donated one, the third for good.
@@ -27,6 +28,7 @@ def check_fit(
     console: Console | None = None,
     *,
     feed: str = "synthetic",
+    telemetry_s: float = INTERVAL_S,
 ) -> StagesResult:
     """Trains and evaluates a few batches; that they fit is told by the run's status.
 
@@ -35,6 +37,7 @@ def check_fit(
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
       feed: as for `measure_throughput`; what a resident data set takes is then counted too.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
       BadInput: before anything is written.
@@ -43,7 +46,9 @@ def check_fit(
     records: list[dict[str, Any]] = []
     before_bytes: list[int] = []
     with prepared(config, workdir, console) as job:
-        with recording(workdir, config, job.mesh, job.document(), job.console) as recorder:
+        with recording(
+            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
+        ) as recorder:
             recorder.summarize = functools.partial(_summarize, job, records, before_bytes)
             state = job.place_train_state()
             program, data = job.program, job.feed

@@ -58,10 +58,16 @@ _PAGE_CACHE = flags.DEFINE_enum(
     "With --mode=input: cold has the system forget the training images before every window, so "
     "that storage is measured too.",
 )
+_TELEMETRY_S = flags.DEFINE_float(
+    "telemetry_s",
+    1.0,
+    "Seconds between readings of the devices and the host, in telemetry.csv; 0 takes none.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
     "workdir": ("train", "throughput", "input", "fit", "conv2d"),
+    "telemetry_s": ("train", "throughput", "input", "fit", "conv2d"),
     "feed": ("throughput", "fit"),
     "steps_per_call": ("throughput",),
     "rounds": ("throughput",),
@@ -78,17 +84,21 @@ def main() -> int:
         return 0
     mode = chosen_mode(experiment)
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
+    from jaxbench.telemetry.sampler import check_interval
+
+    check_interval(_TELEMETRY_S.value)
     from jaxbench.compile_cache import use_compile_cache
 
+    telemetry = {"telemetry_s": _TELEMETRY_S.value}
     use_compile_cache(_COMPILE_CACHE.value)
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 
-        train_and_evaluate(experiment, _WORKDIR.value)
+        train_and_evaluate(experiment, _WORKDIR.value, **telemetry)
     elif mode == "input":
         from jaxbench.feeding import measure_input
 
-        measure_input(experiment, _WORKDIR.value, page_cache=_PAGE_CACHE.value)
+        measure_input(experiment, _WORKDIR.value, page_cache=_PAGE_CACHE.value, **telemetry)
     elif mode == "throughput":
         from jaxbench.throughput import measure_throughput
 
@@ -99,15 +109,16 @@ def main() -> int:
             steps_per_call=_STEPS_PER_CALL.value,
             rounds=_ROUNDS.value,
             window_s=_WINDOW_S.value,
+            **telemetry,
         )
     elif mode == "fit":
         from jaxbench.fit import check_fit
 
-        check_fit(experiment, _WORKDIR.value, feed=_FEED.value)
+        check_fit(experiment, _WORKDIR.value, feed=_FEED.value, **telemetry)
     elif mode == "conv2d":
         from jaxbench.conv2d import measure
 
-        measure(experiment, _WORKDIR.value)
+        measure(experiment, _WORKDIR.value, **telemetry)
     else:
         from jaxbench.describe import describe, print_description
 

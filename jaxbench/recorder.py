@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxbench.clock import now
+from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh
 from jaxbench.environment import describe_environment
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
 from jaxbench.rundir import RunDir, create_run_dir
 from jaxbench.signals import postponed
+from jaxbench.telemetry.sampler import Telemetry, check_interval, create_readers, merge
 from jaxbench.writers import Writers
 from jaxbench.writers.console import Console
 from jaxbench.writers.files import JsonlWriter
@@ -24,12 +25,14 @@ class Recorder:
     Attributes:
       run_dir: the folder, with run.json in it.
       writers: where records go; the job adds its own kinds.
+      telemetry: reads the hardware meanwhile; the job marks what it measures.
       summarize: status -> the summary record of however much has been done; the job sets it.
       summary: that record, once the job has ended.
     """
 
-    def __init__(self, run_dir: RunDir):
+    def __init__(self, run_dir: RunDir, telemetry: Telemetry):
         self.run_dir = run_dir
+        self.telemetry = telemetry
         self.writers = Writers()
         self.summarize: Callable[[str], dict[str, Any]] = lambda status: {
             "kind": "summary",
@@ -38,8 +41,10 @@ class Recorder:
         self.summary: dict[str, Any] = {}
 
     def finish(self, status: str, reason: str | None) -> None:
-        """Records how the job ended, its status before all else."""
+        """Ends the telemetry and records how the job ended, its status before all else."""
+        self.telemetry.stop()
         self.summary = self.summarize(status)
+        merge(self.summary, self.telemetry)
         if status == "done" and self.summary.get("invalid"):
             status, reason = "invalid", "; ".join(self.summary["invalid"])
             self.summary["status"] = status
@@ -56,6 +61,8 @@ def recording(
     mesh: DataMesh,
     document: dict[str, Any],
     console: Console,
+    clock: Clock,
+    telemetry_s: float,
 ) -> Iterator[Recorder]:
     """Makes the run directory; whatever ends the `with` is in it before it goes on.
 
@@ -65,10 +72,13 @@ def recording(
       mesh: the devices that take part.
       document: what run.json says of this job from the first moment on.
       console: is told where the records are, and gets every record.
+      clock: the run's.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
-      BadInput: the folder cannot be made.
+      BadInput: the folder cannot be made, or there is no such interval.
     """
+    check_interval(telemetry_s)
     run_dir = create_run_dir(
         workdir,
         experiment.name,
@@ -76,17 +86,22 @@ def recording(
             "experiment": experiment.name,
             "job": experiment.job,
             **document,
+            "telemetry_s": telemetry_s,
             "command_line": list(sys.orig_argv),
             "working_directory": os.getcwd(),
             "pid": os.getpid(),
             "environment": describe_environment(mesh.devices),
         },
     )
-    recorder = Recorder(run_dir)
+    readers = create_readers(mesh.devices)
+    telemetry = Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers)
+    recorder = Recorder(run_dir, telemetry)
     try:
         console.say(f"records in {run_dir.path}")
         recorder.writers.add(JsonlWriter(run_dir.path))
         recorder.writers.add(console)
+        with postponed():
+            telemetry.start()
         yield recorder
     except BaseException as error:
         # Whatever else happens now must not hide why the run ended, nor keep it untold.

@@ -17,3 +17,32 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     low = ordered[max(0, count // 2 - margin)]
     high = ordered[min(count - 1, count // 2 + margin)]
     return statistics.median(ordered), low, high
+
+
+def drift(samples: Sequence[float]) -> float | None:
+    """Returns by what share the second half's median differs from the first's: 0.03 is 3 % more.
+
+    0 where the two halves' intervals overlap: noise is no drift. None for fewer than eight
+    samples, of which noise alone would too often sort the halves.
+    """
+    half = len(samples) // 2
+    if half < 4:
+        return None
+    first, first_low, first_high = median_interval(samples[:half])
+    second, second_low, second_high = median_interval(samples[-half:])
+    if second_low <= first_high and first_low <= second_high:
+        return 0.0
+    return second / first - 1
+
+
+def slowed_down(what: str, times: Sequence[float]) -> list[str]:
+    """Returns the warning that equal work took longer and longer, if it did: by more than 2 %.
+
+    Args:
+      what: was measured, in the plural.
+      times: of equal work, one after another.
+    """
+    change = drift(times)
+    if change is None or change <= 0.02:
+        return []
+    return [f"{what} of the second half took {change:.1%} longer than those of the first"]

@@ -23,8 +23,9 @@ from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.peaks import find_peak
 from jaxbench.recorder import recording
-from jaxbench.spread import median_interval
+from jaxbench.spread import median_interval, slowed_down
 from jaxbench.task import COUNT, LOSS_SUM
+from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.validity import impossible
 from jaxbench.writers.console import Console
 
@@ -46,6 +47,7 @@ def measure_throughput(
     steps_per_call: int = 1,
     rounds: int = 11,
     window_s: float = 1.0,
+    telemetry_s: float = INTERVAL_S,
 ) -> StagesResult:
     """Measures an experiment's training step and its forward pass.
 
@@ -58,6 +60,7 @@ def measure_throughput(
       steps_per_call: also measure so many steps in one call, beside the loop over single ones.
       rounds: measurements of each stage.
       window_s: each holds as many steps as take about so long.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
       BadInput: before anything is written.
@@ -74,19 +77,18 @@ def measure_throughput(
     with prepared(config, workdir, console) as job:
         meter = _Meter(job, steps_per_call, window_s)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
-        with recording(workdir, config, job.mesh, document, job.console) as recorder:
+        with recording(
+            workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
+        ) as recorder:
             recorder.summarize = meter.summarize
             for record in meter.compile():
                 recorder.writers.write(record)
             meter.warm_up()
-            meter.measure(rounds)
+            meter.measure(rounds, recorder.telemetry.measured)
             for name in meter.stages:
                 record = meter.describe(name)
                 meter.records.append(record)
                 recorder.writers.write(record)
-        for kind in ("invalid", "warnings"):
-            for line in recorder.summary[kind]:
-                job.console.say(f"{kind.removesuffix('s')}: {line}")
         return StagesResult(meter.records, recorder.summary, recorder.run_dir)
 
 
@@ -212,15 +214,22 @@ class _Meter:
         last = rates[-_AGREEING:]
         return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
 
-    def measure(self, rounds: int) -> None:
+    def measure(
+        self, rounds: int, measured: Callable[[int], contextlib.AbstractContextManager]
+    ) -> None:
+        """Takes every stage's windows; `measured(images)` goes round those of the training step."""
         with self._job.clock.phase("measure"):
             for number in range(rounds):
                 # Forwards, then backwards.
                 names = list(self.stages) if number % 2 == 0 else list(self.stages)[::-1]
                 for name in names:
-                    with self._fed(name):
+                    calls = self._calls[name]
+                    around = contextlib.nullcontext()
+                    if name == "train_step":
+                        around = measured(calls * self._images)
+                    with self._fed(name), around:
                         watch = Stopwatch()
-                        self.stages[name](self._calls[name])
+                        self.stages[name](calls)
                         self._windows_s[name].append(watch.elapsed_s())
                 with self._fed("train_step"):
                     for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
@@ -369,4 +378,6 @@ class _Meter:
                 f"the loss did not fall ({self._losses[0]:.4f} to {self._losses[-1]:.4f}): too few "
                 "steps, or a step that does not train"
             )
+        for name, windows_s in self._windows_s.items():
+            told += slowed_down(f"{name}: windows", windows_s)
         return told

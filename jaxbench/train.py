@@ -1,10 +1,11 @@
 """Trains an experiment, evaluates it after every epoch and records what the devices did."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from jaxbench.optim import tabulator
 from jaxbench.program import Program, compile_step
 from jaxbench.recorder import recording
 from jaxbench.rundir import RunDir
+from jaxbench.spread import slowed_down
 from jaxbench.step import TrainState
 from jaxbench.task import COUNT, LOSS_SUM
+from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.writers import Writer
 from jaxbench.writers.console import Console, duration
 from jaxbench.writers.files import CsvWriter
@@ -46,7 +49,11 @@ class Result:
 
 
 def train_and_evaluate(
-    config: Config, workdir: str | None = None, console: Console | None = None
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    telemetry_s: float = INTERVAL_S,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -54,6 +61,7 @@ def train_and_evaluate(
       config: the experiment.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
 
     Raises:
       BadInput: before anything is written.
@@ -68,8 +76,17 @@ def train_and_evaluate(
                 f"{_MOST_STEPS:,} steps; max_steps ends a run earlier"
             )
         program = job.program
-        with recording(workdir, config, job.mesh, job.document(), job.console) as recorder:
-            trainer = Trainer(program, job.feed, job.clock, recorder.writers, job.console)
+        with recording(
+            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
+        ) as recorder:
+            trainer = Trainer(
+                program,
+                job.feed,
+                job.clock,
+                recorder.writers,
+                job.console,
+                recorder.telemetry.measured,
+            )
             recorder.summarize = trainer.summarize
             figures = (program.task.train_figures, program.task.eval_figures)
             folder = recorder.run_dir.path
@@ -80,10 +97,19 @@ def train_and_evaluate(
 
 
 class Trainer:
-    """The state on its way through the epochs, and what was seen on the way."""
+    """The state on its way through the epochs, and what was seen on the way.
+
+    `measured(images)` goes round what trains so many of them.
+    """
 
     def __init__(
-        self, program: Program, feed: Feed, clock: Clock, writer: Writer, console: Console
+        self,
+        program: Program,
+        feed: Feed,
+        clock: Clock,
+        writer: Writer,
+        console: Console,
+        measured: Callable[[int], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ):
         self.state: TrainState | None = None
         self._program = program
@@ -95,6 +121,7 @@ class Trainer:
         self._clock = clock
         self._writer = writer
         self._console = console
+        self._measured = measured
 
         self._total_steps = self._config.num_steps(feed.steps_per_epoch)
         self._num_epochs = math.ceil(self._total_steps / feed.steps_per_epoch)
@@ -142,7 +169,7 @@ class Trainer:
         watch = Stopwatch()
         before_s = self._clock.totals_s()
         num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
-        with self._clock.phase("train"):
+        with self._clock.phase("train"), self._measured(num_steps * self._images_per_step):
             train_RxM = self.train_epoch(epoch, num_steps)
         train_time_s = watch.elapsed_s()
         with self._clock.phase("eval"):
@@ -396,6 +423,9 @@ class Trainer:
                 ]
         if self._feed.damaged:
             summary["damaged"] = self._feed.damaged
+        # The first epoch is warm-up.
+        later_s = [record["train_time_s"] for record in complete[1:]]
+        summary["warnings"] = slowed_down("epochs", later_s)
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
         return summary

@@ -19,6 +19,7 @@ LAYERS = [
         "child",
         "sweepdir",
         "data",
+        "telemetry",
         "writers",
     },
     {"step"},

@@ -195,11 +195,14 @@ def test_the_command_and_its_flags(run_main, tmp_path):
         "--mode=throughput",
         "--rounds=6",
         "--window_s=0.1",
+        "--telemetry_s=0",
         "--workdir=run",
         env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
+    assert not (tmp_path / "run" / "telemetry.csv").exists()
+    assert run_json(tmp_path / "run")["summary"]["telemetry"] is None
     done = run_main("--experiment=cnn10:tiny", "--mode=train", "--rounds=6")
     assert done.returncode == 2
     assert "--rounds with --mode=train: it goes with --mode=throughput" in done.stderr

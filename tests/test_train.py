@@ -25,6 +25,7 @@ def test_the_run_directory_holds_what_it_should(train):
         "epochs.csv",
         "metrics.jsonl",
         "run.json",
+        "telemetry.csv",
         "tensorboard",
     ]
 
@@ -259,6 +260,11 @@ def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == (status, reason)
     assert document["summary"]["epochs_done"] >= 2
+    # The threads were ended first: what is summed up is what the file holds, whole rows.
+    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    samples = document["summary"]["telemetry"]["devices"]["host"]["samples"]
+    assert len(rows) == samples >= 2 and None not in rows[-1].values()
     assert records(tmp_path / "run")[-1]["kind"] == "summary"
 
 

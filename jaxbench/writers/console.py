@@ -197,6 +197,16 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     if record.get("damaged"):
         lines.append(f"{len(record['damaged'])} damaged images left out (run.json names them)")
     shares = sorted(record["phases_s"].items(), key=lambda item: -item[1])
+    telemetry = record.get("telemetry") or {}
+    if telemetry.get("joules_per_image") is not None:
+        lines.append(
+            f"energy: {telemetry['joules_per_image']:.4g} J an image, "
+            f"{telemetry['images_per_kwh']:,.0f} images/kWh over {telemetry['measured_s']:.1f} s"
+            + ("" if telemetry["energy_window_long_enough"] else " (too short for the sampling)")
+            + f"; {telemetry['energy_covers']}"
+        )
+    lines += [f"invalid: {line}" for line in record.get("invalid", ())]
+    lines += [f"warning: {line}" for line in record.get("warnings", ())]
     lines.append("time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in shares))
     return lines
 
