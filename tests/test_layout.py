@@ -6,7 +6,7 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "clock", "published", "spread", "validity", "peaks", "signals"},
+    {"errors", "clock", "published", "spread", "validity", "peaks", "signals", "collectives"},
     {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",
@@ -16,12 +16,13 @@ LAYERS = [
         "inflight",
         "environment",
         "storage",
+        "windows",
         "data",
         "writers",
     },
     {"step"},
     {"program", "recorder", "job"},
-    {"train", "feeding", "throughput", "conv2d"},
+    {"train", "feeding", "throughput", "scaling", "conv2d"},
     {"describe"},
     {"cli"},
     {"main", "compare"},
