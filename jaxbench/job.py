@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -97,6 +97,12 @@ class Job:
         what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
         with self.console.phase(what):
             return compile_step(name, step, state, data, row, clock=self.clock)
+
+    def say_doubts(self, summary: Mapping[str, Any]) -> None:
+        """Says why a summary's figures cannot be true, and what to be careful about."""
+        for kind in ("invalid", "warnings"):
+            for line in summary[kind]:
+                self.console.say(f"{kind.removesuffix('s')}: {line}")
 
 
 @dataclasses.dataclass(frozen=True)
