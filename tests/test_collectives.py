@@ -1,4 +1,4 @@
-"""Collectives counted in XLA's text: what this machine compiles, and texts as GPUs and TPUs have."""
+"""Collectives counted in XLA's text: compiled here, and as GPUs and TPUs have it."""
 
 import jax
 import numpy as np
