@@ -140,7 +140,8 @@ def measure_scaling(
             finally:
                 # However it ends: what has been measured until then.
                 meter.describe()
-                job.console.say(SCALING_HEADER)
+                if meter.records:
+                    job.console.say(SCALING_HEADER)
                 for record in meter.records:
                     recorder.writers.write(record)
             if meter.mixed:
