@@ -1,11 +1,9 @@
 """One program in a process of its own, with limits; says how it ended."""
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +17,8 @@ from jaxbench.errors import OUT_OF_MEMORY, BadInput
 _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
-_PR_SET_PDEATHSIG = 1
+# -I, -S: as quick as an interpreter starts; COMMAND's own is not touched by that.
+_LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("launcher.py")))
 
 
 class Ending(NamedTuple):
@@ -55,7 +54,7 @@ def run_child(
     """Runs a program to its end; it ends with this process, however this one ends (on Linux).
 
     Args:
-      command: the program and its arguments.
+      command: the program, by its whole path, and its arguments.
       log: takes what it prints.
       timeout_s: after so long it is asked to end, and then made to.
       memory_limit_mb: MiB of private memory that each of its processes may have (RLIMIT_DATA).
@@ -65,16 +64,16 @@ def run_child(
       How it ended. An exception on the way ends the program first.
     """
     kills = _oom_kills()
+    limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
     clock = Stopwatch()
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command,
+            [*_LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             # Ctrl-C in the terminal is for the parent, which ends its child in its own way.
             start_new_session=True,
-            preexec_fn=_Preparation(memory_limit_mb),
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
     try:
@@ -93,23 +92,6 @@ def run_child(
     elif code:
         status, reason = _explain(process.returncode, log, _oom_kills() > kills)
     return Ending(status, reason, code, clock.elapsed_s())
-
-
-class _Preparation:
-    """What the child does before its program begins; whatever that needs is loaded before."""
-
-    def __init__(self, memory_limit_mb: float | None):
-        self._limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else None
-        self._prctl = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
-        self._parent = os.getpid()
-
-    def __call__(self) -> None:
-        if self._prctl is not None:
-            self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._parent:  # it ended in between
-                os._exit(1)
-        if self._limit_bytes:
-            resource.setrlimit(resource.RLIMIT_DATA, (self._limit_bytes, self._limit_bytes))
 
 
 def _end(process: subprocess.Popen) -> None:

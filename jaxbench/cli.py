@@ -14,7 +14,15 @@ from absl import app, flags, logging
 
 from jaxbench import catalog
 from jaxbench.config import Experiment, describe_type, overridable
-from jaxbench.errors import BadInput, DamagedData, Diverged, Terminated, WorkerLost, nearest
+from jaxbench.errors import (
+    BadInput,
+    DamagedData,
+    Diverged,
+    MixedDevices,
+    Terminated,
+    WorkerLost,
+    nearest,
+)
 from jaxbench.signals import raise_on_signals
 
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
@@ -61,7 +69,7 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     except BadInput as error:
         _say(error)
         sys.exit(2)
-    except (DamagedData, Diverged, WorkerLost) as error:
+    except (DamagedData, Diverged, MixedDevices, WorkerLost) as error:
         _say(error)
         sys.exit(1)
     except KeyboardInterrupt:

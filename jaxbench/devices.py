@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxbench.config import Config, Experiment
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, MixedDevices
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
@@ -127,7 +127,13 @@ def create_training_mesh(config: Config) -> DataMesh:
         model, in `accumulate_steps` equal parts each.
     """
     mesh = create_mesh(config)
-    devices = mesh.num_devices // config.num_models(mesh.num_devices)
+    check_batch(config, mesh.num_devices)
+    return mesh
+
+
+def check_batch(config: Config, num_devices: int) -> None:
+    """Raises BadInput where a batch cannot be dealt out to so many devices as above."""
+    devices = num_devices // config.num_models(num_devices)
     parts = devices * config.accumulate_steps
     if config.batch_size % parts:
         below = config.batch_size // parts * parts
@@ -140,12 +146,44 @@ def create_training_mesh(config: Config) -> DataMesh:
             f"batch_size={config.batch_size} does not divide over {devices} {over}{in_parts}; "
             f"the nearest that do: {' and '.join(map(str, near))}"
         )
-    return mesh
 
 
 def all_ready(tree: Any) -> bool:
     """Whether every array has been computed; never waits."""
     return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
+
+
+def unequal_copies(tree: Any) -> list[str]:
+    """Returns which of a tree's replicated arrays are not bit for bit the same on every device.
+
+    Each copy is fetched to the host.
+    """
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if len({np.asarray(shard.data).tobytes() for shard in leaf.addressable_shards}) > 1
+    ]
+
+
+def mixed_devices(
+    devices: Sequence[jax.Device], error: BaseException | None
+) -> MixedDevices | None:
+    """Returns the one line to end with where a backend fails on devices of several kinds.
+
+    None for one kind, for other errors, and where memory ran out, which any kind may do.
+    """
+    kinds = list(dict.fromkeys(device.device_kind for device in devices))
+    if (
+        len(kinds) == 1
+        or not isinstance(error, jax.errors.JaxRuntimeError)
+        or "RESOURCE_EXHAUSTED" in str(error)
+    ):
+        return None
+    return MixedDevices(
+        f"{' with '.join(kinds)}: the backend does not run one program on such a mix "
+        f"({' '.join(str(error).split())[:200]}); take devices of one kind "
+        "(num_devices, CUDA_VISIBLE_DEVICES)"
+    )
 
 
 def device_memory_bytes() -> int | None:

@@ -31,6 +31,10 @@ class Diverged(Exception):
     """The training loss stopped being a finite number."""
 
 
+class MixedDevices(Exception):
+    """The backend does not run one program on devices of these kinds; the message names them."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived, as a scheduler or a preempted machine sends it.
 

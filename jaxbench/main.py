@@ -14,10 +14,11 @@ from jaxbench.config import Experiment
 _MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "throughput", "input", "fit", "conv2d", "describe"],
+    ["train", "throughput", "scaling", "input", "fit", "conv2d", "describe"],
     "What to do; by default what the experiment is for. throughput: measure how fast the devices "
-    "train. input: measure what the host can feed and what the devices can take. fit: find out "
-    "whether the batch fits in memory. describe: say what it is, run nothing.",
+    "train. scaling: the same on 1 to all devices. input: measure what the host can feed and what "
+    "the devices can take. fit: find out whether the batch fits in memory. describe: say what it "
+    "is, run nothing.",
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -43,13 +44,31 @@ _STEPS_PER_CALL = flags.DEFINE_integer(
     lower_bound=1,
 )
 _ROUNDS = flags.DEFINE_integer(
-    "rounds", 11, "With --mode=throughput: measurements of each stage.", lower_bound=6
+    "rounds", 11, "With --mode=throughput or scaling: measurements of each stage.", lower_bound=6
 )
 _WINDOW_S = flags.DEFINE_float(
     "window_s",
     1.0,
-    "With --mode=throughput: a measurement holds as many steps as take so many seconds.",
+    "With --mode=throughput or scaling: a measurement holds as many steps as take so many seconds.",
     lower_bound=0.001,
+)
+_SCALING = flags.DEFINE_enum(
+    "scaling",
+    "both",
+    ["both", "weak", "strong"],
+    "With --mode=scaling: weak keeps each device's batch, batch_size / the most devices; strong "
+    "the global one.",
+)
+_DEVICE_COUNTS = flags.DEFINE_string(
+    "device_counts",
+    "",
+    "With --mode=scaling: how many devices, such as 1,2,4; default 1, 2, 4 ... and all.",
+)
+_LINK_GB_PER_S = flags.DEFINE_float(
+    "link_gb_per_s",
+    None,
+    "With --mode=scaling: the links' bandwidth that predictions reckon with, in 1e9 bytes a "
+    "second; default what an all-reduce was measured to use.",
 )
 _PAGE_CACHE = flags.DEFINE_enum(
     "page_cache",
@@ -66,12 +85,15 @@ _TELEMETRY_S = flags.DEFINE_float(
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
-    "workdir": ("train", "throughput", "input", "fit", "conv2d"),
-    "telemetry_s": ("train", "throughput", "input", "fit", "conv2d"),
+    "workdir": ("train", "throughput", "scaling", "input", "fit", "conv2d"),
+    "telemetry_s": ("train", "throughput", "scaling", "input", "fit", "conv2d"),
     "feed": ("throughput", "fit"),
     "steps_per_call": ("throughput",),
-    "rounds": ("throughput",),
-    "window_s": ("throughput",),
+    "rounds": ("throughput", "scaling"),
+    "window_s": ("throughput", "scaling"),
+    "scaling": ("scaling",),
+    "device_counts": ("scaling",),
+    "link_gb_per_s": ("scaling",),
     "page_cache": ("input",),
 }
 
@@ -111,6 +133,19 @@ def main() -> int:
             window_s=_WINDOW_S.value,
             **telemetry,
         )
+    elif mode == "scaling":
+        from jaxbench.scaling import measure_scaling
+
+        measure_scaling(
+            experiment,
+            _WORKDIR.value,
+            scaling=_SCALING.value,
+            device_counts=_parse_counts(_DEVICE_COUNTS.value),
+            link_gb_per_s=_LINK_GB_PER_S.value,
+            rounds=_ROUNDS.value,
+            window_s=_WINDOW_S.value,
+            **telemetry,
+        )
     elif mode == "fit":
         from jaxbench.fit import check_fit
 
@@ -137,9 +172,8 @@ def chosen_mode(experiment: Experiment) -> str:
       BadInput: the mode does not go with the experiment, or a flag not with the mode.
     """
     mode = _MODE.value or experiment.job
-    allowed = {"train": ("train", "throughput", "input", "fit")}.get(
-        experiment.job, (experiment.job,)
-    )
+    on_networks = ("train", "throughput", "scaling", "input", "fit")
+    allowed = {"train": on_networks}.get(experiment.job, (experiment.job,))
     if mode not in (*allowed, "describe"):
         raise cli.BadInput(
             f"--mode={mode}: {experiment.name} is an experiment for --mode="
@@ -151,6 +185,15 @@ def chosen_mode(experiment: Experiment) -> str:
                 f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}"
             )
     return mode
+
+
+def _parse_counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise cli.BadInput(
+            f"--device_counts={text}: must be whole numbers, such as 1,2,4"
+        ) from None
 
 
 def _print_catalog() -> None:

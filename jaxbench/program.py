@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from jaxbench.clock import Clock, Stopwatch
+from jaxbench.collectives import count_collectives
 from jaxbench.compile_cache import watch_cache
 from jaxbench.config import Config
 from jaxbench.devices import AXIS, DataMesh, device_memory_bytes
@@ -187,7 +188,8 @@ def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -
 
     Returns:
       A `compile` record: seconds for each half, the memory the compiler plans on each device,
-      and its own count of floating-point operations, where the backend tells.
+      its own count of floating-point operations, and what the devices exchange, where the backend
+      tells.
     """
     clock = clock or Clock()
     with clock.phase("lower"):
@@ -210,6 +212,7 @@ def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -
         # XLA's own counts; it takes a loop's body for one turn of the loop.
         "xla_flops_per_device": _xla_cost(compiled, "flops"),
         "xla_bytes_per_device": _xla_cost(compiled, "bytes accessed"),
+        "collectives": count_collectives(compiled.as_text()),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
-from jaxbench.devices import DataMesh
+from jaxbench.devices import DataMesh, mixed_devices
 from jaxbench.environment import describe_environment
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
 from jaxbench.rundir import RunDir, create_run_dir
@@ -77,6 +77,7 @@ def recording(
 
     Raises:
       BadInput: the folder cannot be made, or there is no such interval.
+      MixedDevices: in place of what a backend says of devices that it does not run together.
     """
     check_interval(telemetry_s)
     run_dir = create_run_dir(
@@ -104,12 +105,15 @@ def recording(
             telemetry.start()
         yield recorder
     except BaseException as error:
+        mixed = mixed_devices(mesh.devices, error)
         # Whatever else happens now must not hide why the run ended, nor keep it untold.
         with postponed():
             with contextlib.suppress(Exception):
-                recorder.finish(*classify(error))
+                recorder.finish(*classify(mixed or error))
             with contextlib.suppress(Exception):
                 recorder.writers.close()
+        if mixed:
+            raise mixed from error
         raise
     with postponed():
         recorder.finish("done", None)

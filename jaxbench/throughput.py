@@ -5,8 +5,6 @@ one. Stages take turns, so that what drifts hits all alike. Letters: R rounds.
 """
 
 import contextlib
-import math
-import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,22 +16,28 @@ from jaxbench.compile_cache import without_cache
 from jaxbench.config import Config
 from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
-from jaxbench.errors import BadInput, Diverged
+from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.peaks import find_peak
 from jaxbench.recorder import recording
-from jaxbench.spread import median_interval, slowed_down
-from jaxbench.task import COUNT, LOSS_SUM
+from jaxbench.spread import slowed_down
+from jaxbench.task import COUNT
 from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.validity import impossible
+from jaxbench.windows import (
+    WarmUp,
+    check_window_s,
+    describe_windows,
+    falling_loss_warnings,
+    unsettled_warnings,
+    wait_for_steps,
+    warm_up,
+)
 from jaxbench.writers.console import Console
 
-# Warm: so many windows in a row within this share of one another. Given up after so many.
-_AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
-_LONGEST_WINDOW_S = 3600.0
 # More steps than are ever taken.
 _ENDLESS = 2**40
 
@@ -67,8 +71,7 @@ def measure_throughput(
       Diverged: the loss is no longer finite.
     """
     config = with_feed(config, feed)
-    if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
-        raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
+    check_window_s(window_s)
     if steps_per_call > 1 and feed == "stream":
         raise BadInput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
@@ -116,7 +119,7 @@ class _Meter:
             self._steps_of[name] = steps_per_call
         self.stages["forward"] = self._forward
         self._calls: dict[str, int] = {}
-        self._warmup: dict[str, dict[str, Any]] = {}
+        self._warmup: dict[str, tuple[WarmUp, int]] = {}
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
         self._latencies_s: list[float] = []
         self.records: list[dict[str, Any]] = []
@@ -193,26 +196,23 @@ class _Meter:
         with self._job.clock.phase("warm_up"):
             for place, (name, run) in enumerate(self.stages.items()):
                 self._job.console.progress("warming up", place, len(self.stages), name)
-                calls, rates, thrown_away = 1, [], 0
-                while not self._agree(rates) and len(rates) < _MOST_WARMUP:
-                    with self._fed(name) as fill:
-                        watch = Stopwatch()
-                        run(calls)
-                        elapsed_s = watch.elapsed_s()
-                    thrown_away += fill + calls * self._steps_of[name]
-                    if elapsed_s < self._window_s / 2:  # too short to tell anything
-                        calls = math.ceil(min(10 * calls, self._window_s / elapsed_s * calls))
-                    else:
-                        rates.append(calls / elapsed_s)
-                self._calls[name] = calls
-                self._warmup[name] = {
-                    "warmup_steps": thrown_away,
-                    "warmup_settled": self._agree(rates),
-                }
+                self._warm_up_stage(name, run)
 
-    def _agree(self, rates: list[float]) -> bool:
-        last = rates[-_AGREEING:]
-        return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
+    def _warm_up_stage(self, name: str, run: Callable[[int], None]) -> None:
+        filled = 0
+
+        def time_calls(calls: int) -> float:
+            nonlocal filled
+            with self._fed(name) as fill:
+                watch = Stopwatch()
+                run(calls)
+                elapsed_s = watch.elapsed_s()
+            filled += fill
+            return elapsed_s
+
+        found = warm_up(time_calls, self._window_s)
+        self._calls[name] = found.calls_per_window
+        self._warmup[name] = found, filled + found.calls * self._steps_of[name]
 
     def measure(
         self, rounds: int, measured: Callable[[int], contextlib.AbstractContextManager]
@@ -251,13 +251,7 @@ class _Meter:
         self._close(metrics)
 
     def _close(self, metrics: jax.Array) -> None:
-        """Waits for everything, and looks at the last step's loss."""
-        jax.block_until_ready((self._state, metrics))
-        sums_RxM = np.asarray(jax.device_get(metrics)).reshape(-1, metrics.shape[-1])
-        loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
-        if not math.isfinite(loss):
-            raise Diverged(f"the training loss is {loss}: rates of such steps mean nothing")
-        self._losses.append(loss)
+        self._losses.append(wait_for_steps(self._state, metrics))
 
     def _forward(self, calls: int) -> None:
         step, data = self._job.program.eval_step, self._job.feed.eval_data
@@ -269,8 +263,9 @@ class _Meter:
         """Returns a stage's record."""
         steps = self._calls[name] * self._steps_of[name]
         images = self._eval_images if name == "forward" else self._images
-        rates_R = [images * steps / window_s for window_s in self._windows_s[name]]
-        rate, low, high = median_interval(rates_R)
+        rates = describe_windows(images * steps, self._windows_s[name])
+        rate = rates["images_per_s"]
+        warmup, warmup_steps = self._warmup[name]
         devices = self._job.mesh.num_devices
         record: dict[str, Any] = {
             "kind": "throughput",
@@ -279,18 +274,13 @@ class _Meter:
             "precision": self._job.config.precision,
             "batch_size": self._job.config.batch_size,
             "num_devices": devices,
-            "images_per_s": rate,
-            "images_per_s_low": low,
-            "images_per_s_high": high,
+            **rates,
             "images_per_s_per_device": rate / devices,
-            # Rates over equal work average harmonically.
-            "images_per_s_mean": statistics.harmonic_mean(rates_R),
-            "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
             "steps_per_call": self._steps_of[name],
             "steps_per_window": steps,
-            "windows_s": self._windows_s[name],
             "step_s": images / rate,
-            **self._warmup[name],
+            "warmup_steps": warmup_steps,
+            "warmup_settled": warmup.settled,
         }
         record |= self._arithmetic(name, rate)
         if name == "train_step":
@@ -367,17 +357,7 @@ class _Meter:
 
     def _warnings(self) -> list[str]:
         """What a reader must know before believing the figures."""
-        told = [
-            f"{name}: windows still differed by more than {_AGREEMENT:.0%} after "
-            f"{warmup['warmup_steps']} warm-up steps"
-            for name, warmup in self._warmup.items()
-            if not warmup["warmup_settled"]
-        ]
-        if len(self._losses) > 1 and self._losses[-1] >= self._losses[0]:
-            told.append(
-                f"the loss did not fall ({self._losses[0]:.4f} to {self._losses[-1]:.4f}): too few "
-                "steps, or a step that does not train"
-            )
+        told = unsettled_warnings(self._warmup) + falling_loss_warnings(self._losses)
         for name, windows_s in self._windows_s.items():
             told += slowed_down(f"{name}: windows", windows_s)
         return told

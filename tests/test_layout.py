@@ -6,7 +6,17 @@ from conftest import ROOT
 
 # Lower number, lower layer. A module imports from its own layer or below.
 LAYERS = [
-    {"errors", "batch_search", "clock", "published", "spread", "validity", "peaks", "signals"},
+    {
+        "errors",
+        "batch_search",
+        "clock",
+        "collectives",
+        "published",
+        "spread",
+        "validity",
+        "peaks",
+        "signals",
+    },
     {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",
@@ -17,14 +27,16 @@ LAYERS = [
         "environment",
         "storage",
         "child",
+        "launcher",
         "sweepdir",
+        "windows",
         "data",
         "telemetry",
         "writers",
     },
     {"step"},
     {"program", "recorder", "job"},
-    {"train", "feeding", "throughput", "fit", "conv2d"},
+    {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
     {"describe"},
     {"cli"},
     {"cells"},

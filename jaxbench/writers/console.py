@@ -11,6 +11,11 @@ from jaxbench.clock import Stopwatch
 _SCORES = {"top1": "top-1", "dice": "Dice"}
 # Without a terminal there is no bar: one line of progress every so often.
 _PLAIN_INTERVAL_S = 10.0
+# Above the lines of `scaling` records.
+SCALING_HEADER = (
+    f"{'scaling':<7} {'devices':>7} {'batch':>7} {'each':>6} {'images/s':>11}  "
+    f"{'(95 % interval)':<26} {'efficiency':>10}  {'(interval)':<18} replicas"
+)
 
 
 class Console(Protocol):
@@ -140,6 +145,23 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
             f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
             f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
         ]
+    if record["kind"] == "scaling":
+        return [_scaling_row(record)]
+    if record["kind"] == "device":
+        return [
+            f"device {record['device_id']} ({record['device_kind']}) alone, batch "
+            f"{record['batch_size']}: {record['images_per_s']:,.1f} images/s  (95 % interval "
+            f"{record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
+        ]
+    if record["kind"] == "all_reduce":
+        share = record["share_of_weak_step"]
+        return [
+            f"all-reduce of {record['bytes']:,} bytes over {record['num_devices']} "
+            f"devices: {record['all_reduce_s'] * 1e3:,.3f} ms  (95 % interval "
+            f"{record['all_reduce_s_low'] * 1e3:,.3f} to {record['all_reduce_s_high'] * 1e3:,.3f}),"
+            f" bus {record['bus_bytes_per_s'] / 1e9:,.2f} GB/s"
+            + (f", {share:.1%} of the weak step" if share is not None else "")
+        ]
     if record["kind"] == "throughput":
         line = (
             f"{record['stage']:<17} {record['images_per_s']:>10,.1f} images/s  (95 % interval "
@@ -162,6 +184,72 @@ def describe_record(record: Mapping[str, Any]) -> list[str]:
     if record["kind"] == "summary":
         return _describe_summary(record)
     return []
+
+
+def _scaling_row(record: Mapping[str, Any]) -> str:
+    row = (
+        f"{record['scaling']:<7} {record['num_devices']:>7} {record['batch_size']:>7} "
+        f"{record['batch_per_device']:>6} "
+    )
+    if record["images_per_s"] is None:
+        return row + f"{record['status']:>11}"
+    interval = f"({record['images_per_s_low']:,.1f} to {record['images_per_s_high']:,.1f})"
+    row += f"{record['images_per_s']:>11,.1f}  {interval:<26} "
+    if record["efficiency"] is None:
+        row += f"{'unknown':>10}  {'':<18} "
+    else:
+        interval = f"({record['efficiency_low']:.1%} to {record['efficiency_high']:.1%})"
+        row += f"{record['efficiency']:>10.1%}  {interval:<18} "
+    equal = record["replicas_equal_after_steps"]
+    if equal is not None:
+        row += f"{'equal' if equal else 'DIFFER'} after {record['steps']} steps"
+    return row.rstrip()
+
+
+def _describe_scaling(record: Mapping[str, Any]) -> list[str]:
+    """What a scaling run's summary says below its table."""
+    lines = []
+    exchange = record.get("exchange")
+    if exchange and exchange["num_devices"] > 1:
+        told = [
+            f"{count['count']} {name} of {count['bytes']:,} bytes (the largest "
+            f"{count['largest_bytes']:,})"
+            for name, count in exchange["collectives"].items()
+        ]
+        lines.append(
+            f"a step on {exchange['num_devices']} devices has {', '.join(told) or 'no collective'};"
+            f" its gradient has {exchange['gradient_bytes']:,} bytes"
+        )
+    found = record.get("devices")
+    if found and found["slowest"] != found["fastest"]:
+        slowest, fastest = found["slowest"], found["fastest"]
+        lines.append(
+            f"device {slowest['device_id']} ({slowest['device_kind']}) takes "
+            f"{found['slowest_over_fastest']:.3f} times as long as device {fastest['device_id']} "
+            f"({fastest['device_kind']}) for the same share"
+            + (": it bounds every step" if found["differ"] else ": no difference can be told")
+        )
+        lines.append(
+            f"at best: {found['even_split_images_per_s']:,.1f} images/s split evenly, "
+            f"{found['uneven_split_images_per_s']:,.1f} split by what each can do"
+        )
+    predictions = record.get("predictions", ())
+    for line in predictions:
+        lines.append(
+            f"PREDICTED, weak, {line['num_devices']:>4} devices: "
+            f"{line['images_per_s_no_overlap']:,.0f} to {line['images_per_s_full_overlap']:,.0f} "
+            f"images/s, efficiency {line['efficiency_no_overlap']:.1%} (nothing overlaps) to "
+            f"{line['efficiency_full_overlap']:.1%} (all that can)"
+        )
+    if predictions:
+        first = predictions[0]
+        lines.append(
+            f"PREDICTED from a step of {first['one_device_step_s'] * 1e3:,.3f} ms, "
+            f"{first['gradient_bytes']:,} bytes of gradient and "
+            f"{first['link_bytes_per_s'] / 1e9:,.2f} GB/s, {first['link_source']}; assuming "
+            f"{first['assumptions']}"
+        )
+    return lines
 
 
 def _score(record: Mapping[str, Any], prefix: str) -> str:
@@ -194,6 +282,7 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     if record.get("diverged_seeds"):
         lost = ", ".join(map(str, record["diverged_seeds"]))
         lines.append(f"diverged: seed {lost} (counted in the mean)")
+    lines += _describe_scaling(record)
     if record.get("damaged"):
         lines.append(f"{len(record['damaged'])} damaged images left out (run.json names them)")
     shares = sorted(record["phases_s"].items(), key=lambda item: -item[1])

@@ -1,0 +1,110 @@
+"""Windows: many steps timed together between two barriers.
+
+How steps end in a barrier, until when windows are warm-up, and what a stage's windows say. Letters:
+R rounds.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.errors import BadInput, Diverged
+from jaxbench.spread import median_interval
+from jaxbench.task import COUNT, LOSS_SUM
+
+# Warm: so many windows in a row within this share of one another. Given up after so many.
+_AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
+_LONGEST_WINDOW_S = 3600.0
+
+
+def check_window_s(window_s: float) -> None:
+    """Raises BadInput for a window that does not end."""
+    if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
+        raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
+
+
+def wait_for_steps(state: Any, metrics: jax.Array) -> float:
+    """Waits for all that the last step computes; returns its loss, the mean over the models.
+
+    Raises:
+      Diverged: the loss is not finite.
+    """
+    jax.block_until_ready((state, metrics))
+    sums_RxM = np.asarray(jax.device_get(metrics)).reshape(-1, metrics.shape[-1])
+    loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
+    if not math.isfinite(loss):
+        raise Diverged(f"the training loss is {loss}: rates of such steps mean nothing")
+    return loss
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmUp:
+    """What a warm-up found: calls that a window holds, calls thrown away, whether windows agree."""
+
+    calls_per_window: int
+    calls: int
+    settled: bool
+
+
+def warm_up(time_calls: Callable[[int], float], window_s: float) -> WarmUp:
+    """Runs windows until they agree.
+
+    Args:
+      time_calls: number of calls -> seconds that they took.
+      window_s: a window holds as many calls as take about so long.
+    """
+    calls, total, rates = 1, 0, []
+    while not _agree(rates) and len(rates) < _MOST_WARMUP:
+        elapsed_s = time_calls(calls)
+        total += calls
+        if elapsed_s < window_s / 2:  # too short to tell anything
+            calls = math.ceil(min(10 * calls, window_s / elapsed_s * calls))
+        else:
+            rates.append(calls / elapsed_s)
+    return WarmUp(calls, total, _agree(rates))
+
+
+def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
+    """What to say of stages, each with its warm-up steps, whose windows never agreed."""
+    told = [f"{name} ({steps})" for name, (found, steps) in warmups.items() if not found.settled]
+    if not told:
+        return []
+    return [
+        f"windows still differed by more than {_AGREEMENT:.0%} after all warm-up steps of "
+        + ", ".join(told)
+    ]
+
+
+def _agree(rates: Sequence[float]) -> bool:
+    last = rates[-_AGREEING:]
+    return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
+
+
+def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
+    """Returns the rate that windows of so many images each say together, and its spread."""
+    rates_R = [images / window_s for window_s in windows_s]
+    rate, low, high = median_interval(rates_R)
+    return {
+        "images_per_s": rate,
+        "images_per_s_low": low,
+        "images_per_s_high": high,
+        # Rates over equal work average harmonically.
+        "images_per_s_mean": statistics.harmonic_mean(rates_R),
+        "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
+        "windows_s": list(windows_s),
+    }
+
+
+def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:
+    """What to say of steps that do not train, from the losses of their windows in order."""
+    if len(losses) < 2 or losses[-1] < losses[0]:
+        return []
+    return [
+        f"{name}{': ' if name else ''}the loss did not fall ({losses[0]:.4f} to {losses[-1]:.4f}): "
+        "too few steps, or a step that does not train"
+    ]
