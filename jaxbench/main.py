@@ -57,6 +57,13 @@ _PAGE_CACHE = flags.DEFINE_enum(
     "With --mode=input: cold has the system forget the training images before every window, so "
     "that storage is measured too.",
 )
+_PROFILE = flags.DEFINE_string(
+    "profile",
+    None,
+    "START:STOP: JAX's profiler traces steps START to STOP - 1 (the first is 1) into the folder "
+    "profile of the run, outside every timed window. With --mode=throughput: steps of a stretch "
+    "that follows the measurement.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -66,6 +73,7 @@ _MODES_OF = {
     "rounds": ("throughput",),
     "window_s": ("throughput",),
     "page_cache": ("input",),
+    "profile": ("train", "throughput"),
 }
 
 
@@ -90,11 +98,11 @@ def main() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     from jaxbench.compile_cache import use_compile_cache
 
-    use_compile_cache(_COMPILE_CACHE.value)
+    use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 
-        train_and_evaluate(experiment, _WORKDIR.value)
+        train_and_evaluate(experiment, _WORKDIR.value, profile=_PROFILE.value)
     elif mode == "input":
         from jaxbench.feeding import measure_input
 
@@ -109,6 +117,7 @@ def main() -> int:
             steps_per_call=_STEPS_PER_CALL.value,
             rounds=_ROUNDS.value,
             window_s=_WINDOW_S.value,
+            profile=_PROFILE.value,
         )
     elif mode == "conv2d":
         from jaxbench.conv2d import measure

@@ -23,6 +23,7 @@ from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared
 from jaxbench.peaks import find_peak
+from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import median_interval
 from jaxbench.task import COUNT, LOSS_SUM
@@ -34,6 +35,8 @@ _AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
 _LONGEST_WINDOW_S = 3600.0
+# How far the stretch goes that --profile names steps of: any of them is as good as any other.
+_MOST_PROFILE_STEPS = 1000
 # More steps than are ever taken.
 _ENDLESS = 2**40
 
@@ -47,6 +50,7 @@ def measure_throughput(
     steps_per_call: int = 1,
     rounds: int = 11,
     window_s: float = 1.0,
+    profile: str | None = None,
 ) -> StagesResult:
     """Measures an experiment's training step and its forward pass.
 
@@ -59,6 +63,8 @@ def measure_throughput(
       steps_per_call: also measure so many steps in one call, beside the loop over single ones.
       rounds: measurements of each stage.
       window_s: each holds as many steps as take about so long.
+      profile: "START:STOP", steps of a stretch after the measurement of which JAX's profiler
+        leaves a trace, see `parse_steps`.
 
     Raises:
       BadInput: before anything is written.
@@ -76,6 +82,8 @@ def measure_throughput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
             "own from the host; it goes with --feed=synthetic or resident"
         )
+    traced_steps = parse_steps(profile)
+    check_end(traced_steps, _MOST_PROFILE_STEPS, "the stretch after the measurement")
     with prepared(config, workdir, console) as job:
         meter = _Meter(job, steps_per_call, window_s)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
@@ -89,6 +97,8 @@ def measure_throughput(
                 record = meter.describe(name)
                 meter.records.append(record)
                 recorder.writers.write(record)
+            if traced_steps:
+                meter.profile(Profiler(traced_steps, recorder.run_dir.path))
         for kind in ("invalid", "warnings"):
             for line in recorder.summary[kind]:
                 job.console.say(f"{kind.removesuffix('s')}: {line}")
@@ -123,6 +133,7 @@ class _Meter:
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
         self._latencies_s: list[float] = []
         self.records: list[dict[str, Any]] = []
+        self._profiler: Profiler | None = None
 
     def compile(self) -> list[dict[str, Any]]:
         """Initialises, compiles, and takes the first step; returns the compile records."""
@@ -234,11 +245,26 @@ class _Meter:
                         self._latencies_s.append(watch.elapsed_s())
                 self._job.console.progress("measuring", number + 1, rounds, "rounds")
 
+    def profile(self, profiler: Profiler) -> None:
+        """Traces steps after all measurements, with as many before them as were asked for."""
+        self._profiler = profiler
+        steps = profiler.steps
+        what = f"profiling steps {steps[0]} to {steps[-1]} of a stretch of its own"
+        job = self._job
+        with job.clock.phase("profile"), job.console.phase(what), self._fed("train_step"):
+            if steps.start > 1:
+                self._train(steps.start - 1)
+            profiler.trace(steps, self._rows, self._queue_step)
+
+    def _queue_step(self, row: Any) -> jax.Array:
+        program, data = self._job.program, self._job.feed.train_data
+        self._state, metrics = program.train_step(self._state, data, row)
+        self._next_step += 1
+        return metrics
+
     def _train(self, calls: int) -> None:
-        step, data = self._job.program.train_step, self._job.feed.train_data
         for _ in range(calls):
-            self._state, metrics = step(self._state, data, next(self._rows))
-            self._next_step += 1
+            metrics = self._queue_step(next(self._rows))
         self._close(metrics)
 
     def _train_repeated(self, calls: int) -> None:
@@ -326,7 +352,7 @@ class _Meter:
             images = self._eval_images if name == "forward" else self._images
             intensity = flops * images / job.mesh.num_devices / xla_bytes
             record["flops_per_byte"] = intensity
-            if peak:
+            if peak and peak.bytes_per_s:
                 ridge = peak.flops_per_s / peak.bytes_per_s
                 record["flops_per_byte_at_ridge"] = ridge
                 record["bound_by"] = "arithmetic" if intensity >= ridge else "memory"
@@ -347,6 +373,8 @@ class _Meter:
             "phases_s": phases_s,
             "wall_s": sum(phases_s.values()),
         }
+        if self._profiler:
+            summary["profile"] = self._profiler.summary()
         for record in self.records:
             if record["stage"] == "train_step":
                 summary |= {

@@ -14,6 +14,7 @@ LAYERS = [
         "optim",
         "devices",
         "inflight",
+        "profiler",
         "environment",
         "storage",
         "data",
