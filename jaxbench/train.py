@@ -134,7 +134,9 @@ class Trainer:
         self._first_row: Any = None
         self._steps_done = 0
         self._learning_rate: float | None = None
-        self._learning_rates_S: Any = None  # of the epoch's steps
+        # Of the present epoch: the numbers of its steps, and their learning rates.
+        self._epoch_steps = range(0)
+        self._learning_rates_S: Any = None
         self._tabulate_rates = tabulator(program.schedule, feed.steps_per_epoch)
         self._compile_s = 0.0
         self._compile_cache: set[str] = set()
@@ -266,8 +268,10 @@ class Trainer:
             self._learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
         time_s = watch.elapsed_s()
         timed_RxM, profiled_RxM, profiled_steps = self._zeros(), self._zeros(), 0
-        numbers = range(self._steps_done + 1, self._steps_done + num_steps + 1)
-        for profiled, stretch in itertools.groupby(numbers, self._traced_steps.__contains__):
+        first = self._steps_done + 1
+        self._epoch_steps = range(first, first + num_steps)
+        traced = self._traced_steps.__contains__
+        for profiled, stretch in itertools.groupby(self._epoch_steps, traced):
             steps = list(stretch)
             if profiled:
                 profiled_RxM += self._profile_steps(epoch, steps, rows)
@@ -284,8 +288,6 @@ class Trainer:
         watch = Stopwatch()
         interval_watch, interval_start = Stopwatch(), 0
         total_RxM, interval_RxM = self._zeros(), self._zeros()
-        steps_before = epoch * self._feed.steps_per_epoch
-        steps_of_epoch = min(self._feed.steps_per_epoch, self._total_steps - steps_before)
         for done, metrics_RxM in enumerate(self._run_steps(rows, steps), 1):
             loss = self._count_step(epoch, metrics_RxM)
             total_RxM += metrics_RxM
@@ -298,8 +300,8 @@ class Trainer:
             step_time_s = watch.elapsed_s() / done
             self._console.progress(
                 f"epoch {epoch + 1}/{self._num_epochs}",
-                self._steps_done - steps_before,
-                steps_of_epoch,
+                self._steps_done + 1 - self._epoch_steps.start,
+                len(self._epoch_steps),
                 f"{self._images_per_step / step_time_s:,.1f} images/s  loss {loss:.4f}"
                 f"  {duration(self._remaining_s(step_time_s))} left",
             )
@@ -332,9 +334,9 @@ class Trainer:
 
     def _count_step(self, epoch: int, metrics_RxM: np.ndarray) -> float:
         """Takes note that one more step has been done; returns its mean loss."""
-        steps_before = epoch * self._feed.steps_per_epoch
-        self._learning_rate = float(self._learning_rates_S[self._steps_done - steps_before])
         self._steps_done += 1
+        place = self._epoch_steps.index(self._steps_done)
+        self._learning_rate = float(self._learning_rates_S[place])
         return self._check_losses("training", metrics_RxM, epoch)
 
     def _train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
