@@ -29,14 +29,11 @@ def test_the_second_run_finds_what_the_first_compiled(run_main, tmp_path):
 
 def test_a_profile_does_not_show_the_names_of_older_code(run_main, tmp_path):
     """Its programs are kept apart: one that lacks today's names would do for any other run."""
-    for run, flags, outcome in (
-        ("plain", (), "miss"),
-        ("profiled", ("--profile=2:3",), "miss"),
-        ("again", ("--profile=2:3",), "hit"),
-    ):
-        done = run_main(Q, f"--workdir={run}", "--compile_cache=kept", *flags, env=UNOPTIMIZED)
+    one = (Q, "--compile_cache=kept", "--experiment.epochs=1")
+    for run, flags in (("plain", ()), ("profiled", ("--profile=2:3",))):
+        done = run_main(*one, f"--workdir={run}", *flags, env=UNOPTIMIZED)
         assert done.returncode == 0, done.stderr
-        assert outcomes(tmp_path / run)["train_step"] == outcome
+        assert outcomes(tmp_path / run)["train_step"] == "miss"
 
 
 def test_it_can_be_off_or_elsewhere(run_main, tmp_path):
