@@ -16,12 +16,14 @@ from jaxbench.errors import BadInput
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
-def use_compile_cache(setting: str = "") -> str | None:
+def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | None:
     """Turns the cache on, before anything is compiled.
 
     Args:
       setting: a folder; `off`; or empty for $JAX_COMPILATION_CACHE_DIR, else the user's
         `~/.cache/jaxbench/xla`.
+      by_names: programs that differ only in the names of their parts are two programs, for a
+        profile that is to show this code's names and not those of the code that filled the cache.
 
     Returns:
       The folder, None where it is off: asked for, or the default cannot be written.
@@ -48,6 +50,7 @@ def use_compile_cache(setting: str = "") -> str | None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", by_names)
     # Even the quickest: initialising is many small programs.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -82,6 +82,13 @@ _TELEMETRY_S = flags.DEFINE_float(
     1.0,
     "Seconds between readings of the devices and the host, in telemetry.csv; 0 takes none.",
 )
+_PROFILE = flags.DEFINE_string(
+    "profile",
+    None,
+    "START:STOP: JAX's profiler traces steps START to STOP - 1 (the first is 1) into the folder "
+    "profile of the run, outside every timed window. With --mode=throughput: steps of a stretch "
+    "that follows the measurement.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -95,6 +102,7 @@ _MODES_OF = {
     "device_counts": ("scaling",),
     "link_gb_per_s": ("scaling",),
     "page_cache": ("input",),
+    "profile": ("train", "throughput"),
 }
 
 
@@ -112,11 +120,11 @@ def main() -> int:
     from jaxbench.compile_cache import use_compile_cache
 
     telemetry = {"telemetry_s": _TELEMETRY_S.value}
-    use_compile_cache(_COMPILE_CACHE.value)
+    use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 
-        train_and_evaluate(experiment, _WORKDIR.value, **telemetry)
+        train_and_evaluate(experiment, _WORKDIR.value, profile=_PROFILE.value, **telemetry)
     elif mode == "input":
         from jaxbench.feeding import measure_input
 
@@ -131,6 +139,7 @@ def main() -> int:
             steps_per_call=_STEPS_PER_CALL.value,
             rounds=_ROUNDS.value,
             window_s=_WINDOW_S.value,
+            profile=_PROFILE.value,
             **telemetry,
         )
     elif mode == "scaling":

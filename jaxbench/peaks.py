@@ -19,14 +19,14 @@ class Peak(NamedTuple):
       kind: the table's name for it.
       arithmetic: what the multiplications are done in.
       flops_per_s: floating-point operations.
-      bytes_per_s: of its memory.
+      bytes_per_s: of its memory, None where nobody was found to say so.
       source: who says so.
     """
 
     kind: str
     arithmetic: str
     flops_per_s: float
-    bytes_per_s: float
+    bytes_per_s: float | None
     source: str
 
 
@@ -39,7 +39,8 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
       matmul_precision: `jax_default_matmul_precision`. With None, its default, fp32 networks are
         multiplied in TF32 on NVIDIA's Ampere and later, and in bf16 on TPUs.
     """
-    # Older drivers leave "NVIDIA" out. Nothing else may differ: an RTX 3090 Ti is no RTX 3090.
+    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
+    # else may differ: an RTX 3090 Ti is no RTX 3090.
     own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
     named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in _rows()}
     row = named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
@@ -53,12 +54,13 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
     tflops = row.get(f"{arithmetic}_tflops")
     if not tflops:
         return None
+    bandwidth_gb_per_s = row["bandwidth_gb_per_s"]
     chips = 1 / int(row["per_chip"])
     return Peak(
         kind=row["kind"],
         arithmetic=arithmetic,
         flops_per_s=float(tflops) * 1e12 * chips,
-        bytes_per_s=float(row["bandwidth_gb_per_s"]) * 1e9 * chips,
+        bytes_per_s=float(bandwidth_gb_per_s) * 1e9 * chips if bandwidth_gb_per_s else None,
         source=row["source"],
     )
 

@@ -94,7 +94,7 @@ def recording(
             "environment": describe_environment(mesh.devices),
         },
     )
-    readers = create_readers(mesh.devices)
+    readers = create_readers(mesh.devices) if telemetry_s else []
     telemetry = Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers)
     recorder = Recorder(run_dir, telemetry)
     try:

@@ -38,8 +38,10 @@ class Run:
             )
             for record in self.of_kind("throughput")
         }
-        epochs = [record["images_per_s"] for record in self.of_kind("epoch") if record["complete"]][
-            1:
+        epochs = [
+            record["images_per_s"]
+            for record in self.of_kind("epoch")
+            if record["complete"] and record["epoch"] > 1
         ]
         if len(epochs) >= 3:
             stages["training"] = median_interval(epochs)

@@ -75,20 +75,25 @@ def make_train_step(
     take = _TAKE[config.data.feed]
 
     def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B):
-        outputs_Bx, updated = model.apply(
-            {"params": params, "batch_stats": batch_stats},
-            images_BxHxWxC,
-            train=True,
-            keys_B=keys_B,
-            mutable=["batch_stats"],
-        )
-        losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
-        metrics_M = task.count(losses_B, outputs_Bx, labels_Bx, mask_B)
+        # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
+        with jax.named_scope("forward"):
+            outputs_Bx, updated = model.apply(
+                {"params": params, "batch_stats": batch_stats},
+                images_BxHxWxC,
+                train=True,
+                keys_B=keys_B,
+                mutable=["batch_stats"],
+            )
+        with jax.named_scope("loss"):
+            losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
+            loss = jnp.mean(losses_B)
+        with jax.named_scope("metrics"):
+            metrics_M = task.count(losses_B, outputs_Bx, labels_Bx, mask_B)
         # A network without batch norm has no statistics to update.
-        return jnp.mean(losses_B), (updated.get("batch_stats", batch_stats), metrics_M)
+        return loss, (updated.get("batch_stats", batch_stats), metrics_M)
 
     def train_step(state: TrainState, train_data, row):
-        with jax.named_scope("input"):
+        with jax.named_scope("data"):
             batch = take(train_data, row, state.step)
             keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
             if config.data.feed == "resident":  # the streamed feed has done it on the host
@@ -101,24 +106,24 @@ def make_train_step(
                 dtype=precision.param_dtype,
             )
             images_BxHxWxC = _normalize(images_BxHxWxC, train_data, config.data, precision)
-        with jax.named_scope("forward_backward"):
-            grads, batch_stats, metrics_M = accumulate_gradients(
-                loss_fn,
-                state.params,
-                state.batch_stats,
-                (images_BxHxWxC, batch.labels_Bx, batch.mask_B, augment.dropout_keys(keys_B)),
-                num_parts=config.accumulate_steps,
-                num_metrics=task.num_metrics,
-            )
+        grads, batch_stats, metrics_M = accumulate_gradients(
+            loss_fn,
+            state.params,
+            state.batch_stats,
+            (images_BxHxWxC, batch.labels_Bx, batch.mask_B, augment.dropout_keys(keys_B)),
+            num_parts=config.accumulate_steps,
+            num_metrics=task.num_metrics,
+        )
         if exchange:
-            with jax.named_scope("all_reduce"):
+            with jax.named_scope("gradient_reduction"):
                 # Every device has the same share of the batch, so the mean of means is the mean.
                 grads = jax.lax.pmean(grads, AXIS)
                 if config.batch_norm == "local":
                     # Each device has its own running averages here; replicas must not drift apart.
                     batch_stats = jax.lax.pmean(batch_stats, AXIS)
+            with jax.named_scope("metrics"):
                 metrics_M = jax.lax.psum(metrics_M, AXIS)
-        with jax.named_scope("update"):
+        with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         state = TrainState(
@@ -199,15 +204,19 @@ def make_eval_step(
     take = _TAKE[config.data.feed]
 
     def eval_step(state: TrainState, eval_data, row):
-        batch = take(eval_data, row, jnp.zeros((), jnp.int32))
-        images_BxHxWxC = _normalize(batch.images_BxHxWxC, eval_data, config.data, precision)
-        outputs_Bx = model.apply(
-            {"params": state.params, "batch_stats": state.batch_stats},
-            images_BxHxWxC,
-            train=False,
-        )
-        losses_B = task.losses(outputs_Bx, batch.labels_Bx, 0.0)
-        metrics_M = task.count(losses_B, outputs_Bx, batch.labels_Bx, batch.mask_B)
-        return jax.lax.psum(metrics_M, AXIS) if config.replicas == "together" else metrics_M
+        with jax.named_scope("data"):
+            batch = take(eval_data, row, jnp.zeros((), jnp.int32))
+            images_BxHxWxC = _normalize(batch.images_BxHxWxC, eval_data, config.data, precision)
+        with jax.named_scope("forward"):
+            outputs_Bx = model.apply(
+                {"params": state.params, "batch_stats": state.batch_stats},
+                images_BxHxWxC,
+                train=False,
+            )
+        with jax.named_scope("loss"):
+            losses_B = task.losses(outputs_Bx, batch.labels_Bx, 0.0)
+        with jax.named_scope("metrics"):
+            metrics_M = task.count(losses_B, outputs_Bx, batch.labels_Bx, batch.mask_B)
+            return jax.lax.psum(metrics_M, AXIS) if config.replicas == "together" else metrics_M
 
     return eval_step

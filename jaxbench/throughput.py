@@ -20,6 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.peaks import find_peak
+from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import slowed_down
 from jaxbench.task import COUNT
@@ -38,6 +39,8 @@ from jaxbench.writers.console import Console
 
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
+# How far the stretch goes that --profile names steps of: any of them is as good as any other.
+_MOST_PROFILE_STEPS = 1000
 # More steps than are ever taken.
 _ENDLESS = 2**40
 
@@ -52,6 +55,7 @@ def measure_throughput(
     rounds: int = 11,
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
+    profile: str | None = None,
 ) -> StagesResult:
     """Measures an experiment's training step and its forward pass.
 
@@ -65,6 +69,8 @@ def measure_throughput(
       rounds: measurements of each stage.
       window_s: each holds as many steps as take about so long.
       telemetry_s: seconds between readings of the hardware, 0 for none.
+      profile: "START:STOP", steps of a stretch after the measurement of which JAX's profiler
+        leaves a trace, see `parse_steps`.
 
     Raises:
       BadInput: before anything is written.
@@ -77,6 +83,8 @@ def measure_throughput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
             "own from the host; it goes with --feed=synthetic or resident"
         )
+    traced_steps = parse_steps(profile)
+    check_end(traced_steps, _MOST_PROFILE_STEPS, "the stretch after the measurement")
     with prepared(config, workdir, console) as job:
         meter = _Meter(job, steps_per_call, window_s)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
@@ -92,6 +100,8 @@ def measure_throughput(
                 record = meter.describe(name)
                 meter.records.append(record)
                 recorder.writers.write(record)
+            if traced_steps:
+                meter.profile(Profiler(traced_steps, recorder.run_dir.path))
         return StagesResult(meter.records, recorder.summary, recorder.run_dir)
 
 
@@ -123,6 +133,7 @@ class _Meter:
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
         self._latencies_s: list[float] = []
         self.records: list[dict[str, Any]] = []
+        self._profiler: Profiler | None = None
 
     def compile(self) -> list[dict[str, Any]]:
         """Initialises, compiles, and takes the first step; returns the compile records."""
@@ -238,11 +249,26 @@ class _Meter:
                         self._latencies_s.append(watch.elapsed_s())
                 self._job.console.progress("measuring", number + 1, rounds, "rounds")
 
+    def profile(self, profiler: Profiler) -> None:
+        """Traces steps after all measurements, with as many before them as were asked for."""
+        self._profiler = profiler
+        steps = profiler.steps
+        what = f"profiling steps {steps[0]} to {steps[-1]} of a stretch of its own"
+        job = self._job
+        with job.clock.phase("profile"), job.console.phase(what), self._fed("train_step"):
+            if steps.start > 1:
+                self._train(steps.start - 1)
+            profiler.trace(steps, self._rows, self._queue_step)
+
+    def _queue_step(self, row: Any) -> jax.Array:
+        program, data = self._job.program, self._job.feed.train_data
+        self._state, metrics = program.train_step(self._state, data, row)
+        self._next_step += 1
+        return metrics
+
     def _train(self, calls: int) -> None:
-        step, data = self._job.program.train_step, self._job.feed.train_data
         for _ in range(calls):
-            self._state, metrics = step(self._state, data, next(self._rows))
-            self._next_step += 1
+            metrics = self._queue_step(next(self._rows))
         self._close(metrics)
 
     def _train_repeated(self, calls: int) -> None:
@@ -320,7 +346,7 @@ class _Meter:
             images = self._eval_images if name == "forward" else self._images
             intensity = flops * images / job.mesh.num_devices / xla_bytes
             record["flops_per_byte"] = intensity
-            if peak:
+            if peak and peak.bytes_per_s:
                 ridge = peak.flops_per_s / peak.bytes_per_s
                 record["flops_per_byte_at_ridge"] = ridge
                 record["bound_by"] = "arithmetic" if intensity >= ridge else "memory"
@@ -341,6 +367,8 @@ class _Meter:
             "phases_s": phases_s,
             "wall_s": sum(phases_s.values()),
         }
+        if self._profiler:
+            summary["profile"] = self._profiler.summary()
         for record in self.records:
             if record["stage"] == "train_step":
                 summary |= {

@@ -5,9 +5,10 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxbench.clock import Clock, Stopwatch, wait_until
@@ -19,6 +20,7 @@ from jaxbench.errors import BadInput, Diverged
 from jaxbench.inflight import InFlight
 from jaxbench.job import prepared
 from jaxbench.optim import tabulator
+from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.program import Program, compile_step
 from jaxbench.recorder import recording
 from jaxbench.rundir import RunDir
@@ -48,12 +50,28 @@ class Result:
     state: TrainState
 
 
+class _Trained(NamedTuple):
+    """What an epoch's training steps gave.
+
+    Attributes:
+      metrics_RxM: summed over all steps.
+      images, time_s: of those that were not profiled.
+      profiled_steps: how many were.
+    """
+
+    metrics_RxM: np.ndarray
+    images: int
+    time_s: float
+    profiled_steps: int
+
+
 def train_and_evaluate(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
     *,
     telemetry_s: float = INTERVAL_S,
+    profile: str | None = None,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -62,6 +80,7 @@ def train_and_evaluate(
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       console: where progress is shown; None picks one for standard output.
       telemetry_s: seconds between readings of the hardware, 0 for none.
+      profile: "START:STOP", steps of which JAX's profiler leaves a trace, see `parse_steps`.
 
     Raises:
       BadInput: before anything is written.
@@ -69,27 +88,30 @@ def train_and_evaluate(
         the run directory's `status` and `reason` before it is raised.
     """
     config.validate()
+    traced_steps = parse_steps(profile)
     with prepared(config, workdir, console) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {job.feed.steps_per_epoch} steps each are more than "
                 f"{_MOST_STEPS:,} steps; max_steps ends a run earlier"
             )
+        check_end(traced_steps, config.num_steps(job.feed.steps_per_epoch), "this run")
         program = job.program
         with recording(
             workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
         ) as recorder:
+            folder = recorder.run_dir.path
             trainer = Trainer(
                 program,
                 job.feed,
                 job.clock,
                 recorder.writers,
                 job.console,
-                recorder.telemetry.measured,
+                measured=recorder.telemetry.measured,
+                profiler=Profiler(traced_steps, folder) if traced_steps else None,
             )
             recorder.summarize = trainer.summarize
             figures = (program.task.train_figures, program.task.eval_figures)
-            folder = recorder.run_dir.path
             recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
             recorder.writers.add(TensorBoardWriter(folder, *figures))
             trainer.train()
@@ -110,6 +132,7 @@ class Trainer:
         writer: Writer,
         console: Console,
         measured: Callable[[int], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        profiler: Profiler | None = None,
     ):
         self.state: TrainState | None = None
         self._program = program
@@ -122,12 +145,17 @@ class Trainer:
         self._writer = writer
         self._console = console
         self._measured = measured
+        self._profiler = profiler
+        self._traced_steps = profiler.steps if profiler else range(0)
 
         self._total_steps = self._config.num_steps(feed.steps_per_epoch)
         self._num_epochs = math.ceil(self._total_steps / feed.steps_per_epoch)
         self._first_row: Any = None
         self._steps_done = 0
         self._learning_rate: float | None = None
+        # Of the present epoch: the numbers of its steps, and their learning rates.
+        self._epoch_steps = range(0)
+        self._learning_rates_S: Any = None
         self._tabulate_rates = tabulator(program.schedule, feed.steps_per_epoch)
         self._compile_s = 0.0
         self._compile_cache: set[str] = set()
@@ -166,33 +194,34 @@ class Trainer:
 
     def _train_and_evaluate_epoch(self, epoch: int) -> None:
         """Does epoch `epoch` (0 is the first) and writes its record."""
-        watch = Stopwatch()
         before_s = self._clock.totals_s()
         num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
-        with self._clock.phase("train"), self._measured(num_steps * self._images_per_step):
-            train_RxM = self.train_epoch(epoch, num_steps)
-        train_time_s = watch.elapsed_s()
+        with self._clock.phase("train"):
+            trained = self.train_epoch(epoch, num_steps)
+        watch = Stopwatch()
         with self._clock.phase("eval"):
             eval_RxM = self._evaluate(epoch)
-        epoch_time_s = watch.elapsed_s()
+        eval_time_s = watch.elapsed_s()
         after_s = self._clock.totals_s()
-        images = int(train_RxM[:, COUNT].sum())
-        images_per_s = images / train_time_s
+        # None where every step was profiled.
+        images_per_s = trained.images / trained.time_s if trained.images else None
         record = {
             "kind": "epoch",
             "epoch": epoch + 1,
             "epochs": self._num_epochs,
             "step": self._steps_done,
-            # False where max_steps cut it short: its time is no epoch's time.
-            "complete": num_steps == self._feed.steps_per_epoch,
-            "epoch_time_s": epoch_time_s,
-            "train_time_s": train_time_s,
+            # False where max_steps cut it short or steps were profiled, which are in neither time
+            # nor images: its time is no epoch's time.
+            "complete": num_steps - trained.profiled_steps == self._feed.steps_per_epoch,
+            "epoch_time_s": trained.time_s + eval_time_s,
+            "train_time_s": trained.time_s,
             "data_wait_s": after_s["data_wait"] - before_s.get("data_wait", 0.0),
-            "eval_time_s": epoch_time_s - train_time_s,
-            "images": images,
+            "eval_time_s": eval_time_s,
+            "images": trained.images,
             "images_per_s": images_per_s,
-            "images_per_s_per_device": images_per_s / self._mesh.num_devices,
-            **self._figures("train_", train_RxM, self._task.train_figures),
+            "images_per_s_per_device": images_per_s and images_per_s / self._mesh.num_devices,
+            "profiled_steps": trained.profiled_steps,
+            **self._figures("train_", trained.metrics_RxM, self._task.train_figures),
             **self._figures("eval_", eval_RxM, self._task.eval_figures),
             "eval_count": self._feed.eval_count,
             "learning_rate": self._learning_rate,
@@ -241,6 +270,7 @@ class Trainer:
             "images",
             "images_per_s",
             "images_per_s_per_device",
+            "profiled_steps",
             *(f"train_{name}" for name in (*task.train_figures, *spread)),
             *(f"eval_{name}" for name in (*task.eval_figures, *spread)),
             "eval_count",
@@ -249,21 +279,40 @@ class Trainer:
             "process_memory_bytes",
         ]
 
-    def train_epoch(self, epoch: int, num_steps: int) -> np.ndarray:
-        """Trains `num_steps` steps; returns their metrics_RxM, summed."""
+    def train_epoch(self, epoch: int, num_steps: int) -> _Trained:
+        """Trains `num_steps` steps, those that are profiled apart from the others."""
         watch = Stopwatch()
-        interval_watch, interval_start = Stopwatch(), 0
-        epoch_RxM, interval_RxM = self._zeros(), self._zeros()
         with self._clock.phase("data_wait"):
             rows = self._train_rows(epoch, num_steps)
-            learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
-        for done, metrics_RxM in enumerate(self._run_steps(rows, num_steps), 1):
-            self._steps_done += 1
-            self._learning_rate = float(learning_rates_S[done - 1])
-            epoch_RxM += metrics_RxM
+            self._learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
+        time_s = watch.elapsed_s()
+        timed_RxM, profiled_RxM, profiled_steps = self._zeros(), self._zeros(), 0
+        first = self._steps_done + 1
+        self._epoch_steps = range(first, first + num_steps)
+        traced = self._traced_steps.__contains__
+        for profiled, stretch in itertools.groupby(self._epoch_steps, traced):
+            steps = list(stretch)
+            if profiled:
+                profiled_RxM += self._profile_steps(epoch, steps, rows)
+                profiled_steps += len(steps)
+            else:
+                with self._measured(len(steps) * self._images_per_step):
+                    watch = Stopwatch()
+                    timed_RxM += self._train_steps(epoch, steps, rows)
+                    time_s += watch.elapsed_s()
+        images = int(timed_RxM[:, COUNT].sum())
+        return _Trained(timed_RxM + profiled_RxM, images, time_s, profiled_steps)
+
+    def _train_steps(self, epoch: int, steps: Sequence[int], rows: Iterator[Any]) -> np.ndarray:
+        """Trains the next steps; returns their metrics_RxM, summed."""
+        watch = Stopwatch()
+        interval_watch, interval_start = Stopwatch(), 0
+        total_RxM, interval_RxM = self._zeros(), self._zeros()
+        for done, metrics_RxM in enumerate(self._run_steps(rows, steps), 1):
+            loss = self._count_step(epoch, metrics_RxM)
+            total_RxM += metrics_RxM
             interval_RxM += metrics_RxM
-            loss = self._check_losses("training", metrics_RxM, epoch)
-            if self._steps_done % self._config.log_every_steps == 0 or done == num_steps:
+            if self._steps_done % self._config.log_every_steps == 0 or done == len(steps):
                 mean_step_s = interval_watch.elapsed_s() / (done - interval_start)
                 self._write_step(epoch, interval_RxM, mean_step_s)
                 interval_watch, interval_start = Stopwatch(), done
@@ -271,14 +320,44 @@ class Trainer:
             step_time_s = watch.elapsed_s() / done
             self._console.progress(
                 f"epoch {epoch + 1}/{self._num_epochs}",
-                done,
-                num_steps,
+                self._steps_done + 1 - self._epoch_steps.start,
+                len(self._epoch_steps),
                 f"{self._images_per_step / step_time_s:,.1f} images/s  loss {loss:.4f}"
                 f"  {duration(self._remaining_s(step_time_s))} left",
             )
         # The results of a step and its new state become ready together, on each device.
         wait_until(lambda: all_ready(self.state))
-        return epoch_RxM
+        return total_RxM
+
+    def _profile_steps(self, epoch: int, steps: Sequence[int], rows: Iterator[Any]) -> np.ndarray:
+        """Trains the next steps under JAX's profiler; returns their metrics_RxM, summed.
+
+        What that takes, waiting for data included, is in the phase `profile` and in no other
+        figure of time. It begins and ends with nothing queued on the devices.
+        """
+
+        def train_step(row: Any) -> jax.Array:
+            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, row)
+            return metrics
+
+        what = f"profiling steps {steps[0]} to {steps[-1]}"
+        with self._clock.phase("profile"), self._console.phase(what):
+            wait_until(lambda: all_ready(self.state))
+            results = self._profiler.trace(steps, rows, train_step)
+            wait_until(lambda: all_ready(self.state))
+        total_RxM = self._zeros()
+        for metrics_RxM in self._per_model(results):
+            self._count_step(epoch, metrics_RxM)
+            total_RxM += metrics_RxM
+        self._write_step(epoch, total_RxM, None)
+        return total_RxM
+
+    def _count_step(self, epoch: int, metrics_RxM: np.ndarray) -> float:
+        """Takes note that one more step has been done; returns its mean loss."""
+        self._steps_done += 1
+        place = self._epoch_steps.index(self._steps_done)
+        self._learning_rate = float(self._learning_rates_S[place])
+        return self._check_losses("training", metrics_RxM, epoch)
 
     def _train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
         if self._first_row is None:
@@ -287,8 +366,11 @@ class Trainer:
         first, self._first_row = self._first_row, None
         return itertools.chain([first], self._feed.train_rows(epoch, num_steps - 1, first_step=1))
 
-    def _write_step(self, epoch: int, sums_RxM: np.ndarray, mean_step_s: float) -> None:
-        """Writes the record of some steps whose results have just arrived."""
+    def _write_step(self, epoch: int, sums_RxM: np.ndarray, mean_step_s: float | None) -> None:
+        """Writes the record of some steps whose results have just arrived.
+
+        Those that were profiled have no time.
+        """
         record = {
             "kind": "step",
             "step": self._steps_done,
@@ -297,7 +379,9 @@ class Trainer:
             "learning_rate": self._learning_rate,
             "elapsed_s": self._clock.wall_s(),
         }
-        if self._config.step_log:  # else results arrive together, and their times tell nothing
+        if mean_step_s is None:
+            record["profiled"] = True
+        elif self._config.step_log:  # else results arrive together, and their times tell nothing
             record["step_time_s"] = mean_step_s
             record["images_per_s"] = self._images_per_step / mean_step_s
             self._console.say(
@@ -322,21 +406,21 @@ class Trainer:
             )
         return float(np.mean(losses_R))
 
-    def _run_steps(self, rows: Iterator[Any], num_steps: int) -> Iterator[np.ndarray]:
+    def _run_steps(self, rows: Iterator[Any], steps: Sequence[int]) -> Iterator[np.ndarray]:
         """Queues the steps and yields each one's metrics_RxM once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
         the devices wait for the other.
         """
         inflight = InFlight(one_by_one=self._config.step_log)
-        for _ in range(num_steps):
+        for number in steps:
             with self._clock.phase("data_wait"):
                 row = next(rows)
             watch = Stopwatch()
             # The old state is donated: from here on only the new one may be read.
             self.state, metrics = self._program.train_step(self.state, self._feed.train_data, row)
             yield from self._per_model(inflight.push(metrics))
-            if self._first_step_s is None:
+            if number == 1:
                 yield from self._per_model(inflight.drain())
                 self._first_step_s = watch.elapsed_s()
         yield from self._per_model(inflight.drain())
@@ -381,8 +465,10 @@ class Trainer:
 
     def summarize(self, status: str) -> dict[str, Any]:
         """Returns the summary record, of however much has been done."""
-        complete = [record for record in self._epochs if record["complete"]]
-        times_s = [record["epoch_time_s"] for record in complete]
+        times_s = {
+            record["epoch"]: record["epoch_time_s"] for record in self._epochs if record["complete"]
+        }
+        first_epoch_s = times_s.pop(1, None)
         train_time_s = sum(record["train_time_s"] for record in self._epochs)
         images = sum(record["images"] for record in self._epochs)
         summary = {
@@ -395,9 +481,9 @@ class Trainer:
             "compile_cache": min(self._compile_cache, key=_OUTCOMES.index, default=None),
             "first_step_s": self._first_step_s,
             # Neither holds compilation; a published first epoch usually does.
-            "first_epoch_s": times_s[0] if times_s else None,
-            "first_epoch_with_compile_s": times_s[0] + self._compile_s if times_s else None,
-            "median_epoch_s": statistics.median(times_s[1:]) if times_s[1:] else None,
+            "first_epoch_s": first_epoch_s,
+            "first_epoch_with_compile_s": first_epoch_s and first_epoch_s + self._compile_s,
+            "median_epoch_s": statistics.median(times_s.values()) if times_s else None,
             "images_per_s": images / train_time_s if images else None,
             "images_per_s_per_device": (
                 images / train_time_s / self._mesh.num_devices if images else None
@@ -421,10 +507,16 @@ class Trainer:
                     for model in last["eval_models"]
                     if not math.isfinite(model["loss"])
                 ]
+        if self._profiler:
+            summary["profile"] = self._profiler.summary()
         if self._feed.damaged:
             summary["damaged"] = self._feed.damaged
         # The first epoch is warm-up.
-        later_s = [record["train_time_s"] for record in complete[1:]]
+        later_s = [
+            record["train_time_s"]
+            for record in self._epochs
+            if record["complete"] and record["epoch"] > 1
+        ]
         summary["warnings"] = slowed_down("epochs", later_s)
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())

@@ -77,7 +77,7 @@ def train(tmp_path):
     """
     count = 0
 
-    def run(experiment="quickstart:tiny", **fields):
+    def run(experiment="quickstart:tiny", profile=None, **fields):
         nonlocal count
         count += 1
         config = catalog.load(experiment)
@@ -85,7 +85,7 @@ def train(tmp_path):
         needs_devices(config.num_devices)
         workdir = tmp_path / f"run{count}"
         with open(os.devnull, "w") as quiet:
-            return train_and_evaluate(config, str(workdir), PlainConsole(quiet))
+            return train_and_evaluate(config, str(workdir), PlainConsole(quiet), profile=profile)
 
     return run
 

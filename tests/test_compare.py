@@ -31,7 +31,10 @@ def write_run(folder, rate, *, spread=0.02, status="done", feed="synthetic", epo
             "images_per_s_high": rate * (1 + spread),
         }
     ]
-    records += [{"kind": "epoch", "complete": True, "images_per_s": value} for value in epochs]
+    records += [
+        {"kind": "epoch", "epoch": number, "complete": True, "images_per_s": value}
+        for number, value in enumerate(epochs, 1)
+    ]
     lines = [json.dumps(record) for record in records]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     return str(folder)

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import records, run_json
+from conftest import UNOPTIMIZED, records, run_json
 
 Q = "--experiment=quickstart:tiny"
 
@@ -25,6 +25,15 @@ def test_the_second_run_finds_what_the_first_compiled(run_main, tmp_path):
     assert second["compile_s"] < 0.5 * first["compile_s"]
     # What the compiler planned is told by a program out of the cache, too.
     assert second["memory"] == first["memory"]
+
+
+def test_a_profile_does_not_show_the_names_of_older_code(run_main, tmp_path):
+    """Its programs are kept apart: one that lacks today's names would do for any other run."""
+    one = (Q, "--compile_cache=kept", "--experiment.epochs=1")
+    for run, flags in (("plain", ()), ("profiled", ("--profile=2:3",))):
+        done = run_main(*one, f"--workdir={run}", *flags, env=UNOPTIMIZED)
+        assert done.returncode == 0, done.stderr
+        assert outcomes(tmp_path / run)["train_step"] == "miss"
 
 
 def test_it_can_be_off_or_elsewhere(run_main, tmp_path):

@@ -24,6 +24,7 @@ LAYERS = [
         "optim",
         "devices",
         "inflight",
+        "profiler",
         "environment",
         "storage",
         "child",

@@ -102,7 +102,7 @@ def test_each_step_compiles_exactly_once(train, parallelism):
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        train(parallelism=parallelism, epochs=2)
+        train(parallelism=parallelism, epochs=2, profile="3:5")
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     # JAX calls everything under pmap `_fun`: here the training and the evaluation step.

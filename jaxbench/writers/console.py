@@ -124,10 +124,11 @@ class RichConsole:
 def describe_record(record: Mapping[str, Any]) -> list[str]:
     """Returns the lines that a record is worth on a console; most are worth none."""
     if record["kind"] == "epoch":
+        rate = record["images_per_s"]
         parts = [
             f"epoch {record['epoch']:>3}/{record['epochs']}",
             f"{duration(record['epoch_time_s']):>8}",
-            f"{record['images_per_s']:>9,.1f} images/s",
+            "profiled" if rate is None else f"{rate:>9,.1f} images/s",
             f"train loss {record['train_loss']:.4f} {_score(record, 'train_')}",
             f"test loss {record['eval_loss']:.4f} {_score(record, 'eval_')}"
             f" of {record['eval_count']:,}",
@@ -269,12 +270,12 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     for model in record.get("eval_models", ()):
         [name] = [name for name in _SCORES if name in model]
         lines.append(f"seed {model['seed']}: {_SCORES[name]} {model[name]:.2%}")
-    if record.get("first_epoch_s") is not None:
-        median_s = record.get("median_epoch_s")
+    first_s, median_s = record.get("first_epoch_s"), record.get("median_epoch_s")
+    if first_s is not None or median_s is not None:
         lines.append(
             f"compile {record['compile_s']:.1f} s"
             + (" (kept programs fetched)" if record["compile_cache"] == "hit" else "")
-            + f", first epoch {record['first_epoch_s']:.2f} s"
+            + (f", first epoch {first_s:.2f} s" if first_s is not None else "")
             + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
             + f", {record['images_per_s']:,.1f} images/s"
             + f" ({record['images_per_s_per_device']:,.1f} per device)"
@@ -285,6 +286,12 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     lines += _describe_scaling(record)
     if record.get("damaged"):
         lines.append(f"{len(record['damaged'])} damaged images left out (run.json names them)")
+    if record.get("profile"):
+        profile = record["profile"]
+        lines.append(
+            f"steps {profile['first_step']} to {profile['last_step']} are traced in "
+            f"{profile['folder']}/ ({profile['bytes'] / 1e6:.1f} MB)"
+        )
     shares = sorted(record["phases_s"].items(), key=lambda item: -item[1])
     telemetry = record.get("telemetry") or {}
     if telemetry.get("joules_per_image") is not None:

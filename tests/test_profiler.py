@@ -1,0 +1,206 @@
+"""--profile=START:STOP: a trace that can be read, of steps that are in no figure of time."""
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+
+import jax
+import pytest
+from conftest import UNOPTIMIZED, needs_devices, program, records, run_json
+
+from jaxbench import catalog, profiler
+from jaxbench.errors import BadInput
+from jaxbench.profiler import parse_steps
+from jaxbench.throughput import measure_throughput
+from jaxbench.train import train_and_evaluate
+from jaxbench.writers.console import PlainConsole
+
+
+def traces(folder):
+    """The sessions under a run's profile/, as TensorBoard's plugin looks for them."""
+    return sorted((folder / "profile" / "plugins" / "profile").iterdir())
+
+
+def traced_steps(session):
+    """The numbers of the steps in a trace, as JAX's own reader finds them."""
+    [path] = session.glob("*.xplane.pb")
+    return [
+        dict(event.stats)["step_num"]
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == "train"
+    ]
+
+
+def check_times(folder, profiled):
+    """Phases add up, and an epoch's time is within that of its own phases: none is the profile's.
+
+    `profiled` holds the number of profiled steps of each epoch.
+    """
+    summary = run_json(folder)["summary"]
+    phases_s, epochs = summary["phases_s"], records(folder, "epoch")
+    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"])
+    assert phases_s["profile"] > 0
+    own_s = sum(phases_s[name] for name in ("train", "data_wait", "eval", "records"))
+    assert 0.5 * own_s < sum(epoch["epoch_time_s"] for epoch in epochs) <= own_s
+    assert [epoch["profiled_steps"] for epoch in epochs] == profiled
+    for epoch in epochs:
+        assert epoch["images"] == (11 - epoch["profiled_steps"]) * 128
+        assert epoch["complete"] == (epoch["profiled_steps"] == 0)
+    timed_s = sum(epoch["train_time_s"] for epoch in epochs)
+    images = sum(epoch["images"] for epoch in epochs)
+    assert summary["images_per_s"] == pytest.approx(images / timed_s)
+
+
+def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_main, train, tmp_path):
+    needs_devices(2)
+    done = run_main(
+        "--experiment=quickstart:tiny",
+        "--profile=10:14",
+        "--experiment.num_devices=2",
+        "--experiment.epochs=3",
+        "--experiment.step_log=true",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "profiling steps 10 to 11" in done.stdout and "12 to 13 ..." in done.stdout
+    folder = tmp_path / "run"
+
+    # Evaluating does not wait for the profiler, nor is it traced: a trace for each epoch.
+    first, second = traces(folder)
+    assert (first.name, second.name) == ("steps-10-to-11", "steps-12-to-13")
+    assert traced_steps(first) == [10, 11] and traced_steps(second) == [12, 13]
+    [path] = second.glob("*.xplane.pb")
+    for scope in (
+        b"/data/",
+        b"/jvp(forward)/WideResNet/",
+        b"/transpose(jvp(forward))/WideResNet/",
+        b"/jvp(loss)/",
+        b"/jvp(metrics)/",
+        b"/gradient_reduction/",
+        b"/optimizer/",
+    ):
+        assert scope in path.read_bytes()
+    with gzip.open(second / "perfetto_trace.json.gz") as file:
+        trace = json.load(file)
+    assert "metadata" not in trace and {} not in trace["traceEvents"]
+    names = {event["name"] for event in trace["traceEvents"]}
+    assert {"train", "data_wait"} <= names
+    size = sum(path.stat().st_size for path in (folder / "profile").rglob("*") if path.is_file())
+    summary = run_json(folder)["summary"]
+    assert summary["profile"] == {
+        "first_step": 10,
+        "last_step": 13,
+        "folder": "profile",
+        "bytes": size,
+    }
+
+    check_times(folder, [2, 2, 0])
+    assert summary["first_epoch_s"] is None and summary["first_step_s"] > 0
+    epochs = records(folder, "epoch")
+    assert summary["median_epoch_s"] == epochs[2]["epoch_time_s"]
+    with open(folder / "epochs.csv", newline="") as file:
+        assert [row["profiled_steps"] for row in csv.DictReader(file)] == ["2", "2", "0"]
+    steps = records(folder, "step")
+    assert [step["step"] for step in steps] == [9, 11, 13, 20, 22, 30, 33]
+    assert [step["step"] for step in steps if step.get("profiled")] == [11, 13]
+    for step in steps:
+        assert ("step_time_s" in step) != step.get("profiled", False)
+    spent_s = 7 * steps[3]["step_time_s"] + 2 * steps[4]["step_time_s"]
+    assert 0.5 * epochs[1]["train_time_s"] < spent_s <= epochs[1]["train_time_s"]
+
+    # They are steps like any other: the run trains as it does without.
+    plain = records(train("quickstart:tiny", num_devices=2, epochs=3).run_dir.path, "epoch")
+    for epoch, other in zip(epochs, plain, strict=True):
+        assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-6)
+        assert epoch["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-6)
+        assert epoch["learning_rate"] == other["learning_rate"]
+
+
+def test_a_whole_epoch_can_be_traced(train):
+    result = train(num_devices=2, profile="1:12")
+    check_times(result.run_dir.path, [11, 0])
+    first = records(result.run_dir.path, "epoch")[0]
+    assert first["images_per_s"] is None and first["train_loss"] > 0
+    assert result.summary["first_step_s"] is None and result.summary["images_per_s"] > 0
+
+
+def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
+    class Failing(profiler.InFlight):
+        def push(self, metrics):
+            raise RuntimeError("the second step fell over")
+
+    workdir = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr(profiler, "InFlight", Failing)
+        with pytest.raises(RuntimeError, match="fell over"):
+            train_and_evaluate(catalog.load("quickstart:tiny"), str(workdir), profile="3:5")
+    document = run_json(workdir)
+    assert (document["status"], document["summary"]["profile"]) == ("failed", None)
+    assert document["summary"]["steps"] == 2
+    # Only one trace can be taken at a time: the next one can.
+    assert train(num_devices=2, profile="3:5").summary["profile"]["last_step"] == 4
+
+
+def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):
+    process = subprocess.Popen(
+        program("--experiment=quickstart", "--profile=3:33", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | UNOPTIMIZED | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert any("profiling steps" in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("failed", "interrupted (Ctrl-C)")
+    assert document["summary"]["profile"] is None
+
+
+def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
+    needs_devices(2)
+    config = catalog.load("vgg_cifar10:tiny")
+    config.num_devices = 2
+    with open(os.devnull, "w") as quiet:
+        result = measure_throughput(
+            config,
+            str(tmp_path / "run"),
+            PlainConsole(quiet),
+            feed="stream",
+            rounds=6,
+            window_s=0.05,
+            profile="3:6",
+        )
+    [session] = traces(tmp_path / "run")
+    assert traced_steps(session) == [3, 4, 5]
+    profile = run_json(tmp_path / "run")["summary"]["profile"]
+    assert (profile["first_step"], profile["last_step"]) == (3, 5)
+    phases_s = result.summary["phases_s"]
+    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"])
+    windows_s = sum(sum(stage["windows_s"]) for stage in result.stages)
+    assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be START:STOP"),
+        ("7", "must be START:STOP"),
+        ("1:2:3", "must be START:STOP"),
+        ("-1:3", "must be START:STOP"),
+        ("0:3", "the first step is 1"),
+        ("5:5", "START must be below STOP"),
+        ("1:32", "31 steps; at most 30"),
+    ],
+)
+def test_what_are_no_steps(text, told):
+    with pytest.raises(BadInput, match=told):
+        parse_steps(text)
+    assert list(parse_steps("3:6")) == [3, 4, 5] and len(parse_steps("1:31")) == 30
