@@ -1,6 +1,7 @@
 """From a config to the two steps that run on a mesh: what every job builds first."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -62,9 +63,11 @@ class Program:
         )
 
         def steps(state, data, row):
-            state, metrics_S = jax.lax.scan(
-                lambda state, _: step(state, data, row), state, length=num_steps
-            )
+            def one(state, _):
+                # Tied to the state, or XLA would do once what each step does with the same row.
+                return step(*jax.lax.optimization_barrier((state, data, row)))
+
+            state, metrics_S = jax.lax.scan(one, state, length=num_steps)
             return state, metrics_S[-1]
 
         own = self.config.replicas == "independent"
@@ -127,6 +130,10 @@ class Program:
 
     def forward_macs(self) -> dict[str, int]:
         """Multiply-accumulates of one image's forward pass, by flax module path."""
+        return self._forward_macs
+
+    @functools.cached_property
+    def _forward_macs(self) -> dict[str, int]:
         state = self.abstract_train_state()
         return count_macs(self._forward, state.params, state.batch_stats, self._image())
 

@@ -30,12 +30,14 @@ from jaxbench.devices import (
 )
 from jaxbench.environment import available_cores, host_peak_memory_bytes
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.program import build_program
 from jaxbench.recorder import classify, recording
 from jaxbench.spread import median_interval
 from jaxbench.step import TrainState
 from jaxbench.telemetry.sampler import INTERVAL_S
+from jaxbench.utilization import utilization
 from jaxbench.validity import impossible
 from jaxbench.windows import (
     WarmUp,
@@ -263,6 +265,8 @@ class _Cell(_Turns):
             rates = describe_windows(self.batch_size * steps, self.windows_s)
             rates["step_s"] = self.batch_size / rates["images_per_s"]
             rates["steps_per_window"] = steps
+            flops = sum(self.job.program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
+            rates |= utilization(self.job.program, rates["images_per_s"], flops)
         return {
             "precision": self.job.config.precision,
             "num_devices": len(self.devices),

@@ -19,12 +19,12 @@ from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
-from jaxbench.peaks import find_peak
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import slowed_down
 from jaxbench.task import COUNT
 from jaxbench.telemetry.sampler import INTERVAL_S
+from jaxbench.utilization import utilization
 from jaxbench.validity import impossible
 from jaxbench.windows import (
     WarmUp,
@@ -326,18 +326,7 @@ class _Meter:
         job = self._job
         macs = sum(job.program.forward_macs().values())
         flops = macs * (2 if name == "forward" else TRAINING_FLOPS_PER_MAC)
-        flops_per_s = images_per_s * flops / job.mesh.num_devices
-        kinds = {device.device_kind for device in job.mesh.devices}
-        peak = None
-        if len(kinds) == 1:
-            matmul_precision = jax.config.jax_default_matmul_precision
-            peak = find_peak(kinds.pop(), job.config.precision, matmul_precision)
-        record: dict[str, Any] = {
-            "flops_per_image": flops,
-            "flops_per_s_per_device": flops_per_s,
-            "mfu": flops_per_s / peak.flops_per_s if peak else None,
-            "peak": peak._asdict() if peak else None,
-        }
+        record = utilization(job.program, images_per_s, flops)
         function = "eval_step" if name == "forward" else name
         xla_bytes = self._xla_bytes.get(function)
         if xla_bytes and self._steps_of[name] == 1:
@@ -346,8 +335,9 @@ class _Meter:
             images = self._eval_images if name == "forward" else self._images
             intensity = flops * images / job.mesh.num_devices / xla_bytes
             record["flops_per_byte"] = intensity
-            if peak and peak.bytes_per_s:
-                ridge = peak.flops_per_s / peak.bytes_per_s
+            peak = record["peak"]
+            if peak and peak["bytes_per_s"]:
+                ridge = peak["flops_per_s"] / peak["bytes_per_s"]
                 record["flops_per_byte_at_ridge"] = ridge
                 record["bound_by"] = "arithmetic" if intensity >= ridge else "memory"
         return record

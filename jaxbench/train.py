@@ -17,6 +17,7 @@ from jaxbench.data.feed import Feed
 from jaxbench.devices import all_ready, peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import BadInput, Diverged
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
 from jaxbench.job import prepared
 from jaxbench.optim import tabulator
@@ -28,6 +29,8 @@ from jaxbench.spread import slowed_down
 from jaxbench.step import TrainState
 from jaxbench.task import COUNT, LOSS_SUM
 from jaxbench.telemetry.sampler import INTERVAL_S
+from jaxbench.utilization import utilization
+from jaxbench.validity import impossible_epoch, impossible_total
 from jaxbench.writers import Writer
 from jaxbench.writers.console import Console, duration
 from jaxbench.writers.files import CsvWriter
@@ -161,6 +164,7 @@ class Trainer:
         self._compile_cache: set[str] = set()
         self._first_step_s: float | None = None
         self._epochs: list[dict[str, Any]] = []
+        self._invalid: list[str] = []
 
     def train(self) -> None:
         """Prepares, trains and evaluates."""
@@ -220,6 +224,7 @@ class Trainer:
             "images": trained.images,
             "images_per_s": images_per_s,
             "images_per_s_per_device": images_per_s and images_per_s / self._mesh.num_devices,
+            "mfu": self._utilization(images_per_s)["mfu"] if images_per_s else None,
             "profiled_steps": trained.profiled_steps,
             **self._figures("train_", trained.metrics_RxM, self._task.train_figures),
             **self._figures("eval_", eval_RxM, self._task.eval_figures),
@@ -229,7 +234,16 @@ class Trainer:
             "process_memory_bytes": process_memory_bytes(),
         }
         self._epochs.append(record)
+        self._invalid += impossible_epoch(
+            record,
+            (num_steps - trained.profiled_steps) * self._images_per_step,
+            len(self._feed.damaged) * len(self._seeds_R),
+        )
         self._write(record)
+
+    def _utilization(self, images_per_s: float) -> dict[str, Any]:
+        flops = sum(self._program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
+        return utilization(self._program, images_per_s, flops)
 
     def _figures(self, prefix: str, sums_RxM: np.ndarray, names: Any) -> dict[str, Any]:
         """Turns metrics into a record's figures: their means over the models.
@@ -270,6 +284,7 @@ class Trainer:
             "images",
             "images_per_s",
             "images_per_s_per_device",
+            "mfu",
             "profiled_steps",
             *(f"train_{name}" for name in (*task.train_figures, *spread)),
             *(f"eval_{name}" for name in (*task.eval_figures, *spread)),
@@ -491,6 +506,8 @@ class Trainer:
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
             "host_peak_memory_bytes": host_peak_memory_bytes(),
         }
+        if images:
+            summary |= self._utilization(summary["images_per_s"])
         if self._epochs:
             score = f"eval_{self._task.headline}"
             best = max(self._epochs, key=lambda record: record[score])
@@ -520,4 +537,5 @@ class Trainer:
         summary["warnings"] = slowed_down("epochs", later_s)
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = sum(summary["phases_s"].values())
+        summary["invalid"] = self._invalid + impossible_total(self._epochs, summary["wall_s"])
         return summary

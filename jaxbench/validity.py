@@ -1,8 +1,10 @@
 """Which figures cannot be true."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+_ROUNDING = 1e-6
 
 
 def impossible(record: Mapping[str, Any]) -> list[str]:
@@ -27,6 +29,36 @@ def impossible(record: Mapping[str, Any]) -> list[str]:
     if mfu is not None and mfu > 1:
         reasons.append(f"{mfu:.0%} of what {record['peak']['kind']} can do at most")
     return reasons
+
+
+def impossible_epoch(record: Mapping[str, Any], images: int, damaged: int = 0) -> list[str]:
+    """Returns why a training epoch's record cannot be true.
+
+    Args:
+      record: of kind `epoch`.
+      images: that its timed steps have places for.
+      damaged: so many at most were left out.
+    """
+    reasons = []
+    epoch = f"epoch {record['epoch']}"
+    if not images - damaged <= record["images"] <= images:
+        reasons.append(f"{epoch}: {record['images']} images trained in steps of {images}")
+    parts_s = record["train_time_s"] + record["eval_time_s"]
+    if record["epoch_time_s"] < parts_s * (1 - _ROUNDING):
+        reasons.append(f"{epoch}: took {record['epoch_time_s']} s, its parts {parts_s} s")
+    if record["data_wait_s"] > record["epoch_time_s"] * (1 + _ROUNDING):
+        reasons.append(f"{epoch}: more time spent waiting for data than there was")
+    if record["mfu"] is not None and record["mfu"] > 1:
+        reasons.append(f"{epoch}: {record['mfu']:.0%} of what the devices can do at most")
+    return reasons
+
+
+def impossible_total(epochs: Sequence[Mapping[str, Any]], wall_s: float) -> list[str]:
+    """Returns why a whole run's time cannot be true: the epochs took longer than it all."""
+    parts_s = sum(record["epoch_time_s"] for record in epochs)
+    if parts_s > wall_s * (1 + _ROUNDING):
+        return [f"the epochs took {parts_s} s, the whole run {wall_s} s"]
+    return []
 
 
 def _has(record: Mapping[str, Any], percentile: str) -> bool:

@@ -36,7 +36,7 @@ LAYERS = [
         "writers",
     },
     {"step"},
-    {"program", "recorder", "job"},
+    {"program", "recorder", "job", "utilization"},
     {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
     {"describe"},
     {"cli"},

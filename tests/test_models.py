@@ -134,6 +134,35 @@ def test_arithmetic_counts():
     assert sum(cnn10.forward_macs().values()) == by_hand
 
 
+def xla_macs(program):
+    """XLA's own count of a forward pass, of one image; it leaves out what multiplies padding."""
+    state = program.abstract_train_state()
+    forward = jax.jit(program._forward)
+    lowered = forward.lower(state.params, state.batch_stats, program._image())
+    return lowered.cost_analysis()["flops"] / 2
+
+
+def padded(size):
+    """What XLA counts of a 3x3 convolution over size x size pixels: not the border's padding."""
+    return (3 * size - 2) ** 2
+
+
+def test_arithmetic_counts_agree_with_xlas():
+    """What it adds are additions of batch norm and the like, 2 % at most."""
+    cnn10 = (
+        padded(32) * (3 * 64 + 2 * 64**2)
+        + padded(16) * (64 * 128 + 2 * 128**2)
+        + padded(8) * (128 * 256 + 2 * 256**2)
+        + 256 * 10
+    )
+    assert 1 <= xla_macs(program_of(Cnn10Config())) / cnn10 < 1.02
+    # Less padding, at 224 pixels.
+    resnet = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
+    assert 0.95 < xla_macs(resnet) / sum(resnet.forward_macs().values()) < 1
+    mnist = program_of(MnistCnnConfig(), image_shape=(28, 28, 1))  # pads nothing
+    assert 1 <= xla_macs(mnist) / sum(mnist.forward_macs().values()) < 1.02
+
+
 def test_resolutions_and_widths_of_cnn10():
     from jaxbench.describe import describe
 

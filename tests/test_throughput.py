@@ -1,11 +1,16 @@
 """--mode=throughput: how fast the devices train, and figures that cannot be true."""
 
+import dataclasses
 import os
 
+import jax
 import pytest
 from conftest import UNOPTIMIZED, records, run_json
+from flax import linen as nn
 
 from jaxbench import catalog, throughput
+from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.validity import impossible
 from jaxbench.writers.console import PlainConsole
@@ -98,7 +103,6 @@ def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
 
 
 def test_several_steps_a_call_are_the_same_steps():
-    import jax
     import numpy as np
 
     from jaxbench.data.feed import create_feed
@@ -140,9 +144,53 @@ def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     assert result.summary["status"] == "invalid"
 
 
+class Sleeping(nn.Module):
+    """A network that sleeps for a known time in every pass."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, *, train, keys_B=None):
+        def sleep(pixel):
+            watch = Stopwatch()
+            wait_until(lambda: watch.elapsed_s() > SLEEP_S)
+            return pixel
+
+        pixel = images_BxHxWxC[0, 0, 0, 0]
+        woken = jax.pure_callback(sleep, jax.ShapeDtypeStruct((), pixel.dtype), pixel)
+        mean_BxC = images_BxHxWxC.mean((1, 2)).at[0, 0].add(0 * woken)
+        return nn.Dense(self.num_classes)(mean_BxC)
+
+
+SLEEP_S = 0.15
+
+
+@dataclasses.dataclass(kw_only=True)
+class SleepingConfig(ModelConfig):
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Sleeping(num_classes)
+
+
+def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path):
+    """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
+
+    def sleep(config):
+        config.model, config.batch_size = SleepingConfig(), 4
+
+    result = measure(num_devices=1, change=sleep, steps_per_call=2)
+    assert run_json(tmp_path / "run")["status"] == "done"
+    step, repeated, forward = result.stages
+    for stage in (step, repeated, forward):
+        # Never less, and most of it is that.
+        assert SLEEP_S <= stage["step_s"] < 1.5 * SLEEP_S, stage["stage"]
+        assert stage["images_per_s_high"] <= 4 / SLEEP_S
+        assert stage["images_per_s"] == pytest.approx(4 / stage["step_s"])
+    assert SLEEP_S <= step["latency_p50_s"] < 1.5 * SLEEP_S
+    assert result.summary["first_step_s"] >= SLEEP_S
+
+
 def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
     """A host of 20 batches a second; 16 of them could be made ready in the other stages' time."""
-    from jaxbench.clock import Stopwatch, wait_until
     from jaxbench.data.stream import StreamFeed
 
     genuine = StreamFeed._assemble

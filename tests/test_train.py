@@ -15,7 +15,9 @@ from conftest import program, records, run_json, step_losses
 from jaxbench import catalog
 from jaxbench.clock import wait_until
 from jaxbench.errors import Diverged
+from jaxbench.task import COUNT
 from jaxbench.train import train_and_evaluate
+from jaxbench.validity import impossible_epoch, impossible_total
 
 
 def test_the_run_directory_holds_what_it_should(train):
@@ -290,3 +292,53 @@ def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypa
     paths = [rundir.create_run_dir(None, "some:tiny", {}).path for _ in range(3)]
     assert len(set(paths)) == 3
     assert all(path.parent.name == "some-tiny" for path in paths)
+
+
+EPOCH = {
+    "epoch": 3,
+    "images": 640,
+    "train_time_s": 2.0,
+    "eval_time_s": 1.0,
+    "epoch_time_s": 3.0,
+    "data_wait_s": 0.5,
+    "mfu": 0.4,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images": 600}, "600 images trained in steps of 640"),
+        ({"images": 641}, "641 images trained in steps of 640"),
+        ({"epoch_time_s": 2.9}, "took 2.9 s, its parts 3.0 s"),
+        ({"data_wait_s": 3.1}, "more time spent waiting for data than there was"),
+        ({"mfu": 1.2}, "120% of what the devices can do at most"),
+    ],
+)
+def test_an_epoch_that_cannot_be_true_is_said(change, reason):
+    assert impossible_epoch(EPOCH, 640) == []
+    assert impossible_epoch(EPOCH | {"images": 639}, 640, damaged=1) == []
+    assert impossible_epoch(EPOCH | change, 640) == [f"epoch 3: {reason}"]
+
+
+def test_epochs_longer_than_the_run_cannot_be_true():
+    assert impossible_total([EPOCH, EPOCH], 6.0) == []
+    assert impossible_total([EPOCH, EPOCH], 5.9) == ["the epochs took 6.0 s, the whole run 5.9 s"]
+
+
+def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
+    """Steps that count fewer images than they have would be too fast by as much."""
+    from jaxbench.train import Trainer
+
+    genuine = Trainer._train_steps
+
+    def losing(self, *args):
+        total_RxM = genuine(self, *args)
+        total_RxM[:, COUNT] -= 1
+        return total_RxM
+
+    monkeypatch.setattr(Trainer, "_train_steps", losing)
+    result = train(num_devices=1)
+    document = run_json(result.run_dir.path)
+    assert document["status"] == "invalid" == result.summary["status"]
+    assert "images trained in steps of" in document["reason"]
