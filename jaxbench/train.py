@@ -297,7 +297,7 @@ class Trainer:
     def train_epoch(self, epoch: int, num_steps: int) -> _Trained:
         """Trains `num_steps` steps, those that are profiled apart from the others."""
         watch = Stopwatch()
-        with self._clock.phase("data_wait"):
+        with self._measured(0), self._clock.phase("data_wait"):
             rows = self._train_rows(epoch, num_steps)
             self._learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
         time_s = watch.elapsed_s()

@@ -27,6 +27,7 @@ def test_the_second_run_finds_what_the_first_compiled(run_main, tmp_path):
     assert second["memory"] == first["memory"]
 
 
+@pytest.mark.slow
 def test_a_profile_does_not_show_the_names_of_older_code(run_main, tmp_path):
     """Its programs are kept apart: one that lacks today's names would do for any other run."""
     one = (Q, "--compile_cache=kept", "--experiment.epochs=1")

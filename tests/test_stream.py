@@ -28,7 +28,11 @@ from jaxbench.train import train_and_evaluate
                 "data__train_examples": 70,
             },
         ),
-        ("vgg_cifar10:tiny", {"num_devices": 2, "epochs": 1, "replicas": "independent"}),
+        pytest.param(
+            "vgg_cifar10:tiny",
+            {"num_devices": 2, "epochs": 1, "replicas": "independent"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):
