@@ -89,6 +89,11 @@ _PROFILE = flags.DEFINE_string(
     "profile of the run, outside every timed window. With --mode=throughput: steps of a stretch "
     "that follows the measurement.",
 )
+_STOP_AT_TOP1 = flags.DEFINE_float(
+    "stop_at_top1",
+    None,
+    "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -103,6 +108,7 @@ _MODES_OF = {
     "link_gb_per_s": ("scaling",),
     "page_cache": ("input",),
     "profile": ("train", "throughput"),
+    "stop_at_top1": ("train",),
 }
 
 
@@ -124,7 +130,13 @@ def main() -> int:
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 
-        train_and_evaluate(experiment, _WORKDIR.value, profile=_PROFILE.value, **telemetry)
+        train_and_evaluate(
+            experiment,
+            _WORKDIR.value,
+            profile=_PROFILE.value,
+            stop_at_top1=_STOP_AT_TOP1.value,
+            **telemetry,
+        )
     elif mode == "input":
         from jaxbench.feeding import measure_input
 

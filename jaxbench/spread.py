@@ -19,6 +19,23 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ordered), low, high
 
 
+def spread(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Returns n, median, mean, sample deviation and extremes.
+
+    Infinite values count: half of them make the median infinite, one of them the mean; there is no
+    deviation then, nor of a single value.
+    """
+    finite = all(map(math.isfinite, values))
+    return {
+        "n": len(values),
+        "median": statistics.median(values),
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if finite and len(values) > 1 else None,
+        "min": min(values),
+        "max": max(values),
+    }
+
+
 def drift(samples: Sequence[float]) -> float | None:
     """Returns by what share the second half's median differs from the first's: 0.03 is 3 % more.
 

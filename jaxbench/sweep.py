@@ -23,6 +23,7 @@ from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.rundir import close_abandoned, folder_name
 from jaxbench.runs import Run, load_run
+from jaxbench.spread import spread
 from jaxbench.sweepdir import SweepDir, check_sweepdir, open_sweepdir
 from jaxbench.writers.console import Console, create_console, duration
 
@@ -88,12 +89,26 @@ _FIGURES = (
     "best_eval_top1",
     "best_eval_dice",
     "epochs_done",
+    "target_value",
+    "target_s",
+    "target_epoch",
+    "target_images",
+    "energy_j",
     "planned_bytes_per_device",
     "device_memory_bytes",
     "peak_memory_bytes",
     "private_memory_before_bytes",
     "host_peak_memory_bytes",
 )
+# What several seeds are asked about, and what people call it.
+_OVER_SEEDS = {
+    "target_s": "seconds to the target",
+    "target_epoch": "epochs to the target",
+    "eval_top1": "top-1",
+    "eval_dice": "Dice",
+    "images_per_s": "images/s",
+}
+_SPREAD_COLUMNS = ("figure", "n", "of_seeds", "median", "mean", "std", "min", "max")
 _COLUMNS = ("status", *_FIGURES, "reason", "wall_s", "num_devices", "device_kind", "run")
 _MAX_BATCH_COLUMNS = (
     "status",
@@ -215,7 +230,7 @@ class Sweep:
                 self._write_csv(cells, fields)
         self._write_csv(cells, fields)
         records = [self._folder.results[cell.key] for cell in cells]
-        for line in (*_table(fields, cells, records), *_mixed(records)):
+        for line in (*_table(fields, cells, records), *_mixed(records), *self._over_seeds(cells)):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'sweep.csv'}")
         return _exit_code(record["status"] for record in records)
@@ -303,6 +318,29 @@ class Sweep:
             if record is not None:
                 rows.append(record["figures"] | _plain(record) | cell.place)
         self._folder.write_table("sweep.csv", rows, _columns(fields, _COLUMNS))
+
+    def _over_seeds(self, cells: Sequence[Cell]) -> list[str]:
+        """Returns what the seeds of each other place in the grid say together; writes seeds.csv."""
+        groups: dict[tuple, list[dict[str, Any]]] = {}
+        for cell in cells:
+            others = tuple((f, v) for f, v in cell.place.items() if f != "seed")
+            groups.setdefault(others, []).append(self._folder.results[cell.key])
+        if "seed" not in cells[0].place or len(cells) == len(groups):
+            return []
+        rows, lines = [], []
+        for others, records in groups.items():
+            for name, title in _OVER_SEEDS.items():
+                values = [_seen(r["figures"], name) for r in records]
+                values = [value for value in values if value is not None]
+                if not values:
+                    continue
+                row = dict(others) | {"figure": name, "of_seeds": len(records)} | spread(values)
+                rows.append(row)
+                where = " ".join(f"{field}={value}" for field, value in others)
+                lines.append(f"{where + ': ' if where else ''}{title}: {_describe_spread(row)}")
+        columns = [f for f in cells[0].place if f != "seed"]
+        self._folder.write_table("seeds.csv", rows, [*columns, *_SPREAD_COLUMNS])
+        return [*lines, f"table: {self._folder.path / 'seeds.csv'}"]
 
     def find_max_batches(self, cells: Sequence[Cell]) -> int:
         """Finds each cell's largest batch; prints and writes the table."""
@@ -409,7 +447,33 @@ def _figures(run: Run) -> dict[str, Any]:
     epochs = run.of_kind("epoch")
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
+    if target := summary.get("target"):
+        figures |= {
+            "target_value": target["value"],
+            "target_s": target["time_s"],
+            "target_epoch": target["epoch"],
+            "target_images": target["images"],
+        }
+    figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
     return {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
+
+
+def _seen(figures: dict[str, Any], name: str) -> float | None:
+    """A cell's figure; a target that was never reached takes without end."""
+    if name == "target_s" and "target_value" in figures:
+        return figures.get("target_s", math.inf)
+    return figures.get(name)
+
+
+def _describe_spread(row: dict[str, Any]) -> str:
+    def form(value: float | None) -> str:
+        return "-" if value is None else f"{value:.5g}"
+
+    few = "; fewer than five seeds are no result" if row["n"] < 5 else ""
+    return (
+        f"median {form(row['median'])}, mean {form(row['mean'])}, std {form(row['std'])}, "
+        f"{form(row['min'])} to {form(row['max'])}, n = {row['n']} of {row['of_seeds']}{few}"
+    )
 
 
 def _columns(fields: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -443,6 +507,7 @@ def _table(
         ("p50", "latency_p50_s", lambda s: f"{s * 1e3:,.2f} ms"),
         ("p99", "latency_p99_s", lambda s: f"{s * 1e3:,.2f} ms"),
         ("MFU", "mfu", lambda share: f"{share:.1%}"),
+        ("to target", "target_s", lambda s: f"{s:,.2f} s" if math.isfinite(s) else "never"),
         ("top-1", "eval_top1", lambda share: f"{share:.2%}"),
         ("Dice", "eval_dice", lambda share: f"{share:.2%}"),
     ]
@@ -451,6 +516,8 @@ def _table(
         own = dict(record["figures"]) if record["status"] in ("ok", "invalid") else {}
         if "images_per_s_low" in own:
             own["interval"] = f"{own['images_per_s_low']:,.1f} to {own['images_per_s_high']:,.1f}"
+        if "target_value" in own:
+            own["target_s"] = _seen(own, "target_s")
         if "compile_s" in own:
             kept = " (kept)" if own.get("compile_cache") == "hit" else ""
             own["compile"] = f"{own['compile_s']:,.2f} s{kept}"

@@ -15,6 +15,7 @@ from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.config import Config
 from jaxbench.data.feed import Feed
 from jaxbench.devices import all_ready, peak_memory_bytes
+from jaxbench.economics import first_at_target
 from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
@@ -75,6 +76,7 @@ def train_and_evaluate(
     *,
     telemetry_s: float = INTERVAL_S,
     profile: str | None = None,
+    stop_at_top1: float | None = None,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -84,6 +86,8 @@ def train_and_evaluate(
       console: where progress is shown; None picks one for standard output.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       profile: "START:STOP", steps of which JAX's profiler leaves a trace, see `parse_steps`.
+      stop_at_top1: ends the run with the first evaluation at or above it (a share); what it took
+        is in the summary's `target`.
 
     Raises:
       BadInput: before anything is written.
@@ -91,6 +95,7 @@ def train_and_evaluate(
         the run directory's `status` and `reason` before it is raised.
     """
     config.validate()
+    _check_target(config, stop_at_top1)
     traced_steps = parse_steps(profile)
     with prepared(config, workdir, console) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
@@ -111,6 +116,7 @@ def train_and_evaluate(
                 recorder.writers,
                 job.console,
                 measured=recorder.telemetry.measured,
+                target=stop_at_top1,
                 profiler=Profiler(traced_steps, folder) if traced_steps else None,
             )
             recorder.summarize = trainer.summarize
@@ -121,10 +127,27 @@ def train_and_evaluate(
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
 
+def _check_target(config: Config, stop_at_top1: float | None) -> None:
+    """Raises BadInput where a run cannot end at a top-1."""
+    if stop_at_top1 is None:
+        return
+    given = f"--stop_at_top1={stop_at_top1:g}"
+    if not 0 < stop_at_top1 <= 1:  # written so that nan fails it too
+        raise BadInput(f"{given}: must be a share, such as 0.94")
+    if config.task != "classification":
+        raise BadInput(f"{given}: task={config.task!r} has no top-1; classification has")
+    if config.replicas == "independent":
+        raise BadInput(
+            f"{given} with replicas='independent': its models get there at different times; give "
+            "each seed a run (python -m jaxbench.sweep --grid=seed=0,1,2,3,4)"
+        )
+
+
 class Trainer:
     """The state on its way through the epochs, and what was seen on the way.
 
-    `measured(images)` goes round what trains so many of them.
+    `measured(images)` goes round what trains so many of them; an evaluation that reaches `target`
+    is the last.
     """
 
     def __init__(
@@ -135,6 +158,7 @@ class Trainer:
         writer: Writer,
         console: Console,
         measured: Callable[[int], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        target: float | None = None,
         profiler: Profiler | None = None,
     ):
         self.state: TrainState | None = None
@@ -148,6 +172,7 @@ class Trainer:
         self._writer = writer
         self._console = console
         self._measured = measured
+        self._target = target
         self._profiler = profiler
         self._traced_steps = profiler.steps if profiler else range(0)
 
@@ -163,6 +188,7 @@ class Trainer:
         self._compile_s = 0.0
         self._compile_cache: set[str] = set()
         self._first_step_s: float | None = None
+        self._score = f"eval_{self._task.headline}"
         self._epochs: list[dict[str, Any]] = []
         self._invalid: list[str] = []
 
@@ -171,6 +197,8 @@ class Trainer:
         self.prepare()
         for epoch in range(self._num_epochs):
             self._train_and_evaluate_epoch(epoch)
+            if self._target is not None and self._epochs[-1][self._score] >= self._target:
+                break
 
     def prepare(self) -> None:
         """Initialises the state and compiles both steps; nothing is trained yet."""
@@ -232,6 +260,8 @@ class Trainer:
             "learning_rate": self._learning_rate,
             "peak_memory_bytes": peak_memory_bytes(self._mesh.devices),
             "process_memory_bytes": process_memory_bytes(),
+            # Since the run's first moment, this evaluation included.
+            "elapsed_s": self._clock.wall_s(),
         }
         self._epochs.append(record)
         self._invalid += impossible_epoch(
@@ -292,6 +322,7 @@ class Trainer:
             "learning_rate",
             "peak_memory_bytes",
             "process_memory_bytes",
+            "elapsed_s",
         ]
 
     def train_epoch(self, epoch: int, num_steps: int) -> _Trained:
@@ -478,6 +509,21 @@ class Trainer:
         evaluations = self._num_epochs - len(self._epochs)
         return (self._total_steps - self._steps_done) * step_time_s + evaluations * eval_time_s
 
+    def _describe_target(self) -> dict[str, Any]:
+        """What it took to reach the target; without end where the run never did, so null."""
+        reached = first_at_target(self._epochs, self._score, self._target)
+        return {
+            "score": self._task.headline,
+            "value": self._target,
+            "reached": reached is not None,
+            "epoch": reached and reached["epoch"],
+            "steps": reached and reached["step"],
+            "images": reached and reached["step"] * self._images_per_step,
+            "time_s": reached and reached["elapsed_s"],
+            # Compiling, reading and starting left out, evaluations not.
+            "epochs_time_s": reached and sum(record["epoch_time_s"] for record in self._epochs),
+        }
+
     def summarize(self, status: str) -> dict[str, Any]:
         """Returns the summary record, of however much has been done."""
         times_s = {
@@ -509,7 +555,7 @@ class Trainer:
         if images:
             summary |= self._utilization(summary["images_per_s"])
         if self._epochs:
-            score = f"eval_{self._task.headline}"
+            score = self._score
             best = max(self._epochs, key=lambda record: record[score])
             last = self._epochs[-1]
             summary |= {
@@ -524,6 +570,8 @@ class Trainer:
                     for model in last["eval_models"]
                     if not math.isfinite(model["loss"])
                 ]
+        if self._target is not None:
+            summary["target"] = self._describe_target()
         if self._profiler:
             summary["profile"] = self._profiler.summary()
         if self._feed.damaged:

@@ -11,13 +11,14 @@ LAYERS = [
         "batch_search",
         "clock",
         "collectives",
+        "economics",
         "published",
         "spread",
         "validity",
         "peaks",
         "signals",
     },
-    {"config", "flops", "precision", "rundir", "runs", "task", "models", "experiments"},
+    {"config", "flops", "prices", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
         "catalog",
         "compile_cache",
@@ -41,7 +42,7 @@ LAYERS = [
     {"describe"},
     {"cli"},
     {"cells"},
-    {"main", "compare", "sweep"},
+    {"main", "compare", "sweep", "cost"},
 ]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import random
 import signal
@@ -12,10 +13,12 @@ import pytest
 from conftest import ROOT, UNOPTIMIZED, needs_devices, run_json
 
 from jaxbench import cells, sweepdir
+from jaxbench import sweep as sweep_module
 from jaxbench.batch_search import Trial, largest_batch
 from jaxbench.child import run_child
 from jaxbench.clock import wait_until
 from jaxbench.errors import BadInput
+from jaxbench.spread import spread
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=fit")
 ENV = os.environ | UNOPTIMIZED
@@ -347,6 +350,43 @@ def test_bad_input_is_told_in_one_line(tmp_path):
         assert code == 2 and output == "", (args, output)
         assert told in errors and len(errors.splitlines()) == 1, (args, errors)
         assert left == ["full"], args
+
+
+def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
+    """One command trains several seeds to a target; the record of each is a run's own."""
+    done = run_sweep(
+        tmp_path,
+        *("--experiment=quickstart:tiny", "--grid=seed=0,1", "--stop_at_top1=0.0001"),
+        *("--experiment.num_devices=1", "--sweepdir=s"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(tmp_path / "s" / "sweep.csv")
+    # Reached by the first evaluation, of which there would have been two.
+    assert [(row["target_epoch"], row["epochs_done"]) for row in rows] == [("1", "1")] * 2
+    target = run_json(tmp_path / "s" / rows[0]["run"])["summary"]["target"]
+    assert target["reached"] and float(rows[0]["target_s"]) == target["time_s"]
+    [seconds] = [r for r in table(tmp_path / "s" / "seeds.csv") if r["figure"] == "target_s"]
+    times = [float(row["target_s"]) for row in rows]
+    assert float(seconds["mean"]) == pytest.approx(sum(times) / 2)
+    assert float(seconds["min"]) == min(times) and seconds["n"] == seconds["of_seeds"] == "2"
+    assert "fewer than five seeds are no result" in done.stdout
+
+
+def test_a_target_never_reached_takes_without_end():
+    assert sweep_module._seen({"target_value": 0.9}, "target_s") == math.inf
+    assert sweep_module._seen({"target_value": 0.9, "target_s": 3.0}, "target_s") == 3.0
+    assert sweep_module._seen({}, "target_s") is None
+    found = spread([1.0, math.inf, 3.0])
+    assert (found["median"], found["mean"], found["std"]) == (3.0, math.inf, None)
+    found = spread([1.0, 2.0, 6.0])
+    assert (found["n"], found["median"], found["mean"], found["min"], found["max"]) == (
+        3,
+        2,
+        3,
+        1,
+        6,
+    )
+    assert found["std"] == pytest.approx(7**0.5)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from jaxbench.errors import Diverged
 from jaxbench.task import COUNT
 from jaxbench.train import train_and_evaluate
 from jaxbench.validity import impossible_epoch, impossible_total
+from jaxbench.writers.console import PlainConsole
 
 
 def test_the_run_directory_holds_what_it_should(train):
@@ -292,6 +293,66 @@ def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypa
     paths = [rundir.create_run_dir(None, "some:tiny", {}).path for _ in range(3)]
     assert len(set(paths)) == 3
     assert all(path.parent.name == "some-tiny" for path in paths)
+
+
+def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_path):
+    reached = train_to(0.02)
+    summary = reached.summary
+    assert summary["status"] == "done" and summary["epochs_done"] == 1
+    [epoch] = records(reached.run_dir.path, "epoch")
+    assert summary["target"] == {
+        "score": "top1",
+        "value": 0.02,
+        "reached": True,
+        "epoch": 1,
+        "steps": epoch["step"],
+        "images": epoch["step"] * 128,
+        "time_s": epoch["elapsed_s"],
+        "epochs_time_s": epoch["epoch_time_s"],
+    }
+    assert epoch["epoch_time_s"] < epoch["elapsed_s"] < summary["wall_s"]
+    never = train_to(1.0).summary
+    assert never["epochs_done"] == 2 and not never["target"]["reached"]
+    assert never["target"]["time_s"] is None and never["target"]["epoch"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--experiment=quickstart:tiny", "--stop_at_top1=94"), "must be a share"),
+        (("--experiment=quickstart:tiny", "--stop_at_top1=nan"), "must be a share"),
+        (("--experiment=unet256:tiny", "--stop_at_top1=0.9"), "has no top-1"),
+        (
+            (
+                "--experiment=quickstart:tiny",
+                "--stop_at_top1=0.9",
+                "--experiment.replicas=independent",
+            ),
+            "get there at different times",
+        ),
+        (
+            ("--experiment=quickstart:tiny", "--stop_at_top1=0.9", "--mode=throughput"),
+            "goes with --mode=train",
+        ),
+    ],
+)
+def test_a_target_that_makes_no_sense_is_told(run_main, tmp_path, args, told):
+    done = run_main(*args)
+    assert done.returncode == 2 and told in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def train_to(tmp_path):
+    def run(target):
+        config = catalog.load("quickstart:tiny")
+        config.num_devices = 1
+        with open(os.devnull, "w") as quiet:
+            return train_and_evaluate(
+                config, str(tmp_path / f"to{target}"), PlainConsole(quiet), stop_at_top1=target
+            )
+
+    return run
 
 
 EPOCH = {

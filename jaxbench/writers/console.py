@@ -280,6 +280,15 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
             + f", {record['images_per_s']:,.1f} images/s"
             + f" ({record['images_per_s_per_device']:,.1f} per device)"
         )
+    if target := record.get("target"):
+        lines.append(
+            f"{target['score']} of {target['value']:.2%} "
+            + (
+                f"reached in epoch {target['epoch']}, {duration(target['time_s'])} from the start"
+                if target["reached"]
+                else "never reached"
+            )
+        )
     if record.get("diverged_seeds"):
         lost = ", ".join(map(str, record["diverged_seeds"]))
         lines.append(f"diverged: seed {lost} (counted in the mean)")

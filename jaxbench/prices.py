@@ -1,0 +1,97 @@
+"""What hardware costs an hour: the published offers and a user's own."""
+
+import csv
+import math
+import pathlib
+from typing import NamedTuple
+
+from jaxbench.errors import BadInput, nearest
+from jaxbench.published import load_published
+
+COLUMNS = ("offer", "hardware", "devices", "usd_per_hour", "date", "source")
+
+
+class Price(NamedTuple):
+    """An amount that somebody asked at some time.
+
+    Attributes:
+      offer: its name.
+      hardware: what one gets for it.
+      devices: how many accelerators that is, None where it is not said.
+      usd_per_hour: for all of it.
+      date: when that was the price.
+      source: who says so.
+    """
+
+    offer: str
+    hardware: str
+    devices: int | None
+    usd_per_hour: float
+    date: str
+    source: str
+
+
+def load_prices(path: str | None = None) -> list[Price]:
+    """Returns the offers that ship with jaxbench and those of a user's file.
+
+    Args:
+      path: a CSV file with the columns `COLUMNS`; one of its offers takes the place of a shipped
+        one of the same name.
+
+    Raises:
+      BadInput: the file cannot be read, or a row lacks something: a price is worth nothing without
+        its date and source.
+    """
+    shipped = [Price(**{name: row[name] for name in COLUMNS}) for row in load_published("prices")]
+    own = _read_prices(path) if path else []
+    names = {price.offer for price in own}
+    return own + [price for price in shipped if price.offer not in names]
+
+
+def find_price(offer: str, prices: list[Price]) -> Price:
+    """Returns the offer of this name.
+
+    Raises:
+      BadInput: there is none.
+    """
+    for price in prices:
+        if price.offer == offer:
+            return price
+    names = [price.offer for price in prices]
+    raise BadInput(
+        f"--offer={offer}: no such offer; there are {'; '.join(names)}{nearest(offer, names)}"
+    )
+
+
+def _read_prices(path: str) -> list[Price]:
+    try:
+        text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+        rows = csv.DictReader(text.splitlines(), strict=True)
+        listed = list(rows)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"--prices={path}: {reason}") from error
+    missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise BadInput(
+            f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
+            f"{','.join(COLUMNS)}"
+        )
+    return [_parse(path, number, row) for number, row in enumerate(listed, 2)]
+
+
+def _parse(path: str, line: int, row: dict[str, str | None]) -> Price:
+    values = {name: (row[name] or "").strip() for name in COLUMNS}
+    empty = [name for name, value in values.items() if not value and name != "devices"]
+    if empty:
+        raise BadInput(f"--prices={path}: line {line} has no {', '.join(empty)}")
+    try:
+        usd_per_hour = float(values["usd_per_hour"])
+        devices = int(values["devices"]) if values["devices"] else None
+    except ValueError as error:
+        raise BadInput(f"--prices={path}: line {line}: {error}") from error
+    if not 0 < usd_per_hour < math.inf:
+        raise BadInput(
+            f"--prices={path}: line {line}: usd_per_hour={usd_per_hour:g} must be more than 0"
+        )
+    return Price(**values | {"usd_per_hour": usd_per_hour, "devices": devices})
