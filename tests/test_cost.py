@@ -1,6 +1,9 @@
 """Prices, and what they come to: the published article's own figures from its rows."""
 
+import json
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +108,82 @@ def test_a_price_without_all_that_belongs_to_it_is_refused(tmp_path, text, told)
         load_prices(str(own))
     with pytest.raises(BadInput, match="No such file"):
         load_prices(str(tmp_path / "none.csv"))
+
+
+def run_cost(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxbench.cost", *args], capture_output=True, text=True, timeout=60
+    )
+
+
+def write_run(path, epochs, **summary):
+    """A finished training run whose epochs ended with these top-1, ten seconds each."""
+    path.mkdir()
+    summary = {"images_per_s": 2000.0, "wall_s": 3600.0} | summary
+    (path / "run.json").write_text(json.dumps({"status": "done", "summary": summary}))
+    records = [
+        {"kind": "epoch", "epoch": n, "eval_top1": top1, "elapsed_s": 10.0 * n}
+        for n, top1 in enumerate(epochs, 1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return str(path)
+
+
+def test_the_command_says_what_a_run_cost(tmp_path):
+    run = write_run(
+        tmp_path / "run",
+        (0.8, 0.95),
+        telemetry={"energy_j": 7.2e6, "energy_covers": "GPU boards: gpu0"},
+    )
+    args = (run, "--usd_per_hour=3.6", "--target=0.94", "--usd_per_kwh=0.25")
+    done = run_cost(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["price"]["usd_per_hour"] == 3.6 and found["price"]["source"] == "--usd_per_hour"
+    expected = {
+        "images_per_s": 2000.0,
+        "images_per_s_per_usd_per_hour": 2000 / 3.6,
+        "usd_per_million_images": 0.5,
+        "wall_s": 3600.0,
+        "wall_usd": 3.6,
+        "target": 0.94,
+        "target_epoch": 2,
+        "target_s": 20.0,
+        "target_usd": 0.02,
+        "energy_j": 7.2e6,
+        "electricity_usd": 0.5,
+    }
+    assert found["costs"][run].pop("energy_covers") == "GPU boards: gpu0"
+    assert found["costs"][run] == pytest.approx(expected)
+    told = run_cost(*args).stdout
+    for words in ("3.6 USD an hour", "555.6 images/s per USD/h", "94.00% in epoch 2", "0.5000 USD"):
+        assert words in told
+    never = run_cost(run, "--usd_per_hour=3.6", "--target=0.96").stdout
+    assert "never reached, costs without end" in never
+
+
+def test_the_command_says_what_would_be():
+    args = ("--images_per_s=2796", "--epochs=64", f"--images_per_epoch={IMAGENET}")
+    done = run_cost(*args, f"--offer={TPU}")
+    assert "8.15 h, 54.58 USD" in done.stdout and "2018" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((), "give run directories, or --images_per_s"),
+        (("nowhere", "--usd_per_hour=1"), "no run directory"),
+        (("--images_per_s=1",), "give --usd_per_hour or --offer"),
+        (("--images_per_s=1", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
+        (("--images_per_s=nan", "--usd_per_hour=1"), "--images_per_s=nan: must be more"),
+        (("--images_per_s=1", "--usd_per_hour=1", "--epochs=3"), "go together"),
+        (("--images_per_s=1", "--usd_per_hour=1", "--target=0.5"), "for run directories"),
+        (("x", "--usd_per_hour=1", "--target=94"), "must be a share"),
+        (("--images_per_s=1", "--offer=none"), "no such offer"),
+        (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "goes with --images_per_s"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(args, told):
+    done = run_cost(*args)
+    assert done.returncode == 2 and done.stdout == ""
+    assert told in done.stderr and len(done.stderr.splitlines()) == 1
