@@ -62,7 +62,7 @@ def main() -> int:
         path, task = pathlib.Path(folder), program.task
         writers.add(JsonlWriter(path))
         writers.add(CsvWriter(path / "epochs.csv", "epoch", trainer.epoch_columns()))
-        writers.add(TensorBoardWriter(path, task.train_figures, task.eval_figures))
+        writers.add(TensorBoardWriter(path, task.train_figures, task.eval_figures, {}))
         writers.add(console)
         trainer.prepare()
 

@@ -26,6 +26,7 @@ from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.program import Program, compile_step
 from jaxbench.recorder import recording
 from jaxbench.rundir import RunDir
+from jaxbench.signals import postponed
 from jaxbench.spread import slowed_down
 from jaxbench.step import TrainState
 from jaxbench.task import COUNT, LOSS_SUM
@@ -37,6 +38,8 @@ from jaxbench.writers.console import Console, duration
 from jaxbench.writers.files import CsvWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
 
+# Shown in TensorBoard.
+_SAMPLE_IMAGES = 16
 # Steps are counted in int32 on the devices.
 _MOST_STEPS = 2**31 - 1
 # What a run with several says it had: only if all were kept was nothing compiled.
@@ -122,7 +125,12 @@ def train_and_evaluate(
             recorder.summarize = trainer.summarize
             figures = (program.task.train_figures, program.task.eval_figures)
             recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
-            recorder.writers.add(TensorBoardWriter(folder, *figures))
+            fields = dataclasses.asdict(config)
+            tensorboard = TensorBoardWriter(folder, *figures, fields)
+            recorder.writers.add(tensorboard)
+            trainer.prepare()
+            with job.clock.phase("records"), postponed():
+                tensorboard.add_images("train/images", trainer.sample_images(), step=0)
             trainer.train()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
@@ -192,9 +200,19 @@ class Trainer:
         self._epochs: list[dict[str, Any]] = []
         self._invalid: list[str] = []
 
+    def sample_images(self) -> np.ndarray:
+        """Returns a few training images as the feed hands them over, uint8 of shape (N, H, W, C).
+
+        Those of a resident feed are cut and mirrored in the step only.
+        """
+        held = self._first_row if "images" in self._first_row else self._feed.train_data
+        images = held["images"].addressable_shards[0].data
+        if images.ndim == 5:  # with an axis of devices
+            images = images[0]
+        return np.asarray(images[:_SAMPLE_IMAGES])
+
     def train(self) -> None:
-        """Prepares, trains and evaluates."""
-        self.prepare()
+        """Trains and evaluates, once all is prepared."""
         for epoch in range(self._num_epochs):
             self._train_and_evaluate_epoch(epoch)
             if self._target is not None and self._epochs[-1][self._score] >= self._target:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 
+import cv2
 import numpy as np
 import pytest
 from conftest import program, records, run_json, step_losses
@@ -101,6 +102,27 @@ def test_tensorboard_opens_the_event_files(train):
         [record["eval_top1"] for record in epochs], rel=1e-6
     )
     assert len(events.Scalars("train/loss")) == 22
+    [images] = events.Images("train/images")
+    row_HxWxC = cv2.imdecode(np.frombuffer(images.encoded_image_string, np.uint8), -1)
+    assert row_HxWxC.shape[:2] == (images.height, images.width) and row_HxWxC.std() > 0
+    # The table of runs: the fields beside the figures.
+    plugin = "_hparams_/session_start_info"
+    content = events.SummaryMetadata(plugin).plugin_data.content
+    assert b"optimizer.learning_rate" in content and b"precision" in content
+    best = events.Scalars("summary/best_eval_top1")[-1].value
+    assert best == pytest.approx(result.summary["best_eval_top1"])
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_the_images_shown_are_the_feeds(train, monkeypatch, feed):
+    shown = {}
+    monkeypatch.setattr(
+        "jaxbench.writers.tensorboard.TensorBoardWriter.add_images",
+        lambda self, tag, images_NxHxWxC, step: shown.update({tag: images_NxHxWxC}),
+    )
+    train("vgg_cifar10:tiny", num_devices=2, epochs=1, data__feed=feed)
+    images_NxHxWxC = shown["train/images"]
+    assert images_NxHxWxC.dtype == np.uint8 and images_NxHxWxC.shape == (16, 32, 32, 3)
 
 
 def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
