@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxbench.cli import load_experiment
 from jaxbench.config import Experiment
+from jaxbench.environment import decisive_variables
 from jaxbench.errors import BadInput
 
 _LONGEST_NAME = 100
@@ -60,6 +61,7 @@ class Cell:
             "config": dataclasses.asdict(self.config),
             "flags": sorted(self.flags),
             "limits": sorted(self.limits),
+            "variables": decisive_variables(),
         }
         text = json.dumps(decisive, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -100,7 +102,8 @@ def parse_axis(text: str) -> Axis:
     """
     field, equals, listed = text.partition("=")
     # Split at commas that no closing parenthesis follows before an opening one.
-    values = re.split(r",(?![^(\[]*[)\]])", listed)
+    values = [value.strip() for value in re.split(r",(?![^(\[]*[)\]])", listed)]
+    field = field.strip()
     if not equals or not field or not all(values):
         raise BadInput(
             f"--grid={text}: must be FIELD=VALUE,VALUE,... such as --grid=batch_size=128,256"
@@ -145,7 +148,7 @@ def make_cells(
             "give --experiment=NAME or --grid=experiment=NAME,NAME,..."
             + (", not both" if spec is not None else "")
         )
-    cells = []
+    cells: list[Cell] = []
     for values in itertools.product(*(axis.values for axis in axes)):
         place = dict(zip(fields, values, strict=True))
         own = [f"--experiment.{f}={v}" for f, v in place.items() if f != "experiment"]
@@ -153,4 +156,9 @@ def make_cells(
         all_overrides = (*overrides, *own)
         config = load_experiment(own_spec, all_overrides)
         cells.append(Cell(own_spec, all_overrides, place, config, tuple(flags), tuple(limits)))
+    by_key: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.key in by_key:
+            raise BadInput(f"{by_key[cell.key].title} and {cell.title} are the same run")
+        by_key[cell.key] = cell
     return cells

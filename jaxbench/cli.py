@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the run failed, ran out of memory or diverged (its record 
 input, told in one line, nothing written; 130 Ctrl-C; 143 SIGTERM.
 """
 
+import errno
 import os
 import re
 import sys
@@ -23,7 +24,7 @@ from jaxbench.errors import (
     WorkerLost,
     nearest,
 )
-from jaxbench.signals import raise_on_signals
+from jaxbench.signals import postponed, raise_on_signals
 
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
@@ -71,6 +72,11 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         sys.exit(2)
     except (DamagedData, Diverged, MixedDevices, WorkerLost) as error:
         _say(error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _say(f"{error.filename or 'the disk'}: {error.strerror}")
         sys.exit(1)
     except KeyboardInterrupt:
         _leave(130, "interrupted")
@@ -153,7 +159,8 @@ def define_experiment(
     if spec == "list":
         flags.DEFINE_string("experiment", None, "Lists the experiments.")
         return argv, None
-    config = catalog.load(spec)
+    with postponed():  # a broken off import is a riddle
+        config = catalog.load(spec)
     allowed = overridable(config)
     for arg in argv[1:]:
         match = _OVERRIDE.match(arg)

@@ -5,6 +5,7 @@ must be reached: exit code 1 where B is slower by more than --tolerance.
 """
 
 import json
+import math
 from typing import Any
 
 from absl import flags
@@ -23,6 +24,9 @@ _TOLERANCE = flags.DEFINE_float(
 )
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
+# Of different work neither is faster; of other batches one may be.
+_OTHER_WORK = ("experiment", "model", "precision")
+_WORK = (*_OTHER_WORK, "batch_size")
 # What a reader must know of two figures before putting them side by side.
 _SETTINGS = ("batch_size", "precision", "batch_norm", "parallelism", "accumulate_steps")
 
@@ -31,10 +35,17 @@ def main(paths: list[str]) -> int:
     """Compares the two runs; returns the exit code."""
     if len(paths) != 2:
         raise BadInput(f"give two run directories, RUN_A and RUN_B; given: {len(paths)}")
+    if not math.isfinite(_TOLERANCE.value):
+        raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
         raise BadInput("--tolerance: it goes with --baseline")
     runs = [load_run(path) for path in paths]
     comparison = compare(*runs)
+    different = [name for name in _WORK if name in comparison["differences"]]
+    if _BASELINE.value and different:
+        raise BadInput(
+            f"--baseline: the runs differ in {', '.join(different)}; a baseline is of the same work"
+        )
     if _JSON.value:
         print(json.dumps(comparison))
     else:
@@ -82,10 +93,13 @@ def compare(first: Run, second: Run) -> dict[str, Any]:
             f"{second.path} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
             "training of four epochs and more)"
         )
-    return {
-        "differences": _differences(first.document, second.document),
-        "stages": {stage: _ratio(rates[0][stage], rates[1][stage]) for stage in stages},
-    }
+    differences = _differences(first.document, second.document)
+    other_work = [name for name in _OTHER_WORK if name in differences]
+    found = {stage: _ratio(rates[0][stage], rates[1][stage]) for stage in stages}
+    if other_work:
+        for ratio in found.values():
+            ratio["verdict"] = f"no verdict, they differ in {', '.join(other_work)}"
+    return {"differences": differences, "stages": found}
 
 
 def _ratio(first: tuple[float, float, float], second: tuple[float, float, float]) -> dict[str, Any]:

@@ -30,6 +30,19 @@ _PACKAGES = (
 _VARIABLES = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
 
 
+# Where compiled programs are kept changes no figure.
+_OF_THE_CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
+
+
+def decisive_variables() -> dict[str, str]:
+    """Returns the environment variables that say which devices there are and how they are used."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if _VARIABLES.match(name) and not _OF_THE_CACHE.match(name)
+    }
+
+
 def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
     """Returns what must be known to repeat a figure; what cannot be found out is null."""
     return {

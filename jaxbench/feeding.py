@@ -183,7 +183,7 @@ def _summarize(job: Job, stages: list[dict[str, Any]], status: str) -> dict[str,
         "peak_memory_bytes": peak_memory_bytes(job.mesh.devices),
         "host_peak_memory_bytes": host_peak_memory_bytes(),
         "phases_s": phases_s,
-        "wall_s": sum(phases_s.values()),
+        "wall_s": job.clock.wall_s(),
     }
 
 

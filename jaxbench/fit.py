@@ -80,12 +80,13 @@ def _summarize(
     return {
         "kind": "summary",
         "status": status,
-        "compile_s": sum(record["lower_s"] + record["compile_s"] for record in records),
+        # Null where it was broken off before.
+        "compile_s": sum(record["lower_s"] + record["compile_s"] for record in records) or None,
         # What the larger of both steps takes on each device; what else lies there is beside it.
         "planned_bytes_per_device": max(planned, default=None),
         "peak_memory_bytes": peak_memory_bytes(job.mesh.devices),
         "private_memory_before_bytes": before_bytes[0] if before_bytes else None,
         "host_peak_memory_bytes": host_peak_memory_bytes(),
         "phases_s": phases_s,
-        "wall_s": sum(phases_s.values()),
+        "wall_s": job.clock.wall_s(),
     }

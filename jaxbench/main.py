@@ -10,6 +10,7 @@ from absl import flags
 
 from jaxbench import catalog, cli
 from jaxbench.config import Experiment
+from jaxbench.signals import postponed
 
 _MODE = flags.DEFINE_enum(
     "mode",
@@ -119,14 +120,8 @@ def main() -> int:
         _print_catalog()
         return 0
     mode = chosen_mode(experiment)
-    # Imported here, so that a typo in a flag is answered before JAX is loaded.
-    from jaxbench.telemetry.sampler import check_interval
-
-    check_interval(_TELEMETRY_S.value)
-    from jaxbench.compile_cache import use_compile_cache
-
+    check_flags(experiment, mode)
     telemetry = {"telemetry_s": _TELEMETRY_S.value}
-    use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
     if mode == "train":
         from jaxbench.train import train_and_evaluate
 
@@ -215,6 +210,31 @@ def _parse_counts(text: str) -> list[int]:
         raise cli.BadInput(
             f"--device_counts={text}: must be whole numbers, such as 1,2,4"
         ) from None
+
+
+def check_flags(experiment: Experiment, mode: str) -> None:
+    """Checks what can be checked of the flags without a device, and sets the compile cache up.
+
+    Raises:
+      BadInput: a value that is not allowed.
+    """
+    # Imported here, so that a typo in a flag is answered before JAX is loaded; in one piece, for an
+    # import that Ctrl-C breaks off leaves halves of modules behind.
+    with postponed():
+        from jaxbench.compile_cache import use_compile_cache
+        from jaxbench.profiler import parse_steps
+        from jaxbench.scaling import check_link
+        from jaxbench.telemetry.sampler import check_interval
+        from jaxbench.train import check_target
+        from jaxbench.windows import check_window_s
+    check_interval(_TELEMETRY_S.value)
+    check_window_s(_WINDOW_S.value)
+    parse_steps(_PROFILE.value)
+    _parse_counts(_DEVICE_COUNTS.value)
+    check_link(_LINK_GB_PER_S.value)
+    if mode == "train":
+        check_target(experiment, _STOP_AT_TOP1.value)
+    use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
 
 
 def _print_catalog() -> None:

@@ -14,6 +14,7 @@ from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
 from jaxbench.rundir import RunDir, create_run_dir
 from jaxbench.signals import postponed
 from jaxbench.telemetry.sampler import Telemetry, check_interval, create_readers, merge
+from jaxbench.validity import impossible_phases
 from jaxbench.writers import Writers
 from jaxbench.writers.console import Console
 from jaxbench.writers.files import JsonlWriter
@@ -45,6 +46,10 @@ class Recorder:
         self.telemetry.stop()
         self.summary = self.summarize(status)
         merge(self.summary, self.telemetry)
+        self.summary["invalid"] = [
+            *self.summary.get("invalid", ()),
+            *impossible_phases(self.summary),
+        ]
         if status == "done" and self.summary.get("invalid"):
             status, reason = "invalid", "; ".join(self.summary["invalid"])
             self.summary["status"] = status

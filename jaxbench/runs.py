@@ -67,10 +67,14 @@ def load_run(path: str) -> Run:
     records = []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged") from error
+            continue
+        if not isinstance(record, dict):
+            raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged")
+        records.append(record)
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     return Run(folder, document, records)

@@ -115,15 +115,14 @@ def measure_scaling(
             "--mode=scaling with replicas='independent': models that exchange nothing have nothing "
             "to scale; replicas=together goes with it"
         )
-    if link_gb_per_s is not None and not 0 < link_gb_per_s < math.inf:
-        raise BadInput(f"--link_gb_per_s={link_gb_per_s}: must be more than 0")
+    check_link(link_gb_per_s)
     counts = _device_counts(device_counts, create_mesh(config))
     config = dataclasses.replace(config, num_devices=counts[-1])
     if scaling != "weak":
         for count in counts:
             check_batch(config, count)
     with prepared(config, workdir, console) as job:
-        meter = _Meter(job, scaling, counts, link_gb_per_s, window_s)
+        meter = _Meter(job, scaling, counts, link_gb_per_s, window_s, rounds)
         document = job.document() | {
             "rounds": rounds,
             "scaling": scaling,
@@ -140,7 +139,7 @@ def measure_scaling(
                 recorder.writers.write(record)
             try:
                 meter.warm_up()
-                meter.measure(rounds)
+                meter.measure()
                 meter.compare_replicas()
             finally:
                 # However it ends: what has been measured until then.
@@ -152,6 +151,12 @@ def measure_scaling(
             if meter.mixed:
                 raise meter.mixed
         return StagesResult(meter.records, recorder.summary, recorder.run_dir)
+
+
+def check_link(link_gb_per_s: float | None) -> None:
+    """Raises BadInput for what is no bandwidth."""
+    if link_gb_per_s is not None and not 0 < link_gb_per_s < math.inf:
+        raise BadInput(f"--link_gb_per_s={link_gb_per_s}: must be more than 0")
 
 
 def _device_counts(given: Sequence[int], mesh: DataMesh) -> list[int]:
@@ -184,8 +189,8 @@ class _Turns:
         self.run(calls)
         return watch.elapsed_s()
 
-    def warm_up(self) -> None:
-        self.warmup = warm_up(self._time, self._window_s)
+    def warm_up(self, rounds: int) -> None:
+        self.warmup = warm_up(self._time, self._window_s, rounds)
 
     def measure(self) -> None:
         self.windows_s.append(self._time(self.warmup.calls_per_window))
@@ -202,6 +207,7 @@ class _Cell(_Turns):
         self.batch_per_device = self.batch_size // len(self.devices)
         self.collectives: dict[str, dict[str, int]] | None = None
         self.losses: list[float] = []
+        self.images_counted: int | None = None
         self.steps = 0
         self.unequal: list[str] | None = None
         self.status, self.reason = "done", None
@@ -247,7 +253,8 @@ class _Cell(_Turns):
         for _ in range(calls):
             self._state, metrics = step(self._state, data, self._row)
         self.steps += calls
-        self.losses.append(wait_for_steps(self._state, metrics))
+        loss, self.images_counted = wait_for_steps(self._state, metrics)
+        self.losses.append(loss)
 
     def compare_replicas(self) -> None:
         """Looks whether all devices have the same state, and lets it go."""
@@ -272,6 +279,8 @@ class _Cell(_Turns):
             "num_devices": len(self.devices),
             "batch_size": self.batch_size,
             "batch_per_device": self.batch_per_device,
+            "images_per_step": self.batch_size,
+            "images_counted": self.images_counted,
             **rates,
             "steps": self.steps,
             "warmup_steps": self.warmup.calls if self.warmup else None,
@@ -344,10 +353,12 @@ class _Meter:
         counts: Sequence[int],
         link_gb_per_s: float | None,
         window_s: float,
+        rounds: int,
     ):
         self._job = job
         self._link_gb_per_s = link_gb_per_s
         self._window_s = window_s
+        self._rounds = rounds
         self._compile_s = 0.0
         self._devices = job.mesh.devices
         self._share = job.config.batch_size // len(self._devices)
@@ -424,15 +435,15 @@ class _Meter:
             for place, turn in enumerate(turns):
                 self._job.console.progress("warming up", place, len(turns), turn.name)
                 if isinstance(turn, _Cell):
-                    self._unless_lost(turn, turn.warm_up)
+                    self._unless_lost(turn, functools.partial(turn.warm_up, self._rounds))
                 else:
-                    turn.warm_up()
+                    turn.warm_up(self._rounds)
 
-    def measure(self, rounds: int) -> None:
+    def measure(self) -> None:
         turns = self._turns()
-        total, watch = rounds * len(turns), Stopwatch()
+        total, watch = self._rounds * len(turns), Stopwatch()
         with self._job.clock.phase("measure"):
-            for number in range(rounds):
+            for number in range(self._rounds):
                 # Forwards, then backwards.
                 for place, turn in enumerate(turns if number % 2 == 0 else turns[::-1], 1):
                     turn.measure()
@@ -496,7 +507,7 @@ class _Meter:
         return {
             "kind": "summary",
             "status": status,
-            "compile_s": self._compile_s,
+            "compile_s": self._compile_s or None,  # broken off before
             "efficiencies": [
                 {
                     name: record[name]
@@ -511,7 +522,7 @@ class _Meter:
             "peak_memory_bytes": peak_memory_bytes(self._devices),
             "host_peak_memory_bytes": host_peak_memory_bytes(),
             "phases_s": phases_s,
-            "wall_s": sum(phases_s.values()),
+            "wall_s": self._job.clock.wall_s(),
             "invalid": self._invalid(scaled, alone),
             "warnings": self._warnings(scaled),
         }

@@ -17,6 +17,9 @@ from jaxbench.errors import Terminated
 
 # How long a process may take from the signal to its end.
 _LONGEST_END_S = 20.0
+# How soon to try again where an exception would be lost, and in which functions it would (the
+# second is JAX's).
+_SOON_S, _SWALLOWING = 0.02, ("__del__", "_xla_gc_callback")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 _depth = 0
@@ -54,8 +57,25 @@ def _handle(number: int, frame: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, _LONGEST_END_S)
     if _depth:
         _pending = number
+    elif _is_swallowed(frame):
+        _try_again(number)
     else:
         _raise(number)
+
+
+def _is_swallowed(frame: Any) -> bool:
+    """Whether Python would only print what is raised here: in finalizers and gc's callbacks."""
+    while frame is not None:
+        if frame.f_code.co_name in _SWALLOWING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _try_again(number: int) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda _, frame: _handle(number, frame))
+        signal.setitimer(signal.ITIMER_REAL, _SOON_S)
 
 
 def _raise(number: int) -> None:

@@ -22,12 +22,27 @@ from jaxbench.child import Ending, check_memory_limit, run_child
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.rundir import close_abandoned, folder_name
-from jaxbench.runs import Run, load_run
+from jaxbench.runs import load_run
 from jaxbench.spread import spread
-from jaxbench.sweepdir import SweepDir, check_sweepdir, open_sweepdir
+from jaxbench.sweep_tables import (
+    COLUMNS,
+    MAX_BATCH_COLUMNS,
+    OVER_SEEDS,
+    SPREAD_COLUMNS,
+    cell_table,
+    columns,
+    describe_spread,
+    differences,
+    figures_of,
+    max_batch_table,
+    plain,
+    seen,
+)
+from jaxbench.sweepdir import STATUSES, SweepDir, check_sweepdir, open_sweepdir
 from jaxbench.writers.console import Console, create_console, duration
 
-_STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
+# Of seconds and of MiB.
+_MOST = 1e9
 # How a run's own status reads in a sweep; any other is a failure.
 _STATUS_OF = {"done": "ok", "oom": "oom", "invalid": "invalid"}
 
@@ -53,7 +68,7 @@ _MEMORY_LIMIT_MB = flags.DEFINE_float(
     lower_bound=1,
 )
 _RETRY = flags.DEFINE_multi_enum(
-    "retry", [], [*_STATUSES[1:]], "Run cells that ended so once more; may be given several times."
+    "retry", [], [*STATUSES[1:]], "Run cells that ended so once more; may be given several times."
 )
 _FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",
@@ -68,63 +83,6 @@ _BATCH_MULTIPLE = flags.DEFINE_integer(
 )
 # Flags of jaxbench.main that cannot be for a whole sweep.
 _NOT_FORWARDED = ("workdir", "json")
-
-# What sweep.csv says of a cell, after the grid's fields.
-_FIGURES = (
-    "compile_s",
-    "compile_cache",
-    "first_epoch_s",
-    "median_epoch_s",
-    "total_s",
-    "images_per_s",
-    "images_per_s_low",
-    "images_per_s_high",
-    "images_per_s_per_device",
-    "latency_p50_s",
-    "latency_p95_s",
-    "latency_p99_s",
-    "mfu",
-    "eval_top1",
-    "eval_dice",
-    "best_eval_top1",
-    "best_eval_dice",
-    "epochs_done",
-    "target_value",
-    "target_s",
-    "target_epoch",
-    "target_images",
-    "energy_j",
-    "planned_bytes_per_device",
-    "device_memory_bytes",
-    "peak_memory_bytes",
-    "private_memory_before_bytes",
-    "host_peak_memory_bytes",
-)
-# What several seeds are asked about, and what people call it.
-_OVER_SEEDS = {
-    "target_s": "seconds to the target",
-    "target_epoch": "epochs to the target",
-    "eval_top1": "top-1",
-    "eval_dice": "Dice",
-    "images_per_s": "images/s",
-}
-_SPREAD_COLUMNS = ("figure", "n", "of_seeds", "median", "mean", "std", "min", "max")
-_COLUMNS = ("status", *_FIGURES, "reason", "wall_s", "num_devices", "device_kind", "run")
-_MAX_BATCH_COLUMNS = (
-    "status",
-    "max_batch",
-    "max_batch_per_device",
-    "smallest_too_large",
-    "num_devices",
-    "device_kind",
-    "planned_bytes_per_device",
-    "device_memory_bytes",
-    "peak_memory_bytes",
-    "host_peak_memory_bytes",
-    "memory_limit_mb",
-    "trials",
-    "reason",
-)
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
@@ -160,8 +118,8 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
         raise BadInput("--batch_multiple: it goes with --find_max_batch")
     for name in ("timeout_s", "memory_limit_mb"):
         value = flags.FLAGS[name].value
-        if value is not None and not math.isfinite(value):
-            raise BadInput(f"--{name}={value}: must be a number")
+        if value is not None and not value <= _MOST:  # nan fails it too
+            raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
     check_memory_limit(_MEMORY_LIMIT_MB.value)
     # An own --mode comes first, so that flags are checked against the one that will run.
     mode = flags.FLAGS["mode"]
@@ -176,7 +134,7 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     limits = [f"memory_limit_mb={_MEMORY_LIMIT_MB.value:g}"] if _MEMORY_LIMIT_MB.value else []
     cells = make_cells(spec, overrides, _GRID.value, _forwarded(), limits)
     for cell in cells:
-        program.chosen_mode(cell.config)
+        program.check_flags(cell.config, program.chosen_mode(cell.config))
     return cells
 
 
@@ -230,7 +188,12 @@ class Sweep:
                 self._write_csv(cells, fields)
         self._write_csv(cells, fields)
         records = [self._folder.results[cell.key] for cell in cells]
-        for line in (*_table(fields, cells, records), *_mixed(records), *self._over_seeds(cells)):
+        self._console.close()  # a bar below a table would be drawn again below each line
+        for line in (
+            *cell_table(fields, cells, records),
+            *differences(records),
+            *self._over_seeds(cells),
+        ):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'sweep.csv'}")
         return _exit_code(record["status"] for record in records)
@@ -294,7 +257,7 @@ class Sweep:
             "finished_at": now().isoformat(),
             "run": str(run_path.relative_to(self._folder.path)) if run else None,
             "log": str(log.relative_to(self._folder.path)),
-            "figures": _figures(run) if run else {},
+            "figures": figures_of(run) if run else {},
             "backend": environment.get("backend"),
             "num_devices": environment.get("num_devices"),
             "device_kind": environment.get("device_kind"),
@@ -316,8 +279,8 @@ class Sweep:
         for cell in cells:
             record = self._folder.results.get(cell.key)
             if record is not None:
-                rows.append(record["figures"] | _plain(record) | cell.place)
-        self._folder.write_table("sweep.csv", rows, _columns(fields, _COLUMNS))
+                rows.append(record["figures"] | plain(record) | cell.place)
+        self._folder.write_table("sweep.csv", rows, columns(fields, COLUMNS))
 
     def _over_seeds(self, cells: Sequence[Cell]) -> list[str]:
         """Returns what the seeds of each other place in the grid say together; writes seeds.csv."""
@@ -329,17 +292,17 @@ class Sweep:
             return []
         rows, lines = [], []
         for others, records in groups.items():
-            for name, title in _OVER_SEEDS.items():
-                values = [_seen(r["figures"], name) for r in records]
+            for name, title in OVER_SEEDS.items():
+                values = [seen(r["figures"], name) for r in records]
                 values = [value for value in values if value is not None]
                 if not values:
                     continue
                 row = dict(others) | {"figure": name, "of_seeds": len(records)} | spread(values)
                 rows.append(row)
                 where = " ".join(f"{field}={value}" for field, value in others)
-                lines.append(f"{where + ': ' if where else ''}{title}: {_describe_spread(row)}")
-        columns = [f for f in cells[0].place if f != "seed"]
-        self._folder.write_table("seeds.csv", rows, [*columns, *_SPREAD_COLUMNS])
+                lines.append(f"{where + ': ' if where else ''}{title}: {describe_spread(row)}")
+        others = [field for field in cells[0].place if field != "seed"]
+        self._folder.write_table("seeds.csv", rows, columns(others, SPREAD_COLUMNS))
         return [*lines, f"table: {self._folder.path / 'seeds.csv'}"]
 
     def find_max_batches(self, cells: Sequence[Cell]) -> int:
@@ -348,9 +311,8 @@ class Sweep:
         rows: list[dict[str, Any]] = []
         for number, cell in enumerate(cells, 1):
             rows.append(self._find_max_batch(cell, f"[{number}/{len(cells)}]") | cell.place)
-            columns = _columns(fields, _MAX_BATCH_COLUMNS)
-            self._folder.write_table("max_batch.csv", rows, columns)
-        for line in _max_batch_table(fields, rows):
+            self._folder.write_table("max_batch.csv", rows, columns(fields, MAX_BATCH_COLUMNS))
+        for line in max_batch_table(fields, rows):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'max_batch.csv'}")
         return _exit_code(row["status"] for row in rows)
@@ -381,7 +343,7 @@ class Sweep:
         by_batch = {trial["batch_size"]: trial for trial in trials}
         best, over = by_batch.get(largest), by_batch[too_large]
         return row | {
-            **(best["figures"] | _plain(best) if best else {}),
+            **(best["figures"] | plain(best) if best else {}),
             "status": "ok" if best else "oom",
             "max_batch": largest,
             "max_batch_per_device": largest / best["num_devices"] if best else None,
@@ -431,59 +393,6 @@ def _batch_unit(cell: Cell, record: dict[str, Any]) -> int:
     return config.accumulate_steps * (devices // config.num_models(devices))
 
 
-def _figures(run: Run) -> dict[str, Any]:
-    """The figures of a run that sweep.csv has columns for."""
-    compiled = run.of_kind("compile")
-    planned = [record["memory"]["total_bytes"] for record in compiled if record["memory"]]
-    figures: dict[str, Any] = {
-        "planned_bytes_per_device": max(planned, default=None),
-        "device_memory_bytes": compiled[0]["device_memory_bytes"] if compiled else None,
-    }
-    for record in run.of_kind("throughput"):
-        if record["stage"] == "train_step":
-            figures |= record
-    summary = run.document.get("summary") or {}
-    figures |= {name: value for name, value in summary.items() if value is not None}
-    epochs = run.of_kind("epoch")
-    if epochs and "compile_s" in summary:
-        figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
-    if target := summary.get("target"):
-        figures |= {
-            "target_value": target["value"],
-            "target_s": target["time_s"],
-            "target_epoch": target["epoch"],
-            "target_images": target["images"],
-        }
-    figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
-    return {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
-
-
-def _seen(figures: dict[str, Any], name: str) -> float | None:
-    """A cell's figure; a target that was never reached takes without end."""
-    if name == "target_s" and "target_value" in figures:
-        return figures.get("target_s", math.inf)
-    return figures.get(name)
-
-
-def _describe_spread(row: dict[str, Any]) -> str:
-    def form(value: float | None) -> str:
-        return "-" if value is None else f"{value:.5g}"
-
-    few = "; fewer than five seeds are no result" if row["n"] < 5 else ""
-    return (
-        f"median {form(row['median'])}, mean {form(row['mean'])}, std {form(row['std'])}, "
-        f"{form(row['min'])} to {form(row['max'])}, n = {row['n']} of {row['of_seeds']}{few}"
-    )
-
-
-def _columns(fields: Sequence[str], others: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*fields, *others)))
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in _COLUMNS if name in record}
-
-
 def _exit_code(statuses: Iterator[str]) -> int:
     return int(any(status in ("failed", "invalid") for status in statuses))
 
@@ -491,88 +400,6 @@ def _exit_code(statuses: Iterator[str]) -> int:
 def _outcome(record: dict[str, Any]) -> str:
     text = record["status"] + (f" ({record['reason']})" if record["reason"] else "")
     return f"{text} after {duration(record['wall_s'])}"
-
-
-def _table(
-    fields: Sequence[str], cells: Sequence[Cell], records: Sequence[dict[str, Any]]
-) -> list[str]:
-    """The lines of a table in the published comparisons' form: a row for each cell."""
-    shown = [
-        ("compile", "compile", str),
-        ("first epoch", "first_epoch_s", lambda s: f"{s:,.2f} s"),
-        ("median epoch", "median_epoch_s", lambda s: f"{s:,.2f} s"),
-        ("total", "total_s", lambda s: f"{s:,.2f} s"),
-        ("images/s", "images_per_s", lambda rate: f"{rate:,.1f}"),
-        ("95 % interval", "interval", str),
-        ("p50", "latency_p50_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("p99", "latency_p99_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("MFU", "mfu", lambda share: f"{share:.1%}"),
-        ("to target", "target_s", lambda s: f"{s:,.2f} s" if math.isfinite(s) else "never"),
-        ("top-1", "eval_top1", lambda share: f"{share:.2%}"),
-        ("Dice", "eval_dice", lambda share: f"{share:.2%}"),
-    ]
-    figures = []
-    for record in records:
-        own = dict(record["figures"]) if record["status"] in ("ok", "invalid") else {}
-        if "images_per_s_low" in own:
-            own["interval"] = f"{own['images_per_s_low']:,.1f} to {own['images_per_s_high']:,.1f}"
-        if "target_value" in own:
-            own["target_s"] = _seen(own, "target_s")
-        if "compile_s" in own:
-            kept = " (kept)" if own.get("compile_cache") == "hit" else ""
-            own["compile"] = f"{own['compile_s']:,.2f} s{kept}"
-        figures.append(own)
-    shown = [column for column in shown if any(column[1] in own for own in figures)]
-    rows = [[*fields, "status", *(title for title, _, _ in shown)]]
-    for cell, record, own in zip(cells, records, figures, strict=True):
-        status = record["status"]
-        rows.append(
-            [
-                *cell.place.values(),
-                "OOM" if status == "oom" else status,
-                *(form(own[name]) if name in own else "-" for _, name, form in shown),
-            ]
-        )
-    reasons = [
-        f"{cell.title}: {record['status']}: {record['reason']}"
-        for cell, record in zip(cells, records, strict=True)
-        if record["reason"]
-    ]
-    return _aligned(rows) + reasons
-
-
-def _max_batch_table(fields: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    table = [[*fields, "largest batch", "per device", "too large", "trials"]]
-    for row in rows:
-        each = row.get("max_batch_per_device")
-        table.append(
-            [
-                *(row[field] for field in fields),
-                str(row.get("max_batch") or ("OOM" if row["status"] == "oom" else "failed")),
-                f"{each:g}" if each else "-",
-                str(row.get("smallest_too_large") or "-"),
-                str(row["trials"]),
-            ]
-        )
-    return _aligned(table) + [row["reason"] for row in rows if row["reason"]]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-
-
-def _mixed(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Says what differs between the cells that the grid did not ask for."""
-    told = []
-    for name in ("device_kind", "hostname", "commit", "versions"):
-        kinds = {str(record[name]) for record in records if record[name] is not None}
-        if len(kinds) > 1:
-            told.append(f"warning: the cells differ in {name}: {'; '.join(sorted(kinds))}")
-    return told
 
 
 if __name__ == "__main__":

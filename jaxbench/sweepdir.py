@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
+from jaxbench.rundir import close_abandoned
 
+# How a cell may end.
+STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
 _RESULTS, _LOCK = "results.jsonl", "lock"
 
 
@@ -42,6 +45,8 @@ class SweepDir:
         """Returns a run directory, not made yet, and a log file for the next try at a cell."""
         cell = self.path / "cells" / folder
         cell.mkdir(parents=True, exist_ok=True)
+        for earlier in cell.glob("run*/run.json"):
+            close_abandoned(earlier.parent, "failed", "killed with its sweep")
         number = 1
         while (cell / f"run{number}").exists() or (cell / f"run{number}.log").exists():
             number += 1
@@ -60,14 +65,22 @@ class SweepDir:
 def _read_results(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
     records = []
-    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
-            record["key"], record["status"]
+            whole = record["status"] in STATUSES and {"figures", "wall_s"} <= set(record)
+            whole &= isinstance(record["key"], str)
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path}: line {number} is damaged") from error
+        if not whole:
+            raise BadInput(f"{path}: line {number} is damaged")
         records.append(record)
     return records
 

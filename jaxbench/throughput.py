@@ -86,7 +86,7 @@ def measure_throughput(
     traced_steps = parse_steps(profile)
     check_end(traced_steps, _MOST_PROFILE_STEPS, "the stretch after the measurement")
     with prepared(config, workdir, console) as job:
-        meter = _Meter(job, steps_per_call, window_s)
+        meter = _Meter(job, steps_per_call, window_s, rounds)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
         with recording(
             workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
@@ -95,7 +95,7 @@ def measure_throughput(
             for record in meter.compile():
                 recorder.writers.write(record)
             meter.warm_up()
-            meter.measure(rounds, recorder.telemetry.measured)
+            meter.measure(recorder.telemetry.measured)
             for name in meter.stages:
                 record = meter.describe(name)
                 meter.records.append(record)
@@ -108,8 +108,9 @@ def measure_throughput(
 class _Meter:
     """The state on its way through the windows, and what was seen on the way."""
 
-    def __init__(self, job: Job, steps_per_call: int, window_s: float):
+    def __init__(self, job: Job, steps_per_call: int, window_s: float, rounds: int):
         self._job = job
+        self._rounds = rounds
         self._window_s = window_s
         self._steps_per_call = steps_per_call
         self._images = job.config.batch_size * job.config.num_models(job.mesh.num_devices)
@@ -131,6 +132,9 @@ class _Meter:
         self._calls: dict[str, int] = {}
         self._warmup: dict[str, tuple[WarmUp, int]] = {}
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
+        self._late_s = dict.fromkeys(self.stages, 0.0)
+        self._metrics: Any = None
+        self._images_counted: int | None = None
         self._latencies_s: list[float] = []
         self.records: list[dict[str, Any]] = []
         self._profiler: Profiler | None = None
@@ -174,16 +178,23 @@ class _Meter:
                 record = self._job.compile(name, step, self._state, data, row, how)
                 temperature = "warm" if record["compile_cache"] == "hit" else "cold"
                 first = found.setdefault(name, record)
-                first[f"{temperature}_compile_s"] = record["compile_s"]
+                first.setdefault(f"{temperature}_compile_s", record["compile_s"])
 
-        compile_all("")
-        outcomes = {record["compile_cache"] for record in found.values()}
-        if "hit" in outcomes:
-            with without_cache():
-                compile_all(", cold cache")
-        # Leaves everything compiled for the measurements.
-        if outcomes != {"off"}:
-            compile_all(", warm cache")
+        turns = [("", contextlib.nullcontext)]
+        while turns:
+            how, around = turns.pop(0)
+            # One line for all turns: where a program is called from may be a part of its name in
+            # the cache.
+            with around():
+                compile_all(how)
+            if how:
+                continue
+            outcomes = {record["compile_cache"] for record in found.values()}
+            if "hit" in outcomes:
+                turns.append((", cold cache", without_cache))
+            # Leaves everything compiled for the measurements.
+            if outcomes != {"off"}:
+                turns.append((", warm cache", contextlib.nullcontext))
         return [{"cold_compile_s": None, "warm_compile_s": None, **r} for r in found.values()]
 
     @contextlib.contextmanager
@@ -221,16 +232,14 @@ class _Meter:
             filled += fill
             return elapsed_s
 
-        found = warm_up(time_calls, self._window_s)
+        found = warm_up(time_calls, self._window_s, self._rounds)
         self._calls[name] = found.calls_per_window
         self._warmup[name] = found, filled + found.calls * self._steps_of[name]
 
-    def measure(
-        self, rounds: int, measured: Callable[[int], contextlib.AbstractContextManager]
-    ) -> None:
+    def measure(self, measured: Callable[[int], contextlib.AbstractContextManager]) -> None:
         """Takes every stage's windows; `measured(images)` goes round those of the training step."""
         with self._job.clock.phase("measure"):
-            for number in range(rounds):
+            for number in range(self._rounds):
                 # Forwards, then backwards.
                 names = list(self.stages) if number % 2 == 0 else list(self.stages)[::-1]
                 for name in names:
@@ -242,12 +251,16 @@ class _Meter:
                         watch = Stopwatch()
                         self.stages[name](calls)
                         self._windows_s[name].append(watch.elapsed_s())
+                    # Nothing is left to wait for, or the window was closed before its work was.
+                    watch = Stopwatch()
+                    jax.block_until_ready((self._state, self._metrics))
+                    self._late_s[name] += watch.elapsed_s()
                 with self._fed("train_step"):
                     for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
                         watch = Stopwatch()
                         self._train(1)
                         self._latencies_s.append(watch.elapsed_s())
-                self._job.console.progress("measuring", number + 1, rounds, "rounds")
+                self._job.console.progress("measuring", number + 1, self._rounds, "rounds")
 
     def profile(self, profiler: Profiler) -> None:
         """Traces steps after all measurements, with as many before them as were asked for."""
@@ -262,28 +275,30 @@ class _Meter:
 
     def _queue_step(self, row: Any) -> jax.Array:
         program, data = self._job.program, self._job.feed.train_data
-        self._state, metrics = program.train_step(self._state, data, row)
+        self._state, self._metrics = program.train_step(self._state, data, row)
         self._next_step += 1
-        return metrics
+        return self._metrics
 
     def _train(self, calls: int) -> None:
         for _ in range(calls):
-            metrics = self._queue_step(next(self._rows))
-        self._close(metrics)
+            self._queue_step(next(self._rows))
+        self._close()
 
     def _train_repeated(self, calls: int) -> None:
+        data = self._job.feed.train_data
         for _ in range(calls):
-            self._state, metrics = self._repeated(self._state, self._job.feed.train_data, self._row)
-        self._close(metrics)
+            self._state, self._metrics = self._repeated(self._state, data, self._row)
+        self._close()
 
-    def _close(self, metrics: jax.Array) -> None:
-        self._losses.append(wait_for_steps(self._state, metrics))
+    def _close(self) -> None:
+        loss, self._images_counted = wait_for_steps(self._state, self._metrics)
+        self._losses.append(loss)
 
     def _forward(self, calls: int) -> None:
         step, data = self._job.program.eval_step, self._job.feed.eval_data
         for _ in range(calls):
-            metrics = step(self._state, data, self._eval_row)
-        jax.block_until_ready(metrics)
+            self._metrics = step(self._state, data, self._eval_row)
+        jax.block_until_ready(self._metrics)
 
     def describe(self, name: str) -> dict[str, Any]:
         """Returns a stage's record."""
@@ -307,7 +322,10 @@ class _Meter:
             "step_s": images / rate,
             "warmup_steps": warmup_steps,
             "warmup_settled": warmup.settled,
+            "late_s": self._late_s[name],
         }
+        if name != "forward" and not self._job.feed.damaged:
+            record |= {"images_per_step": self._images, "images_counted": self._images_counted}
         record |= self._arithmetic(name, rate)
         if name == "train_step":
             p50, p95, p99 = (float(np.percentile(self._latencies_s, p)) for p in (50, 95, 99))
@@ -347,7 +365,7 @@ class _Meter:
         summary: dict[str, Any] = {
             "kind": "summary",
             "status": status,
-            "compile_s": self._compile_s,
+            "compile_s": self._compile_s or None,  # broken off before
             "first_step_s": self._first_step_s,
             "first_loss": self._losses[0] if self._losses else None,
             "last_loss": self._losses[-1] if self._losses else None,
@@ -355,7 +373,7 @@ class _Meter:
             "peak_memory_bytes": peak_memory_bytes(self._job.mesh.devices),
             "host_peak_memory_bytes": host_peak_memory_bytes(),
             "phases_s": phases_s,
-            "wall_s": sum(phases_s.values()),
+            "wall_s": self._job.clock.wall_s(),
         }
         if self._profiler:
             summary["profile"] = self._profiler.summary()

@@ -98,7 +98,7 @@ def train_and_evaluate(
         the run directory's `status` and `reason` before it is raised.
     """
     config.validate()
-    _check_target(config, stop_at_top1)
+    check_target(config, stop_at_top1)
     traced_steps = parse_steps(profile)
     with prepared(config, workdir, console) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
@@ -135,7 +135,7 @@ def train_and_evaluate(
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
 
-def _check_target(config: Config, stop_at_top1: float | None) -> None:
+def check_target(config: Config, stop_at_top1: float | None) -> None:
     """Raises BadInput where a run cannot end at a top-1."""
     if stop_at_top1 is None:
         return
@@ -555,7 +555,7 @@ class Trainer:
             "status": status,
             "steps": self._steps_done,
             "epochs_done": len(self._epochs),
-            "compile_s": self._compile_s,
+            "compile_s": self._compile_s or None,  # broken off before
             # hit: compile_s and first_epoch_with_compile_s hold the fetching of kept programs.
             "compile_cache": min(self._compile_cache, key=_OUTCOMES.index, default=None),
             "first_step_s": self._first_step_s,
@@ -602,6 +602,6 @@ class Trainer:
         ]
         summary["warnings"] = slowed_down("epochs", later_s)
         summary["phases_s"] = self._clock.totals_s()
-        summary["wall_s"] = sum(summary["phases_s"].values())
+        summary["wall_s"] = self._clock.wall_s()
         summary["invalid"] = self._invalid + impossible_total(self._epochs, summary["wall_s"])
         return summary

@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ROUNDING = 1e-6
+# What a job's phases may differ from the whole by: they are added up a moment before it.
+_UNACCOUNTED, _UNACCOUNTED_S = 0.001, 0.05
+# The share of its windows that a stage's work may go on after them: looking takes a little itself.
+_LATE = 0.05
 
 
 def impossible(record: Mapping[str, Any]) -> list[str]:
@@ -24,6 +28,16 @@ def impossible(record: Mapping[str, Any]) -> list[str]:
     if latencies_s and latencies_s[0] < record["step_s"] / 1.5:
         reasons.append(
             f"a step by itself takes {latencies_s[0]:.6f} s, in a row {record['step_s']:.6f} s"
+        )
+    late_s = record.get("late_s")
+    if late_s is not None and late_s > _LATE * sum(record["windows_s"]) + _UNACCOUNTED_S:
+        reasons.append(
+            f"its work went on for {late_s:.3f} s after windows of {sum(record['windows_s']):.3f} s"
+        )
+    if record.get("images_counted") not in (None, record.get("images_per_step")):
+        reasons.append(
+            f"a step counted {record['images_counted']} images, its batch holds "
+            f"{record['images_per_step']}"
         )
     mfu = record.get("mfu")
     if mfu is not None and mfu > 1:
@@ -51,6 +65,16 @@ def impossible_epoch(record: Mapping[str, Any], images: int, damaged: int = 0) -
     if record["mfu"] is not None and record["mfu"] > 1:
         reasons.append(f"{epoch}: {record['mfu']:.0%} of what the devices can do at most")
     return reasons
+
+
+def impossible_phases(summary: Mapping[str, Any]) -> list[str]:
+    """Returns why a job's account of its time cannot be true: its phases are not the whole."""
+    if "phases_s" not in summary:
+        return []
+    parts_s, wall_s = sum(summary["phases_s"].values()), summary["wall_s"]
+    if abs(parts_s - wall_s) <= _UNACCOUNTED * wall_s + _UNACCOUNTED_S:
+        return []
+    return [f"the phases take {parts_s:.3f} s together, the whole run {wall_s:.3f} s"]
 
 
 def impossible_total(epochs: Sequence[Mapping[str, Any]], wall_s: float) -> list[str]:

@@ -28,8 +28,11 @@ def check_window_s(window_s: float) -> None:
         raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
 
 
-def wait_for_steps(state: Any, metrics: jax.Array) -> float:
-    """Waits for all that the last step computes; returns its loss, the mean over the models.
+def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
+    """Waits for all that the last step computes.
+
+    Returns:
+      Its loss, the mean over the models, and how many images it counted, over all of them.
 
     Raises:
       Diverged: the loss is not finite.
@@ -39,7 +42,7 @@ def wait_for_steps(state: Any, metrics: jax.Array) -> float:
     loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
     if not math.isfinite(loss):
         raise Diverged(f"the training loss is {loss}: rates of such steps mean nothing")
-    return loss
+    return loss, round(float(sums_RxM[:, COUNT].sum()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +54,17 @@ class WarmUp:
     settled: bool
 
 
-def warm_up(time_calls: Callable[[int], float], window_s: float) -> WarmUp:
+def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) -> WarmUp:
     """Runs windows until they agree.
 
     Args:
       time_calls: number of calls -> seconds that they took.
       window_s: a window holds as many calls as take about so long.
+      rounds: windows that will be measured; the warm-up has fewer.
     """
+    most = min(_MOST_WARMUP, rounds - 1)
     calls, total, rates = 1, 0, []
-    while not _agree(rates) and len(rates) < _MOST_WARMUP:
+    while not _agree(rates) and len(rates) < most:
         elapsed_s = time_calls(calls)
         total += calls
         if elapsed_s < window_s / 2:  # too short to tell anything
@@ -95,6 +100,7 @@ def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any
         "images_per_s_high": high,
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
+        "images_per_s_standard_error": statistics.stdev(rates_R) / math.sqrt(len(rates_R)),
         "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
         "windows_s": list(windows_s),
     }

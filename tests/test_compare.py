@@ -121,8 +121,22 @@ def test_the_command(tmp_path):
         ((a,), "give two run directories"),
         ((a, str(tmp_path)), "no run directory"),
         ((a, b, "--tolerance=0.1"), "it goes with --baseline"),
+        ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),
         ((a, b, "--basline"), "basline"),
     ):
         done = run_compare(*args)
         [line] = done.stderr.strip().splitlines()
         assert done.returncode == 2 and line.startswith("jaxbench: ") and told in line
+
+
+def test_different_work_gets_no_verdict(tmp_path):
+    a = write_run(tmp_path / "a", 100.0)
+    bf16 = write_run(tmp_path / "b", 200.0, precision="bf16")
+    [found] = compare(load_run(a), load_run(bf16))["stages"].values()
+    assert found["ratio"] == 2 and found["verdict"] == "no verdict, they differ in precision"
+    larger = write_run(tmp_path / "c", 200.0, batch_size=256)
+    [found] = compare(load_run(a), load_run(larger))["stages"].values()
+    assert found["verdict"] == "faster"
+    for other, field in ((bf16, "precision"), (larger, "batch_size")):
+        done = run_compare(a, other, "--baseline")
+        assert done.returncode == 2 and f"the runs differ in {field}" in done.stderr

@@ -41,7 +41,7 @@ LAYERS = [
     {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
     {"describe"},
     {"cli"},
-    {"cells"},
+    {"cells", "sweep_tables"},
     {"main", "compare", "sweep", "cost"},
 ]
 

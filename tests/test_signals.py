@@ -92,3 +92,27 @@ def test_an_ignored_ctrl_c_stays_ignored():
         "print('went on')\n"
     )
     assert process.communicate(timeout=30)[0] == "went on\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finalizer_is_not_lost(number):
+    """Python prints what is raised there and goes on."""
+    process = run_python(
+        "import os, signal, time\n"
+        "from jaxbench import signals\n"
+        "signals.raise_on_signals()\n"
+        "class Held:\n"
+        "    def __del__(self):\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        time.sleep(0.01)\n"
+        "        print('finalized', flush=True)\n"
+        "held = Held()\n"
+        "del held\n"
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except BaseException as error:\n"
+        "    print(type(error).__name__, flush=True)\n"
+    )
+    output, errors = process.communicate(timeout=30)
+    name = {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "Terminated"}[number]
+    assert (output, errors) == (f"finalized\n{name}\n", "")

@@ -13,12 +13,12 @@ import pytest
 from conftest import ROOT, UNOPTIMIZED, needs_devices, run_json
 
 from jaxbench import cells, sweepdir
-from jaxbench import sweep as sweep_module
 from jaxbench.batch_search import Trial, largest_batch
 from jaxbench.child import run_child
 from jaxbench.clock import wait_until
 from jaxbench.errors import BadInput
 from jaxbench.spread import spread
+from jaxbench.sweep_tables import seen
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=fit")
 ENV = os.environ | UNOPTIMIZED
@@ -84,13 +84,16 @@ def test_a_key_is_the_same_for_the_same_run_only():
     [one] = make("batch_size=64")
     [same] = make("precision=fp32", overrides=["--experiment.batch_size=64"])
     assert one.key == same.key
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
+        on_other_devices = make("batch_size=64")[0].key
     others = [
         make("batch_size=128")[0],
         make("batch_size=64", flags=["--mode=fit"])[0],
         make("batch_size=64", limits=["memory_limit_mb=100"])[0],
         make("batch_size=64", overrides=["--experiment.seed=1"])[0],
     ]
-    assert len({cell.key for cell in (one, *others)}) == 5
+    assert len({on_other_devices, *(cell.key for cell in (one, *others))}) == 6
     long = make("data.dir=" + "x/" * 300, overrides=["--experiment.data.source=npz"])[0]
     assert len(long.folder) < 130 and "/" not in long.folder
 
@@ -173,22 +176,41 @@ def test_a_child_ends_with_its_parent(tmp_path):
 
 def test_a_sweeps_folder_takes_up_what_a_killed_one_left(tmp_path):
     with sweepdir.open_sweepdir(tmp_path / "s") as folder:
-        folder.add({"key": "a", "status": "ok"})
+        folder.add(RESULT | {"key": "a"})
         with (
             pytest.raises(BadInput, match="another sweep is at work there"),
             sweepdir.open_sweepdir(tmp_path / "s"),
         ):
             pass
     with open(tmp_path / "s" / "results.jsonl", "a") as file:
-        file.write('{"key": "b", "sta')
+        file.write('\n{"key": "b", "sta')
     with sweepdir.open_sweepdir(tmp_path / "s") as folder:
         assert set(folder.results) == {"a"}
-        folder.add({"key": "b", "status": "oom"})
-    assert [record["key"] for record in results(tmp_path / "s")] == ["a", "b"]
-    (tmp_path / "s" / "results.jsonl").write_text('{"key": "a"}\n')
+        folder.add(RESULT | {"key": "b", "status": "oom"})
+    lines = (tmp_path / "s" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["key"] for line in lines if line] == ["a", "b"]
+
+
+RESULT = {"key": "a", "status": "ok", "figures": {}, "wall_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "5",
+        "null",
+        '{"key": "a"}',
+        json.dumps(RESULT | {"status": "weird"}),
+        '{"status": "ok"}',
+    ],
+)
+def test_damaged_results_are_told(tmp_path, line):
+    (tmp_path / "lock").write_text("")
+    (tmp_path / "results.jsonl").write_text(f"{line}\n")
     with (
         pytest.raises(BadInput, match="line 1 is damaged"),
-        sweepdir.open_sweepdir(tmp_path / "s"),
+        sweepdir.open_sweepdir(tmp_path),
     ):
         pass
 
@@ -307,6 +329,15 @@ _BAD = [
     (("--experiment=quickstart:tiny", "--mode=describe", "--grid=seed=1"), "runs nothing"),
     (("--experiment=quickstart:tiny", "--mode=train", "--find_max_batch"), "--mode=fit"),
     ((*QUICK, "--grid=seed=1", "--sweepdir="), "must name a folder"),
+    ((*QUICK, "--grid=batch_size=64,064"), "are the same run"),
+    ((*QUICK, "--grid=seed=1", "--telemetry_s=nan"), "--telemetry_s=nan"),
+    ((*QUICK, "--grid=seed=1", "--compile_cache=/proc/x"), "--compile_cache=/proc/x"),
+    ((*QUICK, "--grid=seed=1", "--memory_limit_mb=1e300"), "must be at most"),
+    ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--window_s=inf"), "--window_s=inf"),
+    ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "START must be below"),
+    ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--device_counts=a"), "whole numbers"),
+    ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--link_gb_per_s=nan"), "more than 0"),
+    ((QUICK[0], "--grid=seed=1", "--stop_at_top1=94"), "must be a share"),
     ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "holds something that is no sweep"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
     ((*QUICK, "--grid=seed=1", "--retry=ok"), "retry"),
@@ -373,9 +404,9 @@ def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
 
 
 def test_a_target_never_reached_takes_without_end():
-    assert sweep_module._seen({"target_value": 0.9}, "target_s") == math.inf
-    assert sweep_module._seen({"target_value": 0.9, "target_s": 3.0}, "target_s") == 3.0
-    assert sweep_module._seen({}, "target_s") is None
+    assert seen({"target_value": 0.9}, "target_s") == math.inf
+    assert seen({"target_value": 0.9, "target_s": 3.0}, "target_s") == 3.0
+    assert seen({}, "target_s") is None
     found = spread([1.0, math.inf, 3.0])
     assert (found["median"], found["mean"], found["std"]) == (3.0, math.inf, None)
     found = spread([1.0, 2.0, 6.0])
