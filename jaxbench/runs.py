@@ -1,4 +1,4 @@
-"""Reads run directories back: what `rundir` and the writers left there."""
+"""Reads run directories and sweeps' results back, as they were left."""
 
 import dataclasses
 import json
@@ -74,3 +74,26 @@ def load_run(path: str) -> Run:
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     return Run(folder, document, records)
+
+
+def read_results(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Reads a sweep's results.jsonl, which need not be there yet.
+
+    Returns:
+      {key: the last line of that key}; a line that a crash cut off is left out.
+
+    Raises:
+      BadInput: a line is damaged.
+    """
+    if not path.exists():
+        return {}
+    results = {}
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
+        try:
+            record = json.loads(line)
+            record["status"]
+            results[record["key"]] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path}: line {number} is damaged") from error
+    return results

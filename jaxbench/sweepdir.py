@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
+from jaxbench.runs import read_results
 
 _RESULTS, _LOCK = "results.jsonl", "lock"
 
@@ -25,7 +26,7 @@ class SweepDir:
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        self.results = {record["key"]: record for record in _read_results(path / _RESULTS)}
+        self.results = read_results(path / _RESULTS)
 
     def add(self, record: dict[str, Any]) -> None:
         """Appends a cell's result; from then on it is done, whatever happens."""
@@ -55,21 +56,6 @@ class SweepDir:
             writer.writeheader()
             writer.writerows(rows)
         os.replace(partial, self.path / name)
-
-
-def _read_results(path: pathlib.Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    records = []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
-        try:
-            record = json.loads(line)
-            record["key"], record["status"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {number} is damaged") from error
-        records.append(record)
-    return records
 
 
 def _drop_unfinished_line(file: Any) -> None:

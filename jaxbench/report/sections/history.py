@@ -1,0 +1,343 @@
+"""This machine beside what others have published."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxbench.published import load_published
+from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
+from jaxbench.report.measurements import Measurement
+from jaxbench.report.sections.material import Material, run_cell, run_ids
+from jaxbench.report.values import clock_time, count, milliseconds, number, percent, rate, seconds
+from jaxbench.report.values import interval as both_ends
+
+# Where a network's published rows are of another one's experiment.
+_EXPERIMENTS = {
+    "cnn10": "cnn10",
+    "wrn28_10": "wrn28_10",
+    "wrn28_10_2019": "wrn28_10",
+    "resnet50": "resnet50",
+    "resnet50_synthetic": "resnet50",
+    "vgg_cifar10": "vgg_cifar10",
+    "mnist_cnn": "mnist_cnn",
+}
+# Training examples of the published data sets: an epoch of others is another piece of work.
+_EXAMPLES = {"cifar10": 50_000, "mnist": 60_000, "imagenet": 1_281_167}
+_MOST_DOTS = 24
+
+
+def history(material: Material) -> Section | None:
+    """Tables and charts of published rows, with this report's runs of the same networks."""
+    measured: dict[str, list[Measurement]] = {}
+    for row in material.measurements:
+        base = (row.experiment or "").partition(":")[0]
+        name = row.published_network or _EXPERIMENTS.get(base)
+        if name and row.stage in ("training", "train_step", None):
+            measured.setdefault(name, []).append(row)
+    blocks: list[Any] = []
+    for name, rows in measured.items():
+        blocks += _epochs(name, rows)
+        blocks += _rates(name, rows)
+    blocks += _convolutions(material)
+    if not blocks:
+        return None
+    return Section(
+        "history",
+        "Beside what was published",
+        "Rows marked “measured” are of this report's runs; rows marked “published” are what others "
+        "wrote, with their date and source: other software, other times, not repeated here. A run "
+        "that did other work than the published one (a shrunken network, other data) is listed, "
+        "says so, and is in no chart.",
+        blocks,
+    )
+
+
+def _other_work(row: Measurement, network: str, dataset: str | None) -> str:
+    """Why a run is not the published piece of work; empty if it is."""
+    if row.published_network != network:
+        return "not the published network" if row.network else "network unknown"
+    if dataset and row.train_examples is not None and row.train_examples != _EXAMPLES.get(dataset):
+        return f"{count(row.train_examples)} training examples"
+    return ""
+
+
+def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
+    """Epoch times, whole runs and accuracy, as in the published tables."""
+    published = [row for row in load_published("training_runs") if row["model"] == network]
+    rows = [row for row in rows if row.stage == "training" or row.status == "oom"]
+    if not published or not rows:
+        return []
+    dataset = published[0]["dataset"]
+    lines = []
+    for row in published:
+        figures = (
+            [Cell(OOM, "bad", span=4)]
+            if row["status"] == "oom"
+            else [
+                seconds(row["first_epoch_s"]),
+                seconds(row["median_epoch_s"]),
+                clock_time(row["total_time_s"]),
+                percent(row["top1"]),
+            ]
+        )
+        lines.append(
+            (
+                row["global_batch"] or 0,
+                [
+                    count(row["global_batch"]),
+                    Cell("published", "published"),
+                    row["hardware"] + (f" × {row['devices']}" if _several(row) else ""),
+                    row["precision"] or "–",
+                    *figures,
+                    "–",
+                    f"{row['source']}, {row['date'] or 'no date'}; {row['framework'] or '–'}",
+                ],
+            )
+        )
+    for row in rows:
+        other = _other_work(row, network, dataset)
+        if row.median_epoch_s is None and row.first_epoch_with_compile_s is None:
+            told = OOM if row.status == "oom" else row.status or "?"
+            figures = [Cell(told, "bad", span=4)]
+        else:
+            cached = " (compiled before)" if row.compile_cache == "hit" else ""
+            figures = [
+                seconds(row.first_epoch_with_compile_s) + cached,
+                seconds(row.median_epoch_s),
+                clock_time(row.total_s),
+                percent(row.score),
+            ]
+        lines.append((row.batch_size or 0, _measured(row, figures, other)))
+    lines.sort(key=lambda line: line[0])
+    table = Table(
+        (
+            "batch",
+            "origin",
+            "hardware",
+            "precision",
+            "1st epoch, with compile [s]",
+            "2nd on, median [s]",
+            "whole run [h:mm:ss]",
+            "top-1 [%]",
+            "run",
+            "source",
+        ),
+        [line for _, line in lines],
+        title=f"{network} on {dataset}: training",
+        note="The published runs are of 100 epochs where a time of the whole is given, of the "
+        "2019 comparison; n = 1 run a row, no interval was published.",
+        text_columns=(1, 2, 3, 8, 9),
+    )
+    dots = [
+        Dot(f"{row['hardware']}, batch {count(row['global_batch'])}", row["median_epoch_s"],
+            published=True)
+        for row in published
+        if row["median_epoch_s"] is not None
+    ]
+    own = [r for r in rows if r.median_epoch_s and r.usable and not _other_work(r, network, dataset)]
+    return [table, *_dots(f"{network} on {dataset}: an epoch, median from the 2nd on",
+                          "seconds an epoch", own, "median_epoch_s", dots, table)]
+
+
+def _several(row: dict[str, Any]) -> bool:
+    """Whether the name of the hardware leaves out that there were several."""
+    named = "+" in row["hardware"] or row["hardware"][0].isdigit() or "TPU" in row["hardware"]
+    return row["devices"] > 1 and not named
+
+
+def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
+    """Images per second."""
+    published = [row for row in load_published("throughput") if row["model"] == network]
+    rows = [row for row in rows if row.images_per_s is not None]
+    if not published or not rows:
+        return []
+    lines = []
+    for row in published:
+        lines.append(
+            (
+                row["images_per_s"],
+                [
+                    Cell("published", "published"),
+                    row["hardware"],
+                    row["precision"] or "–",
+                    count(row["global_batch"]),
+                    row["data"] or "–",
+                    rate(row["images_per_s"]),
+                    "–",
+                    "–",
+                    "–",
+                    "; ".join(
+                        filter(None, (f"{row['source']}, {row['date'] or 'no date'}",
+                                      row["framework"], row["note"]))
+                    ),
+                ],
+            )
+        )
+    for row in rows:
+        other = _other_work(row, network, None)
+        lines.append(
+            (
+                row.images_per_s,
+                [
+                    Cell("measured", "measured"),
+                    row.hardware or "–",
+                    row.precision or "–",
+                    count(row.batch_size),
+                    f"{row.feed} feed, {row.data}",
+                    rate(row.images_per_s),
+                    both_ends(row.images_per_s_low, row.images_per_s_high),
+                    count(row.n),
+                    run_cell(row.run),
+                    _own_source(row, other),
+                ],
+            )
+        )
+    lines.sort(key=lambda line: -line[0])
+    dataset = published[0]["dataset"]
+    table = Table(
+        (
+            "origin",
+            "hardware",
+            "precision",
+            "batch",
+            "data",
+            "images/s",
+            "95 % interval",
+            "n",
+            "run",
+            "source",
+        ),
+        [line for _, line in lines],
+        title=f"{network}: training, images/s",
+        text_columns=(0, 1, 2, 4, 8, 9),
+    )
+    blocks: list[Any] = [table]
+    # What was made up and what was read are two figures, in two charts.
+    for synthetic in (True, False):
+        dots = [
+            Dot(f"{row['hardware']}, {row['precision']}, {row['date']}", row["images_per_s"],
+                published=True)
+            for row in published
+            if (row["data"] == "synthetic") == synthetic
+        ]
+        own = [
+            row
+            for row in rows
+            if (row.feed == "synthetic") == synthetic
+            and row.usable
+            and not _other_work(row, network, None)
+        ]
+        data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
+        blocks += _dots(f"{network}: {data}", "images/s", own, "images_per_s", dots, table)
+    return blocks
+
+
+def _dots(
+    title: str,
+    x_label: str,
+    rows: Sequence[Measurement],
+    field: str,
+    published: Sequence[Dot],
+    table: Table,
+) -> list[DotChart]:
+    """A chart of both, where there are both."""
+    if not rows or not published:
+        return []
+    own = []
+    for row in rows[: _MOST_DOTS // 2]:
+        ends = (row.images_per_s_low, row.images_per_s_high) if field == "images_per_s" else ()
+        label = f"{row.run} {row.hardware}, {row.precision}, batch {count(row.batch_size)}"
+        own.append(Dot(label, getattr(row, field), *ends))
+    dots = sorted([*own, *published[:_MOST_DOTS]], key=lambda dot: dot.value)
+    return [
+        DotChart(
+            title=title,
+            note=(
+                "filled: measured in this report (bars: 95 % interval where there is one); hollow: "
+                f"published, see the table for when and by whom; {run_ids(row.run for row in rows)}"
+            ),
+            x_label=x_label,
+            dots=dots,
+            table=table,
+        )
+    ]
+
+
+def _measured(row: Measurement, figures: list[Cell | str], other: str) -> list[Cell | str]:
+    return [
+        count(row.batch_size),
+        Cell("measured", "measured"),
+        row.hardware or "–",
+        row.precision or "–",
+        *figures,
+        run_cell(row.run),
+        _own_source(row, other),
+    ]
+
+
+def _own_source(row: Measurement, other: str) -> str:
+    told = [f"this report, {(row.date or 'no date')[:10]}", row.framework, row.data]
+    told += [f"OTHER WORK: {other}"] if other else []
+    return "; ".join(filter(None, told))
+
+
+def _convolutions(material: Material) -> list[Table]:
+    """The published convolution, a first call on 840 images of 100x100."""
+    own = [
+        (run, cell)
+        for run in material.runs
+        for cell in run.of_kind("conv2d")
+        if number(cell, "kernel") == 3 and number(cell, "channels") == 1
+    ]
+    if not own:
+        return []
+    rows = []
+    for row in load_published("conv2d"):
+        rows.append(
+            [
+                Cell("published", "published"),
+                row["hardware"],
+                count(row["devices"]),
+                f"{row['images']} of {row['height']}×{row['width']}",
+                milliseconds(row["time_ms"] / 1e3),
+                "–",
+                "–",
+                "–",
+                f"{row['source']}, no date",
+            ]
+        )
+    for run, cell in own:
+        size = [number(cell, name) for name in ("images", "height", "width")]
+        other = "" if size == [840, 100, 100] else "; OTHER WORK: fewer or other images"
+        rows.append(
+            [
+                Cell("measured", "measured"),
+                run.hardware.partition(" × ")[2] or run.device_kind,
+                count(number(cell, "devices")),
+                f"{count(size[0])} of {count(size[1])}×{count(size[2])}",
+                milliseconds(number(cell, "first_use_s")),
+                milliseconds(number(cell, "steady_total_s")),
+                milliseconds(number(cell, "scipy_s")),
+                run_cell(run.id),
+                f"this report, {(run.document.get('started_at') or 'no date')!s:.10}{other}",
+            ]
+        )
+    return [
+        Table(
+            (
+                "origin",
+                "hardware",
+                "devices",
+                "images",
+                "first call [ms]",
+                "later calls [ms]",
+                "SciPy, 1 thread [ms]",
+                "run",
+                "source",
+            ),
+            rows,
+            title="One 3×3 convolution, 1 channel",
+            note="The published times are of a first and only call: compiling, moving and computing "
+            "in one number.",
+            text_columns=(0, 1, 3, 7, 8),
+        )
+    ]
