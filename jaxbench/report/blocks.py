@@ -13,8 +13,8 @@ class Cell:
 
     Attributes:
       text: what is read.
-      mark: `differs`, `bad`, `good`, `measured`, `published`, `running` or nothing: how it stands
-        out. The text says the same in words.
+      mark: `differs`, `bad`, `good`, `soft`, `measured`, `published`, `running` or nothing: how it
+        stands out. The text says the same in words.
       span: over so many columns.
       run: the id of the run that it comes from, where it should lead there.
     """
@@ -66,15 +66,13 @@ class Series:
       label: what tells it from the others in the chart.
       points: in order of x.
       line: whether points are joined.
-      markers: whether points are marked.
       band: whether low and high are an area rather than bars at the points.
-      reference: an ideal or a limit, not a measurement: grey, without markers.
+      reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
     """
 
     label: str
     points: Sequence[Point]
     line: bool = True
-    markers: bool = True
     band: bool = False
     reference: bool = False
 

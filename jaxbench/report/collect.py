@@ -1,4 +1,4 @@
-"""Finds run directories and sweeps below some folders and reads them, whatever state they are in."""
+"""Finds run directories and sweeps and reads them, whatever state they are in."""
 
 import csv
 import datetime
@@ -169,20 +169,21 @@ class ReportedRun:
     @property
     def hardware(self) -> str:
         """The devices, as one line."""
-        kind, count = self.device_kind, self.num_devices
-        if kind == "cpu":
-            cpu = text(self.environment, "cpu")
-            kind = f"CPU device ({cpu})" if cpu else "CPU device"
-        return f"{count:.0f} × {kind}" if count is not None else kind
+        count = self.num_devices
+        return f"{count:.0f} × {self.device_kind}" if count is not None else self.device_kind
+
+    @property
+    def processor(self) -> str | None:
+        """The processor that CPU devices are made of; None for other devices."""
+        return text(self.environment, "cpu") if self.device_kind == "cpu" else None
 
     @property
     def published_network(self) -> str | None:
         """What `jaxbench.published` calls this network, None where it is none of those."""
-        parameters = number(self.document, "parameters")
+        own, parameters = text(self.document, "model"), number(self.document, "parameters")
         for (model, millions), name in _PUBLISHED_NETWORKS.items():
-            if text(self.document, "model") == model and parameters is not None:
-                if abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
-                    return name
+            if own == model and abs((parameters or 0) / 1e6 / millions - 1) <= _SAME_SIZE:
+                return name
         return None
 
     def setting(self) -> dict[str, Any]:
@@ -190,11 +191,7 @@ class ReportedRun:
 
         Seed and name are left out: repeats differ in them.
         """
-        config = {
-            key: value
-            for key, value in _flat(self.config)
-            if key not in _NOT_SETTINGS
-        }
+        config = {key: value for key, value in _flat(self.config) if key not in _NOT_SETTINGS}
         return {
             "experiment": self.experiment,
             "mode": self.mode,
@@ -338,9 +335,9 @@ def _search(top: pathlib.Path) -> Iterator[pathlib.Path]:
 def _kind(path: pathlib.Path) -> str | None:
     if (path / "run.json").exists() or (path / "metrics.jsonl").exists():
         return "run"
-    if (path / "results.jsonl").exists() or ((path / "lock").exists() and (path / "cells").is_dir()):
-        return "sweep"
-    return None
+    # A sweep whose first cell has not ended yet has no results.
+    begun = (path / "lock").exists() and (path / "cells").is_dir()
+    return "sweep" if begun or (path / "results.jsonl").exists() else None
 
 
 def _name(top: pathlib.Path, path: pathlib.Path, several: bool) -> str:

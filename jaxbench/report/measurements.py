@@ -11,6 +11,10 @@ from jaxbench.spread import median_interval
 # How a run's status reads in tables.
 _STATUS = {"done": "ok"}
 
+# What a line's label says without its name, and how many others it says with theirs.
+_PLAIN = ("precision", "num_devices", "device_kind", "stage", "feed", "experiment", "network")
+_MOST_NAMED = 3
+
 
 @dataclasses.dataclass
 class Measurement:
@@ -44,6 +48,7 @@ class Measurement:
     batch_size: float | None = None
     num_devices: float | None = None
     hardware: str | None = None
+    processor: str | None = None
     hostname: str | None = None
     framework: str | None = None
     images_per_s: float | None = None
@@ -135,6 +140,7 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
         batch_size=run.batch_size,
         num_devices=run.num_devices,
         hardware=run.hardware,
+        processor=run.processor,
         hostname=text(run.environment, "hostname"),
         framework=f"jax {text(run.environment, 'versions', 'jax') or '?'}",
         compile_s=compile_s,
@@ -248,22 +254,28 @@ def series_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Precision is always named: nobody should have to ask.
     """
-    names = list(dict.fromkeys(name for setting in settings for name in setting))
-    differing = [
-        name for name in names if len({_key(setting.get(name)) for setting in settings}) > 1
-    ]
-    # The devices say how many; the rest is told by field.
-    short = ("precision", "num_devices", "device_kind", "stage", "feed", "experiment", "network")
-    first = [name for name in short if name in differing or name == "precision"]
-    rest = [name for name in differing if name not in first]
+    names = _differing_names(settings)
+    first = [name for name in _PLAIN if name in names or name == "precision"]
     labels = []
     for setting in settings:
         told = [_shown(setting.get(name), name) for name in first]
-        told += [f"{name}={_shown(setting.get(name))}" for name in rest[:3]]
-        if len(rest) > 3:
-            told.append(f"and {len(rest) - 3} more settings")
-        labels.append(", ".join(told))
+        rest = differing(setting, settings)
+        labels.append(", ".join([*told, rest] if rest else told))
     return labels
+
+
+def differing(setting: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Says by name in what a setting differs from others, but for what needs no name."""
+    names = [name for name in _differing_names(others) if name not in _PLAIN]
+    told = [f"{name}={_shown(setting.get(name))}" for name in names[:_MOST_NAMED]]
+    if len(names) > _MOST_NAMED:
+        told.append(f"and {len(names) - _MOST_NAMED} more settings")
+    return ", ".join(told)
+
+
+def _differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [n for n in names if len({_key(setting.get(n)) for setting in settings}) > 1]
 
 
 def setting_key(setting: Mapping[str, Any], without: Sequence[str] = ()) -> tuple:

@@ -17,6 +17,7 @@ from jaxbench.report.values import plain
 MOST_SERIES = 7
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
+_MOST_MARKERS = 40
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
 # A character's width in ems, about, of the page's font.
 _CHARACTER = 0.56
@@ -37,7 +38,10 @@ def legend_mark(place: int, reference: bool = False) -> str:
     dash = "6 4" if reference else _DASHES[place]
     line = _element("path", d="M1 7H29", fill="none", stroke__dasharray=dash or None)
     marker = "" if reference else _marker(place, 15, 7)
-    return f'<svg class="mark" viewBox="0 0 30 14" aria-hidden="true"><g {look}>{line}{marker}</g></svg>'
+    return (
+        '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
+        f"<g {look}>{line}{marker}</g></svg>"
+    )
 
 
 class _Axis:
@@ -131,27 +135,25 @@ def _draw_series(
     y_axis: Callable[[float], float],
     y_log: bool,
 ) -> str:
-    def at(y: float) -> float:
-        return y_axis(y)
-
     points = [p for p in series.points if not y_log or p.y > 0]
     parts = []
     ranged = [p for p in points if p.low is not None and p.high is not None]
     ranged = [p for p in ranged if not y_log or p.low > 0]
     if series.band and len(ranged) > 1:
-        there = [f"{_xy(x_axis(p.x), at(p.high))}" for p in ranged]
-        back = [f"{_xy(x_axis(p.x), at(p.low))}" for p in reversed(ranged)]
+        there = [f"{_xy(x_axis(p.x), y_axis(p.high))}" for p in ranged]
+        back = [f"{_xy(x_axis(p.x), y_axis(p.low))}" for p in reversed(ranged)]
         parts.append(_element("path", d="M" + "L".join(there + back) + "Z", class_="band"))
     elif not series.band:
-        parts += [_whisker(x_axis(p.x), at(p.low), at(p.high)) for p in ranged]
+        parts += [_whisker(x_axis(p.x), y_axis(p.low), y_axis(p.high)) for p in ranged]
     if series.line and len(points) > 1:
         dash = "6 4" if series.reference else _DASHES[place]
-        path = "M" + "L".join(_xy(x_axis(p.x), at(p.y)) for p in points)
+        path = "M" + "L".join(_xy(x_axis(p.x), y_axis(p.y)) for p in points)
         parts.append(_element("path", d=path, fill="none", stroke__dasharray=dash or None))
-    if (series.markers or len(points) == 1) and not series.reference:
-        for point in points:
+    if not series.reference:
+        # Of many points a few are marked, so that lines are told apart without colours.
+        for point in points if len(points) <= _MOST_MARKERS else points[:: len(points) // 8]:
             told = _element("title", series.label + ": " + _point_words(point))
-            parts.append(f"<g>{_marker(place, x_axis(point.x), at(point.y))}{told}</g>")
+            parts.append(f"<g>{_marker(place, x_axis(point.x), y_axis(point.y))}{told}</g>")
     look = "ref" if series.reference else f"s{place}"
     return f'<g class="{look}">{"".join(parts)}</g>'
 
@@ -210,10 +212,7 @@ def _draw_dots(chart: DotChart) -> str:
     left = _label_width([dot.label for dot in chart.dots])
     height = _TOP + len(chart.dots) * row + _BOTTOM
     values = [
-        value
-        for dot in chart.dots
-        for value in (dot.value, dot.low, dot.high)
-        if value is not None
+        value for dot in chart.dots for value in (dot.value, dot.low, dot.high) if value is not None
     ]
     x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
@@ -222,8 +221,8 @@ def _draw_dots(chart: DotChart) -> str:
         x = x_axis(dot.value)
         mark = [_element("path", d=f"M{_round(left)} {_round(y)}H{_round(x)}", class_="lead")]
         if dot.low is not None and dot.high is not None:
-            low, high = x_axis(dot.low), x_axis(dot.high)
-            mark.append(_element("path", d=f"M{_round(low)} {_round(y)}H{_round(high)}", class_="w"))
+            low, high = _round(x_axis(dot.low)), _round(x_axis(dot.high))
+            mark.append(_element("path", d=f"M{low} {_round(y)}H{high}", class_="w"))
         mark.append(_element("circle", cx=_round(x), cy=_round(y), r=4.5))
         mark.append(_element("title", f"{dot.label}: {plain(dot.value)}"))
         look = "published" if dot.published else "measured"
@@ -253,9 +252,7 @@ def _shortened(label: str, most: int = 46) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _frame(
-    x_axis: _Axis, y_axis: _Axis | None, x_label: str, y_label: str, height: float
-) -> str:
+def _frame(x_axis: _Axis, y_axis: _Axis | None, x_label: str, y_label: str, height: float) -> str:
     """Grid, ticks and what the axes are."""
     bottom = height - _BOTTOM
     parts = []
@@ -270,9 +267,8 @@ def _frame(
         for tick in y_axis.ticks:
             y = _round(y_axis(tick))
             parts.append(_element("path", d=f"M{left} {y}H{_WIDTH - _RIGHT}", class_="grid"))
-            parts.append(
-                _element("text", _tick(tick, y_axis.ticks), x=left - 6, y=_round(y_axis(tick) + 4), text__anchor="end")
-            )
+            name, middle = _tick(tick, y_axis.ticks), _round(y_axis(tick) + 4)
+            parts.append(_element("text", name, x=left - 6, y=middle, text__anchor="end"))
         middle = (bottom + _TOP) / 2
         parts.append(
             _element(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.report.blocks import OOM, Cell, Section, Table
-from jaxbench.report.measurements import Measurement, setting_key
+from jaxbench.report.measurements import Measurement, differing, setting_key
 from jaxbench.report.sections.material import Material, run_cell, status_cell
 from jaxbench.report.values import (
     clock_time,
@@ -32,6 +32,8 @@ _FIGURES = (
     ("MFU [%]", "mfu", lambda share: percent(share, 1)),
     ("score [%]", "score", percent),
 )
+# Where nothing was measured, the column has reasons alone.
+_NO_FIGURES = (("what became of it", None, None),)
 _ENDED_EARLY = ("oom", "timeout", "failed", "killed", "damaged", "running", "preempted", "diverged")
 
 
@@ -39,9 +41,10 @@ def batches(material: Material) -> Section | None:
     """A table for each experiment and mode that was run with more than one batch or setting."""
     groups: dict[tuple, list[Measurement]] = {}
     for row in material.measurements:
-        if row.batch_size is not None and row.mode in ("train", "throughput", None):
-            if row.stage in ("training", "train_step", None):
-                groups.setdefault((row.experiment or "", row.mode or "train"), []).append(row)
+        if row.batch_size is None or row.stage not in ("training", "train_step", None):
+            continue
+        if row.mode in ("train", "throughput", None):
+            groups.setdefault((row.experiment or "", row.mode or "train"), []).append(row)
     blocks: list[Any] = []
     for (experiment, mode), rows in groups.items():
         if len({row.batch_size for row in rows}) > 1:
@@ -81,12 +84,23 @@ def _place(row: Measurement) -> str:
     )
 
 
+def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
+    """Names every setting; what else differs is added where two would have one name."""
+    first: dict[tuple, Measurement] = {}
+    for row in rows:
+        first.setdefault(_setting(row), row)
+    headings = {setting: _heading(row) for setting, row in first.items()}
+    for setting, row in first.items():
+        twins = [other.setting for other in first.values() if _heading(other) == _heading(row)]
+        headings[setting] += f" · {more}" if (more := differing(row.setting, twins)) else ""
+    return headings
+
+
 def _heading(row: Measurement) -> str:
     devices = row.hardware
     if devices is None:
         devices = f"{count(row.num_devices)} device(s)" if row.num_devices else "devices unknown"
     told = [devices, row.precision, f"{row.feed} feed" if row.feed else None, _place(row) or None]
-    told += [row.hostname]
     return " · ".join(part for part in told if part)
 
 
@@ -94,40 +108,37 @@ def _table(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table:
     figures = [
         (title, name, show)
         for title, name, show in _FIGURES
-        if any(
-            getattr(row, name or "images_per_s_low") is not None for row in rows if row.usable
-        )
+        if any(getattr(row, name or "images_per_s_low") is not None for row in rows if row.usable)
     ]
+    headings = _headings(rows)
     groups: dict[int, str] = {}
     cells = []
     before = None
     for number, row in enumerate(rows):
         own = _setting(row)
         if own != before:
-            groups[number] = _heading(row)
+            groups[number] = headings[own]
             before = own
-        cells.append(
-            [count(row.batch_size), *_figure_cells(row, figures), run_cell(row.run)]
-        )
+        cells.append([count(row.batch_size), *_figure_cells(row, figures), run_cell(row.run)])
     scores = {row.figure for row in rows if row.figure}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
     return Table(
-        ("batch", "status", *(title for title, _, _ in figures), "run"),
+        ("batch", "status", *(title for title, _, _ in figures or _NO_FIGURES), "run"),
         cells,
         title=f"{experiment}, {'training' if mode == 'train' else 'training step alone'}",
         note=(
             f"{score}images/s: median over all devices, of the epochs from the second on or of "
             "windows; n of them."
         ),
-        text_columns=(1, len(figures) + 2),
+        text_columns=(1, len(figures or _NO_FIGURES) + 2),
         groups=groups,
     )
 
 
 def _figure_cells(row: Measurement, figures: Sequence[tuple]) -> list[Cell | str]:
     if row.status in _ENDED_EARLY and row.median_epoch_s is None:
-        told = OOM if row.status == "oom" else f"{row.status}: {row.reason or '–'}"
-        return [status_cell(row.status), Cell(told[:160], "bad", span=max(1, len(figures)))]
+        reason = (row.reason or "no reason given").split("\n", 1)[0]
+        return [status_cell(row.status), Cell(reason[:160], "soft", span=max(1, len(figures)))]
     cells: list[Cell | str] = [status_cell(row.status)]
     for _, name, show in figures:
         if name is None:
@@ -139,11 +150,10 @@ def _figure_cells(row: Measurement, figures: Sequence[tuple]) -> list[Cell | str
 
 def _matrix(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table | None:
     """Batch sizes against settings, one figure each: median epoch, or images/s."""
-    # By what the heading says, so that no two columns have one name.
     settings = list(dict.fromkeys(_setting(row) for row in rows))
-    headings = [next(_heading(row) for row in rows if _setting(row) == s) for s in settings]
-    if not 1 < len(settings) <= 8 or len(set(headings)) < len(headings):
+    if not 1 < len(settings) <= 8:
         return None
+    headings = list(_headings(rows).values())
     batch_sizes = sorted({row.batch_size for row in rows})
     table = []
     for batch_size in batch_sizes:

@@ -23,7 +23,9 @@ def conv2d(material: Material) -> Section | None:
         return None
     charts = [chart for run, cells in runs if (chart := _chart(run, cells))]
     findings = [
-        Text(f"{run.id}: {words(line)}.") for run, _ in runs for line in items(run.summary, "findings")
+        Text(f"{run.id}: {words(line)}.")
+        for run, _ in runs
+        for line in items(run.summary, "findings")
     ]
     shown = charts[:MOST_CHARTS]
     return Section(

@@ -1,13 +1,22 @@
 """This machine beside what others have published."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import Measurement
-from jaxbench.report.sections.material import Material, run_cell, run_ids
-from jaxbench.report.values import clock_time, count, milliseconds, number, percent, rate, seconds
+from jaxbench.report.sections.material import Material, run_ids
+from jaxbench.report.values import (
+    clock_time,
+    count,
+    milliseconds,
+    number,
+    percent,
+    rate,
+    seconds,
+    text,
+)
 from jaxbench.report.values import interval as both_ends
 
 # Where a network's published rows are of another one's experiment.
@@ -23,6 +32,23 @@ _EXPERIMENTS = {
 # Training examples of the published data sets: an epoch of others is another piece of work.
 _EXAMPLES = {"cifar10": 50_000, "mnist": 60_000, "imagenet": 1_281_167}
 _MOST_DOTS = 24
+
+
+class _Sources:
+    """Numbers the sources of a table's rows, for its note."""
+
+    def __init__(self):
+        self._numbers: dict[str, int] = {}
+
+    def cite(self, row: Mapping[str, Any], *more: str | None) -> str:
+        """Returns when and by whom a published row was written."""
+        name = "; ".join(filter(None, (row["source"], row.get("framework"))))
+        number = self._numbers.setdefault(name, len(self._numbers) + 1)
+        told = [f"{row.get('date') or 'no date'} [{number}]", *more]
+        return ", ".join(filter(None, told))
+
+    def note(self) -> str:
+        return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
 
 
 def history(material: Material) -> Section | None:
@@ -66,7 +92,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     rows = [row for row in rows if row.stage == "training" or row.status == "oom"]
     if not published or not rows:
         return []
-    dataset = published[0]["dataset"]
+    dataset, sources = published[0]["dataset"], _Sources()
     lines = []
     for row in published:
         figures = (
@@ -85,11 +111,10 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
                 [
                     count(row["global_batch"]),
                     Cell("published", "published"),
-                    row["hardware"] + (f" × {row['devices']}" if _several(row) else ""),
+                    _hardware(row),
                     row["precision"] or "–",
                     *figures,
-                    "–",
-                    f"{row['source']}, {row['date'] or 'no date'}; {row['framework'] or '–'}",
+                    sources.cite(row),
                 ],
             )
         )
@@ -118,30 +143,33 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "2nd on, median [s]",
             "whole run [h:mm:ss]",
             "top-1 [%]",
-            "run",
-            "source",
+            "run, or when and by whom",
         ),
         [line for _, line in lines],
         title=f"{network} on {dataset}: training",
-        note="The published runs are of 100 epochs where a time of the whole is given, of the "
-        "2019 comparison; n = 1 run a row, no interval was published.",
-        text_columns=(1, 2, 3, 8, 9),
+        note=f"{sources.note()} n = 1 run a row; no interval was published.",
+        text_columns=(1, 2, 3, 8),
     )
     dots = [
-        Dot(f"{row['hardware']}, batch {count(row['global_batch'])}", row["median_epoch_s"],
-            published=True)
+        Dot(
+            f"{_hardware(row)}, {row['precision']}, batch {count(row['global_batch'])}",
+            row["median_epoch_s"],
+            published=True,
+        )
         for row in published
         if row["median_epoch_s"] is not None
     ]
-    own = [r for r in rows if r.median_epoch_s and r.usable and not _other_work(r, network, dataset)]
-    return [table, *_dots(f"{network} on {dataset}: an epoch, median from the 2nd on",
-                          "seconds an epoch", own, "median_epoch_s", dots, table)]
+    same = [row for row in rows if row.usable and not _other_work(row, network, dataset)]
+    own = [row for row in same if row.median_epoch_s is not None]
+    title = f"{network} on {dataset}: an epoch, median from the 2nd on"
+    return [table, *_dots(title, "seconds an epoch", own, "median_epoch_s", dots, table)]
 
 
-def _several(row: dict[str, Any]) -> bool:
-    """Whether the name of the hardware leaves out that there were several."""
-    named = "+" in row["hardware"] or row["hardware"][0].isdigit() or "TPU" in row["hardware"]
-    return row["devices"] > 1 and not named
+def _hardware(row: Mapping[str, Any]) -> str:
+    """The published words for it, and how many where they leave that out."""
+    told = row["hardware"]
+    counted = "+" in told or told[0].isdigit() or "TPU" in told
+    return told if counted or row["devices"] == 1 else f"{row['devices']} × {told}"
 
 
 def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
@@ -150,25 +178,21 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
     rows = [row for row in rows if row.images_per_s is not None]
     if not published or not rows:
         return []
-    lines = []
+    lines, sources = [], _Sources()
     for row in published:
         lines.append(
             (
                 row["images_per_s"],
                 [
                     Cell("published", "published"),
-                    row["hardware"],
+                    _hardware(row),
                     row["precision"] or "–",
                     count(row["global_batch"]),
                     row["data"] or "–",
                     rate(row["images_per_s"]),
                     "–",
                     "–",
-                    "–",
-                    "; ".join(
-                        filter(None, (f"{row['source']}, {row['date'] or 'no date'}",
-                                      row["framework"], row["note"]))
-                    ),
+                    sources.cite(row, row["note"]),
                 ],
             )
         )
@@ -179,14 +203,13 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
                 row.images_per_s,
                 [
                     Cell("measured", "measured"),
-                    row.hardware or "–",
+                    _own_hardware(row),
                     row.precision or "–",
                     count(row.batch_size),
                     f"{row.feed} feed, {row.data}",
                     rate(row.images_per_s),
                     both_ends(row.images_per_s_low, row.images_per_s_high),
                     count(row.n),
-                    run_cell(row.run),
                     _own_source(row, other),
                 ],
             )
@@ -203,19 +226,18 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "images/s",
             "95 % interval",
             "n",
-            "run",
-            "source",
+            "run, or when and by whom",
         ),
         [line for _, line in lines],
         title=f"{network}: training, images/s",
-        text_columns=(0, 1, 2, 4, 8, 9),
+        note=sources.note(),
+        text_columns=(0, 1, 2, 4, 8),
     )
     blocks: list[Any] = [table]
     # What was made up and what was read are two figures, in two charts.
     for synthetic in (True, False):
         dots = [
-            Dot(f"{row['hardware']}, {row['precision']}, {row['date']}", row["images_per_s"],
-                published=True)
+            Dot(f"{_hardware(row)}, {row['framework']}", row["images_per_s"], published=True)
             for row in published
             if (row["data"] == "synthetic") == synthetic
         ]
@@ -266,18 +288,22 @@ def _measured(row: Measurement, figures: list[Cell | str], other: str) -> list[C
     return [
         count(row.batch_size),
         Cell("measured", "measured"),
-        row.hardware or "–",
+        _own_hardware(row),
         row.precision or "–",
         *figures,
-        run_cell(row.run),
         _own_source(row, other),
     ]
 
 
-def _own_source(row: Measurement, other: str) -> str:
-    told = [f"this report, {(row.date or 'no date')[:10]}", row.framework, row.data]
+def _own_hardware(row: Measurement) -> str:
+    hardware = row.hardware or "–"
+    return f"{hardware} ({row.processor})" if row.processor else hardware
+
+
+def _own_source(row: Measurement, other: str) -> Cell:
+    told = [f"{row.run or row.name}, {(row.date or 'no date')[:10]}", row.framework, row.data]
     told += [f"OTHER WORK: {other}"] if other else []
-    return "; ".join(filter(None, told))
+    return Cell("; ".join(filter(None, told)), run=row.run)
 
 
 def _convolutions(material: Material) -> list[Table]:
@@ -290,7 +316,7 @@ def _convolutions(material: Material) -> list[Table]:
     ]
     if not own:
         return []
-    rows = []
+    rows, sources = [], _Sources()
     for row in load_published("conv2d"):
         rows.append(
             [
@@ -301,8 +327,7 @@ def _convolutions(material: Material) -> list[Table]:
                 milliseconds(row["time_ms"] / 1e3),
                 "–",
                 "–",
-                "–",
-                f"{row['source']}, no date",
+                sources.cite(row),
             ]
         )
     for run, cell in own:
@@ -311,14 +336,16 @@ def _convolutions(material: Material) -> list[Table]:
         rows.append(
             [
                 Cell("measured", "measured"),
-                run.hardware.partition(" × ")[2] or run.device_kind,
+                run.processor or run.device_kind,
                 count(number(cell, "devices")),
                 f"{count(size[0])} of {count(size[1])}×{count(size[2])}",
                 milliseconds(number(cell, "first_use_s")),
                 milliseconds(number(cell, "steady_total_s")),
                 milliseconds(number(cell, "scipy_s")),
-                run_cell(run.id),
-                f"this report, {(run.document.get('started_at') or 'no date')!s:.10}{other}",
+                Cell(
+                    f"{run.id}, {(text(run.document, 'started_at') or 'no date')[:10]}{other}",
+                    run=run.id,
+                ),
             ]
         )
     return [
@@ -331,13 +358,12 @@ def _convolutions(material: Material) -> list[Table]:
                 "first call [ms]",
                 "later calls [ms]",
                 "SciPy, 1 thread [ms]",
-                "run",
-                "source",
+                "run, or when and by whom",
             ),
             rows,
             title="One 3×3 convolution, 1 channel",
-            note="The published times are of a first and only call: compiling, moving and computing "
-            "in one number.",
-            text_columns=(0, 1, 3, 7, 8),
+            note=f"{sources.note()} The published times are of a first and only call: compiling, "
+            "moving and computing in one number.",
+            text_columns=(0, 1, 3, 7),
         )
     ]

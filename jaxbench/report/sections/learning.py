@@ -66,7 +66,7 @@ def _charts(key: tuple, group: Sequence[tuple[ReportedRun, list]]) -> list[LineC
         for label, (_, epochs) in zip(labels, group, strict=True):
             points = _points(epochs, field, factor)
             if points:
-                series.append(Series(label, points, markers=len(points) <= 40))
+                series.append(Series(label, points))
         if series:
             charts.append(
                 LineChart(

@@ -32,7 +32,7 @@ def overview(material: Material) -> Section:
     runs = material.runs
     sweeps = material.collection.sweeps
     blocks: list[Any] = [Text(note) for note in material.collection.notes]
-    blocks += [Text(f"The sweep {s.name} cannot be read: {s.problem}.") for s in sweeps if s.problem]
+    blocks += [Text(f"The sweep {s.name} is damaged: {s.problem}.") for s in sweeps if s.problem]
     careful = _careful(runs)
     blocks += [table for table in (careful, _runs_table(material), *_environments(runs)) if table]
     return Section(
@@ -60,25 +60,32 @@ def _states(runs: list[ReportedRun], sweeps: int) -> str:
 
 
 def _careful(runs: list[ReportedRun]) -> Table | None:
-    rows = []
+    """What the runs themselves warn of; what several say stands once."""
+    told: dict[str, list[str]] = {}
     for run in runs:
-        told = [f"{run.status}: {run.reason or 'no reason given'}"] if run.status != "done" else []
-        invalid = [words(reason) for reason in items(run.summary, "invalid")]
+        lines = [words(warning) for warning in items(run.summary, "warnings")]
         # An invalid run's reason is made of these.
-        told += [f"cannot be true: {reason}" for reason in invalid if run.status != "invalid"]
-        told += [words(warning) for warning in items(run.summary, "warnings")]
+        if run.status != "invalid":
+            lines += [f"cannot be true: {words(why)}" for why in items(run.summary, "invalid")]
+        if run.status != "done":
+            shown = {"oom": "out of memory"}.get(run.status, run.status)
+            lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
         if find(run.environment, "git", "dirty") is True:
-            told.append("measured with changes to jaxbench that were not committed")
-        rows += [[run_cell(run.id), run.name, line] for line in told]
-    if not rows:
+            lines.append("measured with changes to jaxbench that were not committed")
+        for line in lines:
+            told.setdefault(line, []).append(run.id)
+    if not told:
         return None
+    rows = [
+        [line, run_cell(ids[0]) if len(ids) == 1 else run_ids(ids)] for line, ids in told.items()
+    ]
     more = len(rows) - _MOST_WARNINGS
     return Table(
-        ("run", "name", "what to be careful about"),
+        ("", "run"),
         rows[:_MOST_WARNINGS],
         title="To be careful about",
         note=f"{more} more lines are left out." if more > 0 else "",
-        text_columns=(0, 1, 2),
+        text_columns=(0, 1),
     )
 
 
@@ -97,19 +104,17 @@ def _runs_table(material: Material) -> Table:
                 status_cell(run.status),
                 run.experiment,
                 run.mode,
-                run.network,
-                run.data,
-                run.feed,
                 run.precision,
+                run.feed,
                 count(run.batch_size),
                 run.hardware,
-                text(run.environment, "hostname") or "–",
-                moment(text(run.document, "started_at")),
-                seconds(number(run.summary, "wall_s")),
                 rate(row and row.images_per_s),
                 interval(row and row.images_per_s_low, row and row.images_per_s_high),
                 count(row and row.n),
                 percent(row and row.score),
+                seconds(number(run.summary, "wall_s")),
+                moment(text(run.document, "started_at")),
+                f"{run.network}; {run.data}",
             ]
         )
     return Table(
@@ -119,19 +124,17 @@ def _runs_table(material: Material) -> Table:
             "status",
             "experiment",
             "mode",
-            "network",
-            "data",
-            "feed",
             "precision",
+            "feed",
             "global batch",
             "devices",
-            "host",
-            "started",
-            "wall [s]",
             "images/s",
             "95 % interval",
             "n",
             "score [%]",
+            "wall [s]",
+            "started",
+            "network; data",
         ),
         rows,
         title="Runs",
@@ -139,7 +142,7 @@ def _runs_table(material: Material) -> Table:
             "images/s: median over all devices together, of training epochs from the second on, or "
             "of the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
         ),
-        text_columns=(0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12),
+        text_columns=(0, 1, 2, 3, 4, 5, 6, 8, 14, 15),
         anchors=[run.id for run in material.runs],
     )
 
@@ -183,9 +186,7 @@ def _environments(runs: list[ReportedRun]) -> list[Table]:
             )
         )
     same = [[name, ordered[0][0][name]] for name in names if name not in differing]
-    tables.append(
-        Table(("", "value"), same, title="The same for all runs", text_columns=(0, 1))
-    )
+    tables.append(Table(("", "value"), same, title="The same for all runs", text_columns=(0, 1)))
     return tables
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.report.measurements import Measurement, series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import (
@@ -20,7 +20,7 @@ _OF_A_CHART = ("experiment", "network", "data", "feed", "stage")
 
 
 def rates(material: Material) -> Section | None:
-    """Charts over the batch size, one for each network, feed and stage, and all rates in a table."""
+    """Charts over the batch size for each network, feed and stage; all rates in a table."""
     rows = [row for row in material.measurements if row.images_per_s is not None]
     if not rows:
         return None
@@ -28,14 +28,14 @@ def rates(material: Material) -> Section | None:
     groups: dict[tuple, list[Measurement]] = {}
     for row in drawn:
         groups.setdefault(tuple(getattr(row, name) for name in _OF_A_CHART), []).append(row)
-    charts: list[LineChart] = []
+    charts: list[LineChart | DotChart] = []
     for key, group in groups.items():
         # One point says no more than its row in the table.
         if len(group) > 1:
-            charts += _charts(key, group, "images/s", _rate_point, log_y=False)
+            charts += _charts(key, group, "images/s", _rate_point)
             latencies = [row for row in group if row.latency_p50_s is not None]
             if len(latencies) > 1:
-                charts += _charts(key, latencies, "latency [ms]", _latency_point, log_y=False)
+                charts += _charts(key, latencies, "latency [ms]", _latency_point)
     shown = charts[:MOST_CHARTS]
     return Section(
         "rates",
@@ -62,9 +62,7 @@ def _charts(
     rows: Sequence[Measurement],
     what: str,
     point: Callable[[Measurement], Point],
-    *,
-    log_y: bool,
-) -> list[LineChart]:
+) -> list[LineChart | DotChart]:
     experiment, network, data, feed, stage = key
     lines: dict[tuple, list[Measurement]] = {}
     for row in rows:
@@ -86,11 +84,23 @@ def _charts(
             if what == "images/s"
             else "points: median of steps closed one by one (p50), bars reach to p99"
         )
+        title = f"{experiment} · {stage} · {feed} feed: {what}"
+        title += f" ({part} of {len(parts)})" if len(parts) > 1 else ""
+        note = f"{network}; {data}; {bars}; {run_ids(row.run for row in group)}"
+        if len({row.batch_size for row in group}) == 1:
+            dots = [
+                Dot(f"{row.run} {label}", p.y, p.low, p.high)
+                for label, line in own
+                for row in line
+                for p in [point(row)]
+            ]
+            batch = f"global batch {count(group[0].batch_size)}; "
+            charts.append(DotChart(title, batch + note, what, dots, _table(group)))
+            continue
         charts.append(
             LineChart(
-                title=f"{experiment} · {stage} · {feed} feed: {what}"
-                + (f" ({part} of {len(parts)})" if len(parts) > 1 else ""),
-                note=f"{network}; {data}; {bars}; {run_ids(row.run for row in group)}",
+                title=title,
+                note=note,
                 x_label="global batch",
                 y_label=what,
                 series=[
@@ -98,7 +108,6 @@ def _charts(
                     for label, line in own
                 ],
                 x_log=True,
-                y_log=log_y,
                 table=_table(group),
             )
         )

@@ -115,7 +115,7 @@ def _table(measured: list[tuple[ReportedRun, Mapping[str, Any]]]) -> Table:
                     number(record, "efficiency_high"),
                     lambda share: percent(share, 1),
                 ),
-                {True: "equal", False: "DIFFER"}.get(equal, "–") if _is_bool(equal) else "–",
+                {"True": "equal", "False": "DIFFER"}.get(repr(equal), "–"),
             ]
         )
     return Table(
@@ -137,13 +137,9 @@ def _table(measured: list[tuple[ReportedRun, Mapping[str, Any]]]) -> Table:
         ),
         rows,
         title="Measured",
-        note="Replicas: whether all devices still had the same parameters, bit for bit, at the end.",
+        note="Replicas: whether all devices had the same parameters, bit for bit, at the end.",
         text_columns=(0, 1, 2, 3, 4, 13),
     )
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _all_reduces(runs: list[ReportedRun]) -> Table | None:

@@ -115,7 +115,7 @@ def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChar
                 if finite.any():
                     samples.append(int(finite.sum()))
                     points = buckets(elapsed_s[finite] / per_unit, values[finite] * factor)
-                    series.append(Series(device, points, markers=False, band=True))
+                    series.append(Series(device, points, band=True))
             if series:
                 n = sorted(set(samples))
                 every = text({"": words(run.document.get("telemetry_s"))}, "")
@@ -160,12 +160,12 @@ def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
 def _panel_table(unit: str, y_label: str, series: list[Series]) -> Table:
     """Series of one reader share their times nearly; rows go by the first's places."""
     rows = []
-    for number_, points in enumerate(zip(*(one.points for one in series), strict=False)):
+    # The first to end ends the table: devices are sampled together, to a sample or two.
+    for points in zip(*(one.points for one in series), strict=False):
         cells = [plain(points[0].x)]
         for point in points:
             band = "" if point.low is None else f" ({plain(point.low)} to {plain(point.high)})"
             cells.append(f"{plain(point.y)}{band}")
-        del number_
         rows.append(cells)
     return Table(
         (f"time [{unit}]", *(f"{one.label}, {y_label}" for one in series)),
