@@ -41,7 +41,7 @@ LAYERS = [
     {"describe"},
     {"cli"},
     {"cells"},
-    {"main", "compare", "sweep"},
+    {"main", "compare", "sweep", "report"},
 ]
 
 

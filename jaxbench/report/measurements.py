@@ -167,6 +167,9 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
         return stages
     if run.mode == "train":
         return [_of_training(common, epochs)]
+    if run.mode == "throughput":  # ended before it came to a rate: a row beside those that did
+        common.stage = "train_step"
+        common.setting = {**common.setting, "stage": "train_step"}
     return [common]
 
 

@@ -14,6 +14,8 @@ from jaxbench.report.plot import draw, legend_mark
 _HERE = pathlib.Path(__file__).parent
 # Longer tables are folded; what is in them is found by the browser's search all the same.
 _LONGEST_OPEN = 60
+# Text that may be broken into lines, but not into slivers.
+_LONG_WORDS = 18
 
 
 def render_html(sections: Sequence[Section], title: str) -> str:
@@ -41,6 +43,8 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         legend=_legend,
         is_long=lambda table: len(table.rows) > _LONGEST_OPEN,
         groups=_groups,
+        # A table that stands in the section by itself is not folded into a chart again.
+        shown_below=lambda section, table: any(table is block for block in section.blocks),
     )
 
 
@@ -57,7 +61,13 @@ def _cells(table: Table, row: Sequence[Cell | str]) -> list[dict[str, Any]]:
     text_columns = set(table.text_columns)
     for entry in row:
         cell = entry if isinstance(entry, Cell) else Cell(entry)
-        found.append({"cell": cell, "words": at in text_columns})
+        found.append(
+            {
+                "cell": cell,
+                "words": at in text_columns or cell.span > 1,
+                "long": at in text_columns and len(cell.text) > _LONG_WORDS,
+            }
+        )
         at += cell.span
     return found
 

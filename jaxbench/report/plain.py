@@ -23,7 +23,7 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                 lines += [_inline(block.words), ""]
             elif isinstance(block, Table):
                 lines += _table(block, block.title, block.note)
-            else:
+            elif not any(block.table is other for other in section.blocks):
                 lines += _table(block.table, block.title, block.note)
     return "\n".join(lines)
 

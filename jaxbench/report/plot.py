@@ -6,6 +6,7 @@ the same in ten times the bytes and in one of the two, light or dark.
 """
 
 import html
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ MOST_SERIES = 7
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
 _MOST_MARKERS = 40
+_TICK_ROOM = 30
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
 # A character's width in ems, about, of the page's font.
 _CHARACTER = 0.56
@@ -52,7 +54,6 @@ class _Axis:
       start, end: in the drawing.
       log: logarithmic; values must be positive.
       from_zero: begins at 0 if no value is below.
-      own_ticks: the values themselves are the ticks, where they are few.
     """
 
     def __init__(
@@ -63,7 +64,6 @@ class _Axis:
         *,
         log: bool = False,
         from_zero: bool = False,
-        own_ticks: bool = False,
     ):
         self._start, self._end, self._log = start, end, log
         low, high = min(values), max(values)
@@ -82,13 +82,21 @@ class _Axis:
             pad = 0.05 * (high - low)
             low, high = low - pad, high + pad
         self._low, self._high = low, high
-        distinct = sorted(set(values))
-        self.ticks = distinct if own_ticks and len(distinct) <= 9 else self._round_ticks()
+        self.ticks = self._own_ticks(values) or self._round_ticks()
 
     def __call__(self, value: float) -> float:
         position = math.log10(value) if self._log else value
         share = (position - self._low) / (self._high - self._low)
         return self._start + share * (self._end - self._start)
+
+    def _own_ticks(self, values: Sequence[float]) -> list[float]:
+        """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
+        distinct = sorted(set(values))
+        if not 1 < len(distinct) <= 12 or any(value % 1 for value in distinct):
+            return []
+        places = [self(value) for value in distinct]
+        room = [abs(after - place) for place, after in itertools.pairwise(places)]
+        return distinct if min(room) >= _TICK_ROOM else []
 
     def _round_ticks(self) -> list[float]:
         if not self._log:
@@ -118,7 +126,7 @@ def _draw_lines(chart: LineChart) -> str:
     if chart.y_log:
         ys = [y for y in ys if y > 0]
     xs = [point.x for point in points]
-    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=chart.x_log)
+    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log)
     y_axis = _Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
     place = 0

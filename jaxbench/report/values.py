@@ -71,6 +71,10 @@ def seconds(value: float | None) -> str:
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def loss(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
+
+
 def milliseconds(value_s: float | None) -> str:
     return "–" if value_s is None else plain(value_s * 1e3, 3)
 

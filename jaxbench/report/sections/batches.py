@@ -1,9 +1,10 @@
 """The batch-size tables, the way the published comparisons print them."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.report.blocks import OOM, Cell, Section, Table
+from jaxbench.report.blocks import Cell, Section, Table
 from jaxbench.report.measurements import Measurement, differing, setting_key
 from jaxbench.report.sections.material import Material, run_cell, status_cell
 from jaxbench.report.values import (
@@ -177,7 +178,7 @@ def _matrix_cell(found: Sequence[Measurement]) -> Cell | str:
     row = found[-1]
     if row.usable and row.images_per_s is not None:
         return Cell(rate(row.images_per_s), run=row.run)
-    return Cell(OOM if row.status == "oom" else (row.status or "?"), "bad", run=row.run)
+    return dataclasses.replace(status_cell(row.status), run=row.run)
 
 
 def _largest(sweep: Any) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 from jaxbench.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import Measurement
-from jaxbench.report.sections.material import Material, run_ids
+from jaxbench.report.sections.material import Material, run_cell, run_ids
 from jaxbench.report.values import (
     clock_time,
     count,
@@ -114,6 +114,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
                     _hardware(row),
                     row["precision"] or "–",
                     *figures,
+                    "–",
                     sources.cite(row),
                 ],
             )
@@ -143,12 +144,13 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "2nd on, median [s]",
             "whole run [h:mm:ss]",
             "top-1 [%]",
-            "run, or when and by whom",
+            "run",
+            "when, by whom",
         ),
         [line for _, line in lines],
         title=f"{network} on {dataset}: training",
         note=f"{sources.note()} n = 1 run a row; no interval was published.",
-        text_columns=(1, 2, 3, 8),
+        text_columns=(1, 2, 3, 8, 9),
     )
     dots = [
         Dot(
@@ -192,6 +194,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
                     rate(row["images_per_s"]),
                     "–",
                     "–",
+                    "–",
                     sources.cite(row, row["note"]),
                 ],
             )
@@ -210,6 +213,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
                     rate(row.images_per_s),
                     both_ends(row.images_per_s_low, row.images_per_s_high),
                     count(row.n),
+                    run_cell(row.run),
                     _own_source(row, other),
                 ],
             )
@@ -226,12 +230,13 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "images/s",
             "95 % interval",
             "n",
-            "run, or when and by whom",
+            "run",
+            "when, by whom",
         ),
         [line for _, line in lines],
         title=f"{network}: training, images/s",
         note=sources.note(),
-        text_columns=(0, 1, 2, 4, 8),
+        text_columns=(0, 1, 2, 4, 8, 9),
     )
     blocks: list[Any] = [table]
     # What was made up and what was read are two figures, in two charts.
@@ -291,6 +296,7 @@ def _measured(row: Measurement, figures: list[Cell | str], other: str) -> list[C
         _own_hardware(row),
         row.precision or "–",
         *figures,
+        run_cell(row.run),
         _own_source(row, other),
     ]
 
@@ -301,9 +307,9 @@ def _own_hardware(row: Measurement) -> str:
 
 
 def _own_source(row: Measurement, other: str) -> Cell:
-    told = [f"{row.run or row.name}, {(row.date or 'no date')[:10]}", row.framework, row.data]
+    told = [(row.date or "no date")[:10], row.framework, row.data]
     told += [f"OTHER WORK: {other}"] if other else []
-    return Cell("; ".join(filter(None, told)), run=row.run)
+    return Cell("; ".join(filter(None, told)), "soft" if other else "")
 
 
 def _convolutions(material: Material) -> list[Table]:
@@ -327,6 +333,7 @@ def _convolutions(material: Material) -> list[Table]:
                 milliseconds(row["time_ms"] / 1e3),
                 "–",
                 "–",
+                "–",
                 sources.cite(row),
             ]
         )
@@ -342,10 +349,8 @@ def _convolutions(material: Material) -> list[Table]:
                 milliseconds(number(cell, "first_use_s")),
                 milliseconds(number(cell, "steady_total_s")),
                 milliseconds(number(cell, "scipy_s")),
-                Cell(
-                    f"{run.id}, {(text(run.document, 'started_at') or 'no date')[:10]}{other}",
-                    run=run.id,
-                ),
+                run_cell(run.id),
+                f"{(text(run.document, 'started_at') or 'no date')[:10]}{other}",
             ]
         )
     return [
@@ -358,12 +363,13 @@ def _convolutions(material: Material) -> list[Table]:
                 "first call [ms]",
                 "later calls [ms]",
                 "SciPy, 1 thread [ms]",
-                "run, or when and by whom",
+                "run",
+                "when, by whom",
             ),
             rows,
             title="One 3×3 convolution, 1 channel",
             note=f"{sources.note()} The published times are of a first and only call: compiling, "
             "moving and computing in one number.",
-            text_columns=(0, 1, 3, 7),
+            text_columns=(0, 1, 3, 7, 8),
         )
     ]

@@ -8,7 +8,7 @@ from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import Material, left_out, run_cell, status_cell
-from jaxbench.report.values import count, number, percent, plain
+from jaxbench.report.values import count, loss, number, percent, plain
 
 # Of more epochs only so many are drawn and listed; the last one always is.
 _MOST_EPOCHS = 120
@@ -128,8 +128,8 @@ def _table(trained: Sequence[tuple[ReportedRun, list]]) -> Table:
                 count(run.batch_size),
                 count(number(run.config, "seed")),
                 f"{count(number(last, 'epoch'))} of {count(number(last, 'epochs'))}",
-                plain(number(last, "train_loss")),
-                plain(number(last, "eval_loss")),
+                loss(number(last, "train_loss")),
+                loss(number(last, "eval_loss")),
                 {"top1": "top-1", "dice": "Dice"}[figure] if scores else "–",
                 percent(number(last, f"eval_{figure}")),
                 percent(max(scores, default=None)),

@@ -81,7 +81,7 @@ def _careful(runs: list[ReportedRun]) -> Table | None:
     ]
     more = len(rows) - _MOST_WARNINGS
     return Table(
-        ("", "run"),
+        ("what", "run"),
         rows[:_MOST_WARNINGS],
         title="To be careful about",
         note=f"{more} more lines are left out." if more > 0 else "",
@@ -113,8 +113,9 @@ def _runs_table(material: Material) -> Table:
                 count(row and row.n),
                 percent(row and row.score),
                 seconds(number(run.summary, "wall_s")),
+                run.network,
+                run.data,
                 moment(text(run.document, "started_at")),
-                f"{run.network}; {run.data}",
             ]
         )
     return Table(
@@ -133,8 +134,9 @@ def _runs_table(material: Material) -> Table:
             "n",
             "score [%]",
             "wall [s]",
+            "network",
+            "data",
             "started",
-            "network; data",
         ),
         rows,
         title="Runs",

@@ -4,7 +4,7 @@ from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell, run_ids
-from jaxbench.report.values import mapping, number, percent, plain, text
+from jaxbench.report.values import count, mapping, number, percent, plain, text
 
 
 def roofline(material: Material) -> Section | None:
@@ -96,14 +96,14 @@ def _table(rows: list[Measurement]) -> Table:
                 row.experiment or "–",
                 row.stage or "–",
                 row.precision or "–",
-                plain(row.batch_size),
+                count(row.batch_size),
                 plain(row.flops_per_byte),
                 plain(number(row.record, "flops_per_byte_at_ridge")),
                 text(row.record, "bound_by") or "–",
                 plain(row.flops_per_s_per_device / 1e9),
                 plain((number(row.record, "peak", "flops_per_s") or 0) / 1e9 or None),
                 percent(row.mfu, 1),
-                plain(row.n),
+                count(row.n),
             ]
             for row in rows
         ],

@@ -3,7 +3,7 @@
 from jaxbench.report.blocks import BarChart, Section, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.sections.material import Material, run_cell, status_cell
-from jaxbench.report.values import number, percent, plain
+from jaxbench.report.values import number, percent, seconds
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.
@@ -78,9 +78,9 @@ def _table(split: list[tuple[ReportedRun, dict[str, float]]]) -> Table:
                 status_cell(run.status),
                 run.experiment,
                 run.mode,
-                *(plain(value) if value else "0" for value in parts.values()),
-                plain(total_s),
-                plain(wall_s),
+                *(seconds(value) for value in parts.values()),
+                seconds(total_s),
+                seconds(wall_s),
                 agrees,
             ]
         )
