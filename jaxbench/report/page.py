@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from jaxbench import __version__
+import jaxbench
 from jaxbench.report.blocks import BarChart, Cell, Chart, DotChart, LineChart, Section, Table, Text
 from jaxbench.report.plot import draw, legend_mark
 
@@ -34,7 +34,7 @@ def render_html(sections: Sequence[Section], title: str) -> str:
     )
     return environment.get_template("page.html").render(
         title=title,
-        version=__version__,
+        version=jaxbench.__version__,
         sections=sections,
         style=Markup((_HERE / "page.css").read_text("utf-8")),
         kind=_kind,

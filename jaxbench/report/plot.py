@@ -1,8 +1,8 @@
 """Draws charts as SVG: text that can be selected, colours from the page's own style sheet.
 
 A series has its colour (Okabe and Ito's, which colour-blind readers tell apart), a dash and a
-marker of its own, by classes `s0` ... `s6`; so it can be told in print too. matplotlib would draw
-the same in ten times the bytes and in one of the two, light or dark.
+marker of its own, by classes `s0` ... `s6`; so it can be told in print too. matplotlib's
+SVG would be light or dark, once and for all.
 """
 
 import html

@@ -280,7 +280,8 @@ def _dots(
             title=title,
             note=(
                 "filled: measured in this report (bars: 95 % interval where there is one); hollow: "
-                f"published, see the table for when and by whom; {run_ids(row.run for row in rows)}"
+                "published, see the table for when and by whom; n = 1 run a dot; "
+                f"{run_ids(row.run for row in rows)}"
             ),
             x_label=x_label,
             dots=dots,

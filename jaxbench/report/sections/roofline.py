@@ -6,13 +6,16 @@ from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell, run_ids
 from jaxbench.report.values import count, mapping, number, percent, plain, text
 
+# Logarithmic axes need something to take the logarithm of.
+_LEAST = 1e-12
+
 
 def roofline(material: Material) -> Section | None:
     """Arithmetic intensity against arithmetic done, below the device's roof where it is known."""
     rows = [
         row
         for row in material.measurements
-        if row.usable and (row.flops_per_byte or 0) > 0 and (row.flops_per_s_per_device or 0) > 0
+        if row.usable and min(row.flops_per_byte or 0, row.flops_per_s_per_device or 0) > _LEAST
     ]
     if not rows:
         return None
