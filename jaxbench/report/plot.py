@@ -244,7 +244,7 @@ def _draw_dots(chart: DotChart) -> str:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    return min(300.0, 14 + max(len(_shortened(label)) for label in labels) * 11 * _CHARACTER)
+    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * 11 * _CHARACTER)
 
 
 def _row_label(label: str, left: float, middle: float) -> str:
@@ -256,7 +256,7 @@ def _row_label(label: str, left: float, middle: float) -> str:
     )
 
 
-def _shortened(label: str, most: int = 46) -> str:
+def _shortened(label: str, most: int = 52) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 

@@ -1,5 +1,6 @@
 """This machine beside what others have published."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ _EXPERIMENTS = {
 }
 # Training examples of the published data sets: an epoch of others is another piece of work.
 _EXAMPLES = {"cifar10": 50_000, "mnist": 60_000, "imagenet": 1_281_167}
-_MOST_DOTS = 24
+_MOST_DOTS = 16
 
 
 class _Sources:
@@ -154,7 +155,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     )
     dots = [
         Dot(
-            f"{_hardware(row)}, {row['precision']}, batch {count(row['global_batch'])}",
+            f"{count(row['global_batch'])}: {_hardware(row)}, {row['precision']}",
             row["median_epoch_s"],
             published=True,
         )
@@ -163,7 +164,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     ]
     same = [row for row in rows if row.usable and not _other_work(row, network, dataset)]
     own = [row for row in same if row.median_epoch_s is not None]
-    title = f"{network} on {dataset}: an epoch, median from the 2nd on"
+    title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     return [table, *_dots(title, "seconds an epoch", own, "median_epoch_s", dots, table)]
 
 
@@ -269,18 +270,26 @@ def _dots(
     """A chart of both, where there are both."""
     if not rows or not published:
         return []
+    repeats: dict[tuple, list[Measurement]] = {}
+    for row in rows:
+        repeats.setdefault((row.batch_size, row.hardware, row.precision), []).append(row)
     own = []
-    for row in rows[: _MOST_DOTS // 2]:
-        ends = (row.images_per_s_low, row.images_per_s_high) if field == "images_per_s" else ()
-        label = f"{row.run} {row.hardware}, {row.precision}, batch {count(row.batch_size)}"
-        own.append(Dot(label, getattr(row, field), *ends))
-    dots = sorted([*own, *published[:_MOST_DOTS]], key=lambda dot: dot.value)
+    for (batch_size, hardware, precision), same in repeats.items():
+        figures = [getattr(row, field) for row in same]
+        ends = (min(figures), max(figures)) if len(same) > 1 else (None, None)
+        if len(same) == 1 and field == "images_per_s":
+            ends = (same[0].images_per_s_low, same[0].images_per_s_high)
+        label = f"{count(batch_size)}: {hardware}, {precision}, {run_ids(row.run for row in same)}"
+        own.append(Dot(label, statistics.median(figures), *ends))
+    dots = sorted([*own[:_MOST_DOTS], *published], key=lambda dot: dot.value)
+    more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
     return [
         DotChart(
             title=title,
             note=(
-                "filled: measured in this report (bars: 95 % interval where there is one); hollow: "
-                "published, see the table for when and by whom; n = 1 run a dot; "
+                "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
+                "has one) or the median of several (bars: from the least to the most); hollow: "
+                f"published, see the table for when and by whom{more}; "
                 f"{run_ids(row.run for row in rows)}"
             ),
             x_label=x_label,

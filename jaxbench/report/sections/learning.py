@@ -38,7 +38,11 @@ def learning(material: Material) -> Section | None:
         for key, group in groups.items()
         for start in range(0, len(group), MOST_SERIES)
     ]
-    charts = [chart for key, part in parts[:_MOST_GROUPS] for chart in _charts(key, part)]
+    charts = [
+        chart
+        for key, part in parts[:_MOST_GROUPS]
+        for chart in _charts(key, part, in_parts=len(groups[key]) > MOST_SERIES)
+    ]
     shown = min(len(parts), _MOST_GROUPS)
     return Section(
         "learning",
@@ -50,8 +54,11 @@ def learning(material: Material) -> Section | None:
     )
 
 
-def _charts(key: tuple, group: Sequence[tuple[ReportedRun, list]]) -> list[LineChart]:
+def _charts(
+    key: tuple, group: Sequence[tuple[ReportedRun, list]], *, in_parts: bool
+) -> list[LineChart]:
     experiment, network, data, feed = key
+    which = f", {group[0][0].id} to {group[-1][0].id}" if in_parts else ""
     settings = [
         {**run.setting(), "batch_size": run.batch_size, "seed": number(run.config, "seed")}
         for run, _ in group
@@ -70,7 +77,7 @@ def _charts(key: tuple, group: Sequence[tuple[ReportedRun, list]]) -> list[LineC
         if series:
             charts.append(
                 LineChart(
-                    title=f"{experiment}: {title}",
+                    title=f"{experiment}: {title}{which}",
                     note=f"{network}; {data}, {feed} feed; one value an epoch, no interval: n = 1 "
                     "run a line",
                     x_label="epoch",

@@ -187,7 +187,8 @@ def _environments(runs: list[ReportedRun]) -> list[Table]:
                 text_columns=range(len(heads) + 1),
             )
         )
-    same = [[name, ordered[0][0][name]] for name in names if name not in differing]
+    common = ordered[0][0]
+    same = [[name, common[name]] for name in names if name not in differing and common[name] != "–"]
     tables.append(Table(("", "value"), same, title="The same for all runs", text_columns=(0, 1)))
     return tables
 
@@ -204,7 +205,8 @@ def _describe(run: ReportedRun) -> dict[str, str]:
     described |= {name: words(v) for name, v in mapping(environment, "versions").items()}
     described |= {name: words(v) for name, v in mapping(environment, "variables").items()}
     described["fp32 multiplies in"] = text(environment, "matmul_precision") or "backend's default"
-    described["compilation cache"] = "off" if environment.get("compile_cache") is None else "on"
+    if "compile_cache" in environment:
+        described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
     dirty = " with changes" if find(environment, "git", "dirty") is True else ""
     described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else "–"
     return described

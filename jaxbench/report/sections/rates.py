@@ -1,5 +1,7 @@
 """Images per second and latency: by batch, device and precision."""
 
+import itertools
+import statistics
 from collections.abc import Callable, Sequence
 
 from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
@@ -57,6 +59,18 @@ def _latency_point(row: Measurement) -> Point:
     return Point(row.batch_size, p50_ms, None if p99_ms is None else p50_ms, p99_ms)
 
 
+def _points(rows: Sequence[Measurement], point: Callable[[Measurement], Point]) -> list[Point]:
+    """One for each batch size: repeats are no line."""
+    points = []
+    for _, same in itertools.groupby(map(point, rows), key=lambda point: point.x):
+        one, *others = repeats = list(same)
+        if others:
+            ys = [repeat.y for repeat in repeats]
+            one = Point(one.x, statistics.median(ys), min(ys), max(ys))
+        points.append(one)
+    return points
+
+
 def _charts(
     key: tuple,
     rows: Sequence[Measurement],
@@ -84,6 +98,8 @@ def _charts(
             if what == "images/s"
             else "points: median of steps closed one by one (p50), bars reach to p99"
         )
+        if any(len({row.batch_size for row in line}) < len(line) for _, line in own):
+            bars += "; of several runs of one batch the median, bars from the least to the most"
         title = f"{experiment} · {stage} · {feed} feed: {what}"
         title += f" ({part} of {len(parts)})" if len(parts) > 1 else ""
         note = f"{network}; {data}; {bars}; {run_ids(row.run for row in group)}"
@@ -104,7 +120,7 @@ def _charts(
                 x_label="global batch",
                 y_label=what,
                 series=[
-                    Series(f"{label} · {run_ids(r.run for r in line)}", [point(r) for r in line])
+                    Series(f"{label} · {run_ids(r.run for r in line)}", _points(line, point))
                     for label, line in own
                 ],
                 x_log=True,
