@@ -186,6 +186,11 @@ class ReportedRun:
                 return name
         return None
 
+    def _commit(self) -> str:
+        commit = text(self.environment, "git", "commit") or "unknown"
+        # What was not committed nobody can look up.
+        return commit[:9] + ("+changes" if find(self.environment, "git", "dirty") is True else "")
+
     def setting(self) -> dict[str, Any]:
         """All that must be equal for two figures to stand on one line, but for the batch size.
 
@@ -207,7 +212,7 @@ class ReportedRun:
                 name: find(self.environment, "versions", name) for name in ("jax", "jaxlib", "flax")
             },
             "driver": find(self.environment, "driver"),
-            "commit": str(find(self.environment, "git", "commit"))[:9],
+            "commit": self._commit(),
             "XLA_FLAGS": find(self.environment, "variables", "XLA_FLAGS"),
         }
 
@@ -333,11 +338,12 @@ def _search(top: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _kind(path: pathlib.Path) -> str | None:
-    if (path / "run.json").exists() or (path / "metrics.jsonl").exists():
+    # os.path says no where a folder may not be looked into; pathlib raises.
+    if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
         return "run"
     # A sweep whose first cell has not ended yet has no results.
-    begun = (path / "lock").exists() and (path / "cells").is_dir()
-    return "sweep" if begun or (path / "results.jsonl").exists() else None
+    begun = os.path.exists(path / "lock") and os.path.isdir(path / "cells")
+    return "sweep" if begun or os.path.exists(path / "results.jsonl") else None
 
 
 def _name(top: pathlib.Path, path: pathlib.Path, several: bool) -> str:

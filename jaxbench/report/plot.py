@@ -5,6 +5,7 @@ marker of its own, by classes `s0` ... `s6`; so it can be told in print too. mat
 SVG would be light or dark, once and for all.
 """
 
+import functools
 import html
 import itertools
 import math
@@ -20,6 +21,8 @@ _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
 _MOST_MARKERS = 40
 _TICK_ROOM = 30
+# How far bars of neighbouring series are drawn apart.
+_ASIDE = 4
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
 # A character's width in ems, about, of the page's font.
 _CHARACTER = 0.56
@@ -129,11 +132,22 @@ def _draw_lines(chart: LineChart) -> str:
     x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log)
     y_axis = _Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
+    measured = [one for one in chart.series if not one.reference]
+    ranged = [
+        one for one in measured if not one.band and any(p.low is not None for p in one.points)
+    ]
     place = 0
     for one in chart.series:
-        parts.append(_draw_series(one, place, x_axis, y_axis, chart.y_log))
+        # Bars at one place would hide each other.
+        aside = _ASIDE * (place - (len(measured) - 1) / 2) if len(ranged) > 1 else 0.0
+        at = functools.partial(_moved, x_axis, 0.0 if one.reference else aside)
+        parts.append(_draw_series(one, place, at, y_axis, chart.y_log))
         place += not one.reference
     return _svg(chart.title, _HEIGHT, parts)
+
+
+def _moved(axis: Callable[[float], float], aside: float, value: float) -> float:
+    return axis(value) + aside
 
 
 def _draw_series(

@@ -3,6 +3,7 @@
 import array
 import csv
 import math
+import os
 import pathlib
 from typing import Any
 
@@ -33,7 +34,7 @@ Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 def telemetry(material: Material) -> Section | None:
     """Panels of the longest runs: load, clock, memory, temperature, power; a table of all."""
-    runs = [run for run in material.runs if (run.path / "telemetry.csv").is_file()]
+    runs = [run for run in material.runs if os.path.isfile(run.path / "telemetry.csv")]
     table = _table([run for run in material.runs if mapping(run.summary, "telemetry", "devices")])
     longest = sorted(runs, key=lambda run: -_size(run.path / "telemetry.csv"))
     charts: list[Any] = []
