@@ -57,6 +57,7 @@ class _Axis:
       start, end: in the drawing.
       log: logarithmic; values must be positive.
       from_zero: begins at 0 if no value is below.
+      own_ticks: has the values themselves as ticks, where they allow it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class _Axis:
         *,
         log: bool = False,
         from_zero: bool = False,
+        own_ticks: bool = False,
     ):
         self._start, self._end, self._log = start, end, log
         low, high = min(values), max(values)
@@ -85,7 +87,7 @@ class _Axis:
             pad = 0.05 * (high - low)
             low, high = low - pad, high + pad
         self._low, self._high = low, high
-        self.ticks = self._own_ticks(values) or self._round_ticks()
+        self.ticks = (own_ticks and self._own_ticks(values)) or self._round_ticks()
 
     def __call__(self, value: float) -> float:
         position = math.log10(value) if self._log else value
@@ -129,7 +131,7 @@ def _draw_lines(chart: LineChart) -> str:
     if chart.y_log:
         ys = [y for y in ys if y > 0]
     xs = [point.x for point in points]
-    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log)
+    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True)
     y_axis = _Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
     measured = [one for one in chart.series if not one.reference]

@@ -163,6 +163,8 @@ def _matrix(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table | 
             found = [r for r in rows if r.batch_size == batch_size and _setting(r) == setting]
             cells.append(_matrix_cell(found))
         table.append(cells)
+    if all(len(cells) - cells.count("–") <= 2 for cells in table):
+        return None  # no batch size has two of them
     return Table(
         ("batch", *headings),
         table,

@@ -97,12 +97,13 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     lines = []
     for row in published:
         figures = (
-            [Cell(OOM, "bad", span=4)]
+            [Cell(OOM, "bad", span=5)]
             if row["status"] == "oom"
             else [
                 seconds(row["first_epoch_s"]),
                 seconds(row["median_epoch_s"]),
                 clock_time(row["total_time_s"]),
+                "–",
                 percent(row["top1"]),
             ]
         )
@@ -124,13 +125,14 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
         other = _other_work(row, network, dataset)
         if row.median_epoch_s is None and row.first_epoch_with_compile_s is None:
             told = OOM if row.status == "oom" else row.status or "?"
-            figures = [Cell(told, "bad", span=4)]
+            figures = [Cell(told, "bad", span=5)]
         else:
             cached = " (compiled before)" if row.compile_cache == "hit" else ""
             figures = [
                 seconds(row.first_epoch_with_compile_s) + cached,
                 seconds(row.median_epoch_s),
                 clock_time(row.total_s),
+                count(row.epochs),
                 percent(row.score),
             ]
         lines.append((row.batch_size or 0, _measured(row, figures, other)))
@@ -144,14 +146,16 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "1st epoch, with compile [s]",
             "2nd on, median [s]",
             "whole run [h:mm:ss]",
+            "epochs",
             "top-1 [%]",
             "run",
             "when, by whom",
         ),
         [line for _, line in lines],
         title=f"{network} on {dataset}: training",
-        note=f"{sources.note()} n = 1 run a row; no interval was published.",
-        text_columns=(1, 2, 3, 8, 9),
+        note=f"{sources.note()} n = 1 run a row; no interval was published. "
+        "A whole run is so many epochs long; the published rows do not say how many.",
+        text_columns=(1, 2, 3, 9, 10),
     )
     dots = [
         Dot(
