@@ -247,7 +247,7 @@ def _without_run(sweep: str, record: Mapping[str, Any]) -> Measurement:
 def _whole(value: Any) -> float | None:
     """A number out of a grid's text."""
     try:
-        return number({"": float(value)}, "")
+        return number(float(value))
     except (TypeError, ValueError):
         return None
 

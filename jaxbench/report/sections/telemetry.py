@@ -119,7 +119,7 @@ def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChar
                     series.append(Series(device, points, band=True))
             if series:
                 n = sorted(set(samples))
-                every = text({"": words(run.document.get("telemetry_s"))}, "")
+                every = words(run.document.get("telemetry_s"))
                 panels.append(
                     LineChart(
                         title=f"{run.id} {run.experiment} {run.mode}: {title}",
