@@ -607,6 +607,8 @@ def test_markdown_and_csv(everything):
     assert "| 4,096 | OOM |" in markdown.replace("1 × NVIDIA H200 · fp32 · resident feed | ", "")
     read = list(csv.DictReader(io.StringIO(render_csv(rows))))
     own = [row for row in read if row["origin"] == "measured"]
+    # Unknown is empty.
+    assert not {"–", "None", "nan"} & {cell for row in read for cell in row.values()}
     assert [float(row["images_per_s"]) for row in own if row["name"] == "tp256"] == [2560.0]
     assert {row["run"] for row in own} == {run.id for run in collection.runs}
     published = [row for row in read if row["origin"] == "published"]

@@ -132,11 +132,11 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
         network=run.network,
         published_network=run.published_network,
         parameters=number(run.document, "parameters"),
-        data=run.data,
+        data=_known(run.data),
         train_examples=number(run.document, "data", "train_examples"),
-        feed=run.feed,
+        feed=_known(run.feed),
         mode=run.mode,
-        precision=run.precision,
+        precision=_known(run.precision),
         batch_size=run.batch_size,
         num_devices=run.num_devices,
         hardware=run.hardware,
@@ -171,6 +171,11 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
         common.stage = "train_step"
         common.setting = {**common.setting, "stage": "train_step"}
     return [common]
+
+
+def _known(words: str) -> str | None:
+    """What is a dash on the page is nothing in a row."""
+    return None if words == "–" else words
 
 
 def _of_stage(common: Measurement, record: Mapping[str, Any]) -> Measurement:
