@@ -14,8 +14,8 @@ from typing import Any
 
 from jaxbench.cli import load_experiment
 from jaxbench.config import Experiment
-from jaxbench.environment import decisive_variables
 from jaxbench.errors import BadInput
+from jaxbench.variables import decisive_variables
 
 _LONGEST_NAME = 100
 

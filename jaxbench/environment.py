@@ -1,7 +1,6 @@
 """What a run ran on: versions, devices, host, code."""
 
 import importlib.metadata
-import os
 import pathlib
 import platform
 import re
@@ -13,6 +12,8 @@ from typing import Any
 
 import jax
 import psutil
+
+from jaxbench.variables import relevant_variables
 
 _PACKAGES = (
     "jaxbench",
@@ -27,20 +28,6 @@ _PACKAGES = (
     "numpy",
     "tensorflow-datasets",
 )
-_VARIABLES = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
-
-
-# Where compiled programs are kept changes no figure.
-_OF_THE_CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
-
-
-def decisive_variables() -> dict[str, str]:
-    """Returns the environment variables that say which devices there are and how they are used."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if _VARIABLES.match(name) and not _OF_THE_CACHE.match(name)
-    }
 
 
 def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
@@ -56,7 +43,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "num_devices": len(devices),
         "num_processes": jax.process_count(),
         "driver": _driver(),
-        "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.match(k)},
+        "variables": relevant_variables(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
         "matmul_precision": jax.config.jax_default_matmul_precision,
         # Its folder; null where it is off.

@@ -1,4 +1,4 @@
-"""Reads run directories back: what `rundir` and the writers left there."""
+"""Reads run directories and sweeps' results back, as they were left."""
 
 import dataclasses
 import json
@@ -7,6 +7,9 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.spread import median_interval
+
+# How a cell of a sweep may end.
+CELL_STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,3 +81,33 @@ def load_run(path: str) -> Run:
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     return Run(folder, document, records)
+
+
+def read_results(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Reads a sweep's results.jsonl, which need not be there yet.
+
+    Returns:
+      {key: the last line of that key}; a line that a crash cut off is left out.
+
+    Raises:
+      BadInput: a line is damaged.
+    """
+    if not path.exists():
+        return {}
+    results = {}
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            whole = record["status"] in CELL_STATUSES and {"figures", "wall_s"} <= set(record)
+            results[record["key"]] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path}: line {number} is damaged") from error
+        if not whole:
+            raise BadInput(f"{path}: line {number} is damaged")
+    return results

@@ -40,6 +40,7 @@ from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.utilization import utilization
 from jaxbench.validity import impossible
 from jaxbench.windows import (
+    Backlog,
     WarmUp,
     check_window_s,
     describe_windows,
@@ -208,6 +209,7 @@ class _Cell(_Turns):
         self.collectives: dict[str, dict[str, int]] | None = None
         self.losses: list[float] = []
         self.images_counted: int | None = None
+        self._backlog = Backlog(self.devices)
         self.steps = 0
         self.unequal: list[str] | None = None
         self.status, self.reason = "done", None
@@ -252,6 +254,7 @@ class _Cell(_Turns):
         step, data = self.job.program.train_step, self.job.feed.train_data
         for _ in range(calls):
             self._state, metrics = step(self._state, data, self._row)
+            self._backlog.add(metrics)
         self.steps += calls
         loss, self.images_counted = wait_for_steps(self._state, metrics)
         self.losses.append(loss)

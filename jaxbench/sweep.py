@@ -22,7 +22,7 @@ from jaxbench.child import Ending, check_memory_limit, run_child
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.rundir import close_abandoned, folder_name
-from jaxbench.runs import load_run
+from jaxbench.runs import CELL_STATUSES, load_run
 from jaxbench.spread import spread
 from jaxbench.sweep_tables import (
     COLUMNS,
@@ -38,7 +38,7 @@ from jaxbench.sweep_tables import (
     plain,
     seen,
 )
-from jaxbench.sweepdir import STATUSES, SweepDir, check_sweepdir, open_sweepdir
+from jaxbench.sweepdir import SweepDir, check_sweepdir, open_sweepdir
 from jaxbench.writers.console import Console, create_console, duration
 
 # Of seconds and of MiB.
@@ -68,7 +68,10 @@ _MEMORY_LIMIT_MB = flags.DEFINE_float(
     lower_bound=1,
 )
 _RETRY = flags.DEFINE_multi_enum(
-    "retry", [], [*STATUSES[1:]], "Run cells that ended so once more; may be given several times."
+    "retry",
+    [],
+    [*CELL_STATUSES[1:]],
+    "Run cells that ended so once more; may be given several times.",
 )
 _FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",

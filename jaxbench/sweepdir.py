@@ -11,9 +11,8 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.rundir import close_abandoned
+from jaxbench.runs import read_results
 
-# How a cell may end.
-STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
 _RESULTS, _LOCK = "results.jsonl", "lock"
 
 
@@ -28,7 +27,7 @@ class SweepDir:
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        self.results = {record["key"]: record for record in _read_results(path / _RESULTS)}
+        self.results = read_results(path / _RESULTS)
 
     def add(self, record: dict[str, Any]) -> None:
         """Appends a cell's result; from then on it is done, whatever happens."""
@@ -60,29 +59,6 @@ class SweepDir:
             writer.writeheader()
             writer.writerows(rows)
         os.replace(partial, self.path / name)
-
-
-def _read_results(path: pathlib.Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    records = []
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            whole = record["status"] in STATUSES and {"figures", "wall_s"} <= set(record)
-            whole &= isinstance(record["key"], str)
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {number} is damaged") from error
-        if not whole:
-            raise BadInput(f"{path}: line {number} is damaged")
-        records.append(record)
-    return records
 
 
 def _drop_unfinished_line(file: Any) -> None:

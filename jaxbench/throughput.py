@@ -27,6 +27,7 @@ from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.utilization import utilization
 from jaxbench.validity import impossible
 from jaxbench.windows import (
+    Backlog,
     WarmUp,
     check_window_s,
     describe_windows,
@@ -132,6 +133,7 @@ class _Meter:
         self._calls: dict[str, int] = {}
         self._warmup: dict[str, tuple[WarmUp, int]] = {}
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
+        self._backlog = Backlog(job.mesh.devices)
         self._late_s = dict.fromkeys(self.stages, 0.0)
         self._metrics: Any = None
         self._images_counted: int | None = None
@@ -276,6 +278,7 @@ class _Meter:
     def _queue_step(self, row: Any) -> jax.Array:
         program, data = self._job.program, self._job.feed.train_data
         self._state, self._metrics = program.train_step(self._state, data, row)
+        self._backlog.add(self._metrics)
         self._next_step += 1
         return self._metrics
 
@@ -288,6 +291,7 @@ class _Meter:
         data = self._job.feed.train_data
         for _ in range(calls):
             self._state, self._metrics = self._repeated(self._state, data, self._row)
+            self._backlog.add(self._metrics)
         self._close()
 
     def _close(self) -> None:
@@ -298,6 +302,7 @@ class _Meter:
         step, data = self._job.program.eval_step, self._job.feed.eval_data
         for _ in range(calls):
             self._metrics = step(self._state, data, self._eval_row)
+            self._backlog.add(self._metrics)
         jax.block_until_ready(self._metrics)
 
     def describe(self, name: str) -> dict[str, Any]:

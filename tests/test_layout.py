@@ -17,6 +17,7 @@ LAYERS = [
         "validity",
         "peaks",
         "signals",
+        "variables",
     },
     {"config", "flops", "prices", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
@@ -42,7 +43,7 @@ LAYERS = [
     {"describe"},
     {"cli"},
     {"cells", "sweep_tables"},
-    {"main", "compare", "sweep", "cost"},
+    {"main", "compare", "sweep", "cost", "report"},
 ]
 
 

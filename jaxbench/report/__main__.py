@@ -1,0 +1,100 @@
+"""Makes a report of run directories and sweeps: `python -m jaxbench.report DIR [DIR ...]`.
+
+DIR is a run directory, a sweep's folder, or a folder with some of them below it. Nothing is
+measured, and nothing is changed in them.
+"""
+
+import os
+import pathlib
+
+from absl import flags
+
+from jaxbench import cli
+from jaxbench.errors import BadInput
+from jaxbench.report.collect import collect
+from jaxbench.report.measurements import measurements
+from jaxbench.report.page import render_html
+from jaxbench.report.plain import CSV_HEADER, MARKDOWN_MARK, render_csv, render_markdown
+from jaxbench.report.sections import make_sections
+from jaxbench.report.sections.material import Material
+
+_FORMATS = ("html", "md", "csv")
+# What the first bytes of a report hold, and of nothing else.
+_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_HEADER)
+
+_OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
+_FORMAT = flags.DEFINE_enum(
+    "format",
+    None,
+    _FORMATS,
+    "html: one page with charts. md: its tables. csv: a row for each measurement. Default: what "
+    "--out ends in, else html.",
+)
+_TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
+
+
+def main(paths: list[str]) -> int:
+    """Writes the report; returns the exit code."""
+    if not paths:
+        raise BadInput("give at least one DIR: a run directory, a sweep, or a folder of them")
+    if _OUT.value == "":
+        raise BadInput("--out=: must name a file")
+    suffix = pathlib.Path(_OUT.value or "").suffix.removeprefix(".")
+    form = _FORMAT.value or (suffix if suffix in _FORMATS else "html")
+    out = pathlib.Path(_OUT.value or f"report.{form}").expanduser()
+    _check_out(out)
+    collection = collect(paths)
+    text = render(collection, form, _TITLE.value or _title(paths))
+    _write(out, text)
+    sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
+    print(f"{len(collection.runs)} run(s){sweeps}: {out}")
+    return 0
+
+
+def render(collection, form: str, title: str) -> str:
+    """Returns the report of a collection as html, md or csv."""
+    rows = measurements(collection)
+    if form == "csv":
+        return render_csv(rows)
+    sections = make_sections(Material(collection, rows))
+    return (render_html if form == "html" else render_markdown)(sections, title)
+
+
+def _title(paths: list[str]) -> str:
+    names = [pathlib.Path(path).expanduser().resolve().name for path in paths]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"jaxbench: {shown}"
+
+
+def _check_out(out: pathlib.Path) -> None:
+    """Raises BadInput where nothing can be written, or something else would be overwritten."""
+    if out.is_dir():
+        raise BadInput(f"--out={out}: is a folder; name a file")
+    if not out.absolute().parent.is_dir():
+        raise BadInput(f"--out={out}: no such folder {out.parent}")
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise BadInput(f"--out={out}: cannot write in {out.absolute().parent}")
+    if out.exists():
+        try:
+            with open(out, "rb") as file:
+                head = file.read(2000).decode(errors="replace")
+        except OSError as error:
+            raise BadInput(f"--out={out}: {error.strerror}") from error
+        if head and not any(mark in head for mark in _MARKS):
+            raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
+
+
+def _write(out: pathlib.Path, text: str) -> None:
+    """Replaces the file whole."""
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        # What a record holds need not be text that can be written (lone surrogates).
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(partial, out)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    cli.run_with_arguments(main)

@@ -1,0 +1,168 @@
+"""What a report consists of, whatever it is written as: sections of tables and charts."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+OOM = "OOM"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+      text: what is read.
+      mark: `differs`, `bad`, `good`, `soft`, `measured`, `published`, `running` or nothing: how it
+        stands out. The text says the same in words.
+      span: over so many columns.
+      run: the id of the run that it comes from, where it should lead there.
+    """
+
+    text: str
+    mark: str = ""
+    span: int = 1
+    run: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Figures in rows.
+
+    Attributes:
+      columns: headings, with units.
+      rows: of cells or text; a row may be shorter by what its cells span.
+      title: what it is about.
+      note: what a reader must know of it.
+      text_columns: places of the columns that are words, aligned left; figures go right.
+      anchors: of each row, the id that links lead to.
+      groups: {row number: heading above that row}.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell | str]]
+    title: str = ""
+    note: str = ""
+    text_columns: Sequence[int] = (0,)
+    anchors: Sequence[str] = ()
+    groups: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A value at a place, with from where to where it may lie."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """What is drawn as one line.
+
+    Attributes:
+      label: what tells it from the others in the chart.
+      points: in order of x.
+      line: whether points are joined.
+      band: whether low and high are an area rather than bars at the points.
+      reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
+    """
+
+    label: str
+    points: Sequence[Point]
+    line: bool = True
+    band: bool = False
+    reference: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LineChart:
+    """Lines over an axis.
+
+    Attributes:
+      title: what is seen.
+      note: n, interval, run ids: what a reader must know to believe it.
+      x_label, y_label: with units.
+      series: at most `plot.MOST_SERIES` that are no reference.
+      x_log, y_log: logarithmic axes.
+      from_zero: whether the y axis begins at 0.
+      table: the numbers behind it.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    table: Table
+    x_log: bool = False
+    y_log: bool = False
+    from_zero: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class BarChart:
+    """Stacked bars that lie: one for each label, of parts in one order.
+
+    Attributes:
+      parts: what the pieces stand for.
+      bars: (label, a value for each part).
+    """
+
+    title: str
+    note: str
+    x_label: str
+    parts: Sequence[str]
+    bars: Sequence[tuple[str, Sequence[float]]]
+    table: Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot:
+    """One row of a `DotChart`; `published` ones are hollow."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    published: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DotChart:
+    """Values beside one another, a row each, what was published drawn apart."""
+
+    title: str
+    note: str
+    x_label: str
+    dots: Sequence[Dot]
+    table: Table
+
+
+Chart = LineChart | BarChart | DotChart
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it.
+
+    Attributes:
+      name: for links, one word.
+      title: the heading.
+      lead: one or two sentences on how to read it.
+      blocks: in order.
+    """
+
+    name: str
+    title: str
+    lead: str
+    blocks: Sequence[Table | Chart | Text | Any]

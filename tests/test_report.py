@@ -1,0 +1,740 @@
+"""python -m jaxbench.report: all that was measured on one page, nothing mixed, nothing lost."""
+
+import csv
+import html.parser
+import io
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from jaxbench.errors import BadInput
+from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Table
+from jaxbench.report.collect import collect
+from jaxbench.report.measurements import measurements
+from jaxbench.report.page import render_html
+from jaxbench.report.plain import render_csv, render_markdown
+from jaxbench.report.sections import make_sections
+from jaxbench.report.sections.material import Material
+from jaxbench.report.sections.telemetry import buckets
+
+_VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+def write_run(folder, records=(), *, status="done", summary=None, **fields):
+    """A run directory of cnn10 on CIFAR-10, as the jobs write them; `fields` change run.json."""
+    folder.mkdir(parents=True)
+    config = {"batch_size": 128, "precision": "fp32", "seed": 0, "data": {"source": "tfds"}}
+    document = {
+        "experiment": "cnn10",
+        "job": "train",
+        "status": status,
+        "reason": None if status == "done" else "out of luck",
+        "model": "Cnn10",
+        "parameters": 1_900_000,
+        "started_at": "2026-03-04T05:06:07+00:00",
+        "telemetry_s": 1.0,
+        "command_line": ["python"],
+        **fields,
+        "config": config | fields.get("config", {}),
+        "data": {"feed": "resident", "description": "cifar10 3.0.2", "train_examples": 50_000}
+        | fields.get("data", {}),
+        "environment": {
+            "hostname": "lab",
+            "device_kind": "NVIDIA H200",
+            "num_devices": 1,
+            "versions": {"jax": "0.10.2"},
+            "git": {"commit": "c0ffee" * 6, "dirty": False},
+        }
+        | fields.get("environment", {}),
+        "summary": {"kind": "summary", "wall_s": 100.0, **(summary or {})},
+    }
+    (folder / "run.json").write_text(json.dumps(document))
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "metrics.jsonl").write_text(lines)
+    return folder
+
+
+def epochs(rates, top1=0.9):
+    return [
+        {
+            "kind": "epoch",
+            "epoch": number,
+            "epochs": len(rates),
+            "complete": True,
+            "images_per_s": rate,
+            "epoch_time_s": 50_000 / rate,
+            "train_loss": 2 / number,
+            "eval_loss": 2.2 / number,
+            "eval_top1": top1 * number / len(rates),
+            "eval_count": 10_000,
+        }
+        for number, rate in enumerate(rates, 1)
+    ]
+
+
+def trained(folder, rate=5000.0, top1=0.9, **fields):
+    summary = {
+        "compile_s": 7.0,
+        "compile_cache": "miss",
+        "first_epoch_with_compile_s": 20.0,
+        "median_epoch_s": 50_000 / rate,
+        "eval_top1": top1,
+        "epochs_done": 4,
+        "phases_s": {"compile": 7.0, "train": 80.0, "eval": 12.0, "other": 1.0},
+    } | fields.pop("summary", {})
+    records = epochs([rate / 2, rate, rate * 1.01, rate * 0.99], top1)
+    return write_run(folder, records, summary=summary, **fields)
+
+
+def throughput(folder, rate, stage="train_step", **fields):
+    record = {
+        "kind": "throughput",
+        "stage": stage,
+        "images_per_s": rate,
+        "images_per_s_low": rate * 0.98,
+        "images_per_s_high": rate * 1.02,
+        "windows_s": [1.0] * 11,
+        "latency_p50_s": 0.02,
+        "latency_p95_s": 0.03,
+        "latency_p99_s": 0.04,
+        "latency_steps": 100,
+        "mfu": 0.4,
+        "flops_per_byte": 40.0,
+        "flops_per_byte_at_ridge": 103.0,
+        "bound_by": "memory",
+        "flops_per_s_per_device": 2e14,
+        "peak": {
+            "kind": "NVIDIA H200",
+            "arithmetic": "tf32",
+            "flops_per_s": 4.947e14,
+            "bytes_per_s": 4.8e12,
+            "source": "a datasheet",
+        },
+    }
+    fields["data"] = {"feed": "synthetic"} | fields.get("data", {})
+    return write_run(folder, [record], steps_per_call=1, **fields)
+
+
+def write_telemetry(folder, rows, devices=("gpu0", "gpu1", "host")):
+    draw = random.Random(0)
+    with open(folder / "telemetry.csv", "w") as file:
+        file.write("time,elapsed_s,device,kind,load_percent,memory_used_bytes,sm_clock_mhz,")
+        file.write("temperature_c,power_w\n")
+        for second in range(rows):
+            for device in devices:
+                load = 90 + draw.random() * 10
+                file.write(f"t,{second}.5,{device},gpu,{load:.1f},1000000,1410,65,{load * 3:.1f}\n")
+
+
+def sections_of(*folders):
+    collection = collect([str(folder) for folder in folders])
+    made = make_sections(Material(collection, measurements(collection)))
+    return {section.name: section for section in made}
+
+
+def page_of(*folders, title="a report"):
+    return render_html(list(sections_of(*folders).values()), title)
+
+
+def tables(section):
+    return {block.title: block for block in section.blocks if isinstance(block, Table)}
+
+
+def texts(row):
+    return [entry.text if isinstance(entry, Cell) else entry for entry in row]
+
+
+def charts(section, kind=LineChart):
+    return [block for block in section.blocks if isinstance(block, kind)]
+
+
+class Page(html.parser.HTMLParser):
+    """Fails where an element is not closed in its place; keeps text, ids and addresses."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.loads, self.words = [], [], [], [], []
+        self.elements = set()
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self._see(tag, attributes)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self._see(tag, attributes)
+
+    def _see(self, tag, attributes):
+        self.elements.add(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name == "href" and tag == "a":
+                self.links.append(value)
+            elif name in ("src", "href", "srcset", "data", "xlink:href", "action"):
+                self.loads.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def everything(tmp_path):
+    """A folder with a run of every kind and state."""
+    folder = tmp_path / "all"
+    trained(folder / "a" / "fp32")
+    trained(folder / "a" / "bf16", 9000.0, config={"precision": "bf16"})
+    for batch in (128, 256, 512):
+        throughput(folder / f"tp{batch}", batch * 10.0, config={"batch_size": batch})
+    scaled = [
+        {
+            "kind": "scaling",
+            "scaling": "weak",
+            "num_devices": count,
+            "batch_size": 64 * count,
+            "batch_per_device": 64,
+            "images_per_s": 1000.0 * count**0.9,
+            "images_per_s_low": 990.0 * count**0.9,
+            "images_per_s_high": 1010.0 * count**0.9,
+            "efficiency": count**-0.1,
+            "windows_s": [1.0] * 9,
+        }
+        for count in (1, 2, 4)
+    ]
+    write_run(folder / "scaling", scaled, link_gb_per_s=None)
+    convolved = [
+        {
+            "kind": "conv2d",
+            "devices": count,
+            "images": 840,
+            "height": 100,
+            "width": 100,
+            "channels": 1,
+            "kernel": 3,
+            "lower_s": 0.01,
+            "compile_s": 0.2,
+            "first_use_s": 0.3,
+            "host_to_device_s": 0.004,
+            "compute_s": 0.001,
+            "device_to_host_s": 0.002,
+            "steady_total_s": 0.007,
+            "scipy_s": 0.2,
+            "images_per_s": 840_000.0,
+            "speedup": 1.0,
+            "samples": {"compute_s": [0.001] * 5},
+        }
+        for count in (1, 2)
+    ]
+    write_run(folder / "conv", convolved, job="conv2d", experiment="conv2d")
+    write_run(folder / "oom", status="oom", config={"batch_size": 4096})
+    write_telemetry(folder / "a" / "fp32", 300)
+    return folder
+
+
+def test_all_sections_are_there_when_their_data_are(everything):
+    assert list(sections_of(everything)) == [
+        "runs",
+        "batches",
+        "history",
+        "rates",
+        "learning",
+        "time",
+        "scaling",
+        "roofline",
+        "telemetry",
+        "conv2d",
+    ]
+    lonely = write_run(everything / "own", experiment="mine", model="Own")
+    assert list(sections_of(lonely)) == ["runs"]
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(everything):
+    page = Page(page_of(everything))
+    assert page.loads == ["data:,"]
+    assert "script" not in page.elements
+    style = (ROOT / "jaxbench" / "report" / "page.css").read_text()
+    assert "url(" not in style and "@import" not in style
+    assert len(page.ids) == len(set(page.ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_rates_come_out_as_they_went_in(tmp_path):
+    trained(tmp_path / "run", 5000.0)
+    [row] = measurements(collect([str(tmp_path)]))
+    # The first epoch is warm-up; the median of the three others, and their range.
+    assert (row.images_per_s, row.n) == (5000.0, 3)
+    assert (row.images_per_s_low, row.images_per_s_high) == (4950.0, 5050.0)
+    assert row.total_s == pytest.approx(7 + 20 + 10 + 10 / 1.01 + 10 / 0.99)
+    table = tables(sections_of(tmp_path)["rates"])["All rates"]
+    assert texts(table.rows[0])[7:11] == ["128", "5,000", "4,950 to 5,050", "3"]
+
+
+def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
+    for batch in (128, 256):
+        trained(tmp_path / f"b{batch}", config={"batch_size": batch})
+    write_run(tmp_path / "b512", status="oom", config={"batch_size": 512})
+    found = tables(sections_of(tmp_path)["batches"])
+    rows = [texts(row) for row in found["cnn10, training"].rows]
+    assert [row[:2] for row in rows] == [["128", "ok"], ["256", "ok"], ["512", "OOM"]]
+    assert rows[0][2:7] == ["7.00", "20.00", "10.00", "0:00:57", "4"]
+    columns = len(found["cnn10, training"].columns)
+    for row in found["cnn10, training"].rows:
+        assert sum(entry.span if isinstance(entry, Cell) else 1 for entry in row) == columns
+
+
+def test_the_matrix_sets_devices_side_by_side(tmp_path):
+    for devices in (1, 2):
+        for batch in (128, 2048):
+            place = tmp_path / f"{devices}-{batch}"
+            environment = {"num_devices": devices}
+            config = {"batch_size": batch}
+            if (devices, batch) == (1, 2048):
+                write_run(place, status="oom", config=config, environment=environment)
+            else:
+                trained(place, 1000.0 * devices, config=config, environment=environment)
+    matrix = tables(sections_of(tmp_path)["batches"])["cnn10, training: images/s"]
+    assert [texts(row) for row in matrix.rows] == [
+        ["128", "1,000", "2,000"],
+        ["2,048", "OOM", "2,000"],
+    ]
+    assert matrix.columns[1].startswith("1 × NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"config": {"precision": "bf16"}},
+        {"data": {"feed": "stream"}},
+        {"model": "Vgg", "experiment": "vgg_cifar10"},
+        {"environment": {"num_devices": 4}},
+        {"environment": {"device_kind": "TPU v4"}},
+        {"environment": {"matmul_precision": "highest"}},
+        {"environment": {"versions": {"jax": "0.12.0"}}},
+        {"config": {"batch_norm": "sync"}},
+    ],
+    ids=str,
+)
+def test_what_differs_in_more_than_the_batch_is_on_no_common_line(tmp_path, fields):
+    for batch in (128, 256):
+        throughput(tmp_path / f"a{batch}", 1000.0, config={"batch_size": batch})
+        config = {"batch_size": batch} | fields.get("config", {})
+        throughput(tmp_path / f"b{batch}", 2000.0, **(fields | {"config": config}))
+    rated = [c for c in charts(sections_of(tmp_path)["rates"]) if c.title.endswith("images/s")]
+    lines = [series for chart in rated for series in chart.series]
+    assert len(lines) == 2
+    for line in lines:
+        assert len({point.y for point in line.points}) == 1
+        assert [point.x for point in line.points] == [128, 256]
+    names = [(c.title, c.note, s.label.split(" · ")[0]) for c in rated for s in c.series]
+    assert len(set(names)) == 2
+    assert all("fp32" in series.label or "bf16" in series.label for series in lines)
+
+
+def test_seeds_of_one_setting_share_a_line(tmp_path):
+    for seed in (0, 1):
+        for batch in (128, 256):
+            config = {"seed": seed, "batch_size": batch}
+            throughput(tmp_path / f"{seed}-{batch}", 1000.0 + 100 * seed, config=config)
+    [chart, _] = charts(sections_of(tmp_path)["rates"])
+    [series] = chart.series
+    # Repeats are one point, from the least to the most.
+    assert [(p.x, p.y, p.low, p.high) for p in series.points] == [
+        (128, 1050.0, 1000.0, 1100.0),
+        (256, 1050.0, 1000.0, 1100.0),
+    ]
+
+
+def test_every_chart_says_units_n_and_runs(everything):
+    for section in sections_of(everything).values():
+        for chart in (b for b in section.blocks if isinstance(b, LineChart | BarChart | DotChart)):
+            assert re.search(r"\bn = \d|medians of windows|p50", chart.note), chart.title
+            runs = chart.title + chart.note + str(chart)
+            assert re.search(r"\bR\d", runs), chart.title
+            assert chart.x_label and chart.table.rows
+
+
+def test_markup_in_names_stays_text(tmp_path):
+    bad = "<script>alert(1)</script>\"'&{{ 7*7 }}|`*"
+    trained(
+        tmp_path / "run",
+        experiment=bad,
+        model=bad,
+        environment={"hostname": bad, "device_kind": bad, "versions": {bad: bad}},
+        config={"precision": bad},
+        data={"feed": bad, "description": bad},
+        summary={"warnings": [bad]},
+    )
+    throughput(tmp_path / "x", 1.0, stage=bad, experiment=bad)
+    throughput(tmp_path / "y", 2.0, stage=bad, experiment=bad, config={"batch_size": 256})
+    text = page_of(tmp_path, title=bad)
+    page = Page(text)
+    assert "script" not in page.elements
+    assert bad in "".join(page.words)
+    markdown = render_markdown(list(sections_of(tmp_path).values()), bad)
+    assert "<script" not in markdown
+    for line in markdown.splitlines():
+        if line.startswith("| "):
+            assert "{{ 7\\*7 }}\\|\\`\\*" in line or "7*7" not in line
+
+
+def test_states_are_told_apart(tmp_path):
+    trained(tmp_path / "a-done")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host = os.uname().nodename
+    write_run(
+        tmp_path / "b-running",
+        epochs([10.0]),
+        status="running",
+        pid=os.getpid(),
+        started_at="2099-01-01T00:00:00+00:00",
+        environment={"hostname": host},
+    )
+    write_run(tmp_path / "c-killed", status="running", pid=gone.pid, environment={"hostname": host})
+    write_run(tmp_path / "d-elsewhere", status="running", pid=1, environment={"hostname": "moon"})
+    # Its number belongs to a process that began long after the run.
+    write_run(
+        tmp_path / "e-reused",
+        status="running",
+        pid=os.getpid(),
+        started_at="1999-01-01T00:00:00+00:00",
+        environment={"hostname": host},
+    )
+    (trained(tmp_path / "f-cut") / "run.json").write_text('{"experiment": "cnn')
+    (trained(tmp_path / "g-middle") / "metrics.jsonl").write_text('{"kind": "epo\n{}\n')
+    (trained(tmp_path / "h-tail") / "metrics.jsonl").write_text('{"kind": "x"}\n{"kind": "epo')
+    (trained(tmp_path / "i-list") / "metrics.jsonl").write_text("[1]\n")
+    (trained(tmp_path / "j-gone") / "metrics.jsonl").unlink()
+    (trained(tmp_path / "k-binary") / "run.json").write_bytes(b"\xff\xfe\x00")
+    (trained(tmp_path / "l-deep") / "run.json").write_text("[" * 100_000)
+    states = {run.name: run.status for run in collect([str(tmp_path)]).runs}
+    assert [states[name] for name in sorted(states)] == [
+        "done",
+        "running",
+        "killed",
+        "running",
+        "killed",
+        "damaged",
+        "damaged",
+        "done",
+        "damaged",
+        "damaged",
+        "damaged",
+        "damaged",
+    ]
+    page = page_of(tmp_path)
+    Page(page)
+    for name in states:
+        assert name in page
+    assert "metrics.jsonl: line 1 is damaged" in page
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    yield path
+
+
+def replaced(value, path, new):
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copy
+
+
+def test_no_wrong_value_anywhere_is_a_crash(everything):
+    """Every value of every record is something else once; the page is made all the same."""
+    draw = random.Random(0)
+    wrong = [None, "x", "", -1, 0, 1e308, 10**400, float("nan"), True, [], {}, [[1]], {"a": {}}]
+    tried = 0
+    for name in ("a/fp32", "tp128", "scaling", "conv"):
+        folder = everything / name
+        for file in ("run.json", "metrics.jsonl"):
+            before = (folder / file).read_text()
+            lines = before.splitlines() if file == "metrics.jsonl" else [before]
+            parsed = [json.loads(line) for line in lines]
+            paths = [path for path in leaves(parsed) if len(path) > 1]
+            for path in draw.sample(paths, min(30, len(paths))):
+                changed = replaced(parsed, path, draw.choice(wrong))
+                (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
+                collection = collect([str(folder)])
+                rows = measurements(collection)
+                sections = make_sections(Material(collection, rows))
+                render_html(sections, "t")
+                render_markdown(sections, "t")
+                render_csv(rows)
+                tried += 1
+            (folder / file).write_text(before)
+    assert tried > 200
+
+
+def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
+    sweep = tmp_path / "sweep"
+    trained(sweep / "cells" / "c1" / "run1", config={"batch_size": 64})
+    trained(sweep / "cells" / "c1" / "run2", 4000.0, config={"batch_size": 64})
+    trained(sweep / "cells" / "c4" / "run1", config={"batch_size": 512}, status="running")
+    cells = [
+        {"key": "1", "status": "ok", "run": "cells/c1/run2", "log": "cells/c1/run2.log"},
+        {"key": "2", "status": "oom", "run": None, "log": "cells/c2/run1.log"},
+        {"key": "3", "status": "timeout", "run": "../../outside", "log": "cells/c3/run1.log"},
+    ]
+    for cell, batch in zip(cells, (64, 128, 256), strict=True):
+        cell |= {"experiment": "cnn10", "place": {"batch_size": str(batch)}, "reason": "so it was"}
+        cell |= {"figures": {}, "wall_s": 1.0}
+    lines = [json.dumps(cell) for cell in cells]
+    (sweep / "results.jsonl").write_text("\n".join(lines) + '\n{"key": "4", "sta')
+    collection = collect([str(tmp_path)])
+    # The first attempt is superseded; the cell without a result is at work.
+    assert [run.path.name for run in collection.runs] == ["run2", "run1"]
+    rows = measurements(collection)
+    assert sorted((row.batch_size, row.status) for row in rows) == [
+        (64, "ok"),
+        (128, "oom"),
+        (256, "timeout"),
+        (512, "running"),
+    ]
+    found = tables(sections_of(tmp_path)["batches"])["cnn10, training"]
+    assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "ok", "running", "timeout"]
+    (sweep / "results.jsonl").write_text("nonsense\n")
+    assert "results.jsonl: line 1 is damaged" in page_of(tmp_path)
+
+
+def test_environments_are_told_apart(tmp_path):
+    trained(tmp_path / "a")
+    trained(tmp_path / "b")
+    trained(tmp_path / "c", environment={"versions": {"jax": "0.12.0"}})
+    found = tables(sections_of(tmp_path)["runs"])
+    rows = {texts(row)[0]: row for row in found["Where the environments differ"].rows}
+    assert set(rows) == {"runs", "jax"}
+    assert [cell.mark for cell in rows["jax"][1:]] == ["", "differs"]
+    assert ["hostname", "lab"] in [texts(row) for row in found["The same for all runs"].rows]
+
+
+def test_published_rows_stand_beside_and_apart(tmp_path):
+    trained(tmp_path / "same")
+    trained(tmp_path / "small", parameters=31_000, experiment="cnn10:tiny")
+    section = sections_of(tmp_path)["history"]
+    table = tables(section)["cnn10 on cifar10: training"]
+    marks = [row[1].mark for row in table.rows]
+    assert marks.count("measured") == 2 and marks.count("published") == 15
+    [oom] = [row for row in table.rows if "OOM" in texts(row)]
+    assert texts(oom)[:3] == ["2,048", "published", "NVIDIA GeForce RTX 2080 Ti 11GB"]
+    assert all("2019-05-14 [1]" in texts(row) for row in table.rows if row[1].mark == "published")
+    assert "Qiita: RTX 2080 Ti SLI vs Google Colab TPU" in table.note
+    other = [texts(row) for row in table.rows if "OTHER WORK" in texts(row)[-1]]
+    assert [row[-2] for row in other] == ["R2"]
+    [chart] = charts(section, DotChart)
+    own = [dot for dot in chart.dots if not dot.published]
+    assert [dot.value for dot in own] == [10.0] and own[0].label.endswith("R1")
+
+
+def test_time_split_adds_up_or_says_that_it_does_not(tmp_path):
+    trained(tmp_path / "a")
+    trained(tmp_path / "b", summary={"wall_s": 130.0})
+    section = sections_of(tmp_path)["time"]
+    rows = [texts(row) for row in tables(section)["Seconds"].rows]
+    assert [row[-3:] for row in rows] == [
+        ["100.00", "100.00", "yes"],
+        ["100.00", "130.00", "no: -23.1 % off"],
+    ]
+    [chart] = charts(section, BarChart)
+    assert [sum(values) for _, values in chart.bars] == [100.0, 100.0]
+
+
+def test_scaling_has_the_ideal_line(everything):
+    [chart] = charts(sections_of(everything)["scaling"])
+    measured, ideal = chart.series
+    assert [point.y for point in ideal.points] == [1000.0, 2000.0, 4000.0]
+    assert ideal.reference and not measured.reference
+
+
+def test_roofline_has_a_roof(everything):
+    [chart] = charts(sections_of(everything)["roofline"])
+    roof = chart.series[-1]
+    assert roof.reference
+    assert max(point.y for point in roof.points) == pytest.approx(494_700)
+    ridge = roof.points[1]
+    assert ridge.x == pytest.approx(103.06, rel=1e-3) and ridge.y == pytest.approx(494_700)
+
+
+def test_buckets_keep_least_mean_and_most():
+    times = np.arange(10_000.0)
+    values = np.zeros(10_000)
+    values[5_000] = 7.0
+    points = buckets(times, values)
+    assert len(points) == 96
+    assert max(point.high for point in points) == 7.0
+    assert max(point.y for point in points) == pytest.approx(7 / (10_000 / 96), rel=0.01)
+    assert sum(point.low for point in points) == 0
+
+
+def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):
+    folder = trained(tmp_path / "run")
+    write_telemetry(folder, 30, ["gpu0"])
+    with open(folder / "telemetry.csv", "ab") as file:
+        file.write(b"t,nan,gpu0,gpu,1,1,1,1,1\nt,31,gpu0\n\xff\xfe\x00\nt,32,gpu0,gpu,x,,,,")
+    [load, *_] = charts(sections_of(tmp_path)["telemetry"])
+    assert "n = 30 samples" in load.note and "4 damaged lines" in load.note
+
+
+def test_markdown_and_csv(everything):
+    collection = collect([str(everything)])
+    rows = measurements(collection)
+    markdown = render_markdown(make_sections(Material(collection, rows)), "t")
+    widths = None
+    for line in markdown.splitlines():
+        if not line.startswith("|"):
+            widths = None
+            continue
+        width = len(re.findall(r"(?<!\\)\|", line))
+        assert widths in (None, width), line
+        widths = width
+    assert "| 4,096 | OOM |" in markdown.replace("1 × NVIDIA H200 · fp32 · resident feed | ", "")
+    read = list(csv.DictReader(io.StringIO(render_csv(rows))))
+    own = [row for row in read if row["origin"] == "measured"]
+    # Unknown is empty.
+    assert not {"–", "None", "nan"} & {cell for row in read for cell in row.values()}
+    assert [float(row["images_per_s"]) for row in own if row["name"] == "tp256"] == [2560.0]
+    assert {row["run"] for row in own} == {run.id for run in collection.runs}
+    published = [row for row in read if row["origin"] == "published"]
+    assert len(published) == 15 and all(row["source"] and not row["run"] for row in published)
+
+
+def run_report(*args, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxbench.report", *map(str, args)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_command_line(everything, tmp_path):
+    for form in ("html", "md", "csv"):
+        done = run_report(everything, f"--format={form}", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / f"report.{form}").stat().st_size > 1000
+    # A report is written over, and the same again; nothing else is.
+    first = (tmp_path / "report.html").read_bytes()
+    assert run_report(everything, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "report.html").read_bytes() == first
+    (tmp_path / "thesis.html").write_text("years of work")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for args, told in (
+        ([], "give at least one DIR"),
+        (["nowhere"], "nowhere: no such folder"),
+        (["thesis.html"], "is a file; name a folder"),
+        ([empty], "holds no run directory"),
+        ([everything, "--out=thesis.html"], "is no report; it is not overwritten"),
+        ([everything, "--out=no/such/x.html"], "no such folder"),
+        ([everything, f"--out={empty}"], "is a folder"),
+        ([everything, "--out="], "must name a file"),
+        ([everything, "--format=pdf"], "format"),
+    ):
+        failed = run_report(*args, cwd=tmp_path)
+        assert failed.returncode == 2, args
+        assert told in failed.stderr and failed.stderr.count("\n") == 1
+    assert (tmp_path / "thesis.html").read_text() == "years of work"
+
+
+def test_jax_is_not_imported(everything, tmp_path):
+    code = (
+        "import sys\n"
+        "from jaxbench import cli\n"
+        "from jaxbench.report.__main__ import render\n"
+        "from jaxbench.report.collect import collect\n"
+        f"render(collect([{str(everything)!r}]), 'html', 't')\n"
+        "heavy = {'jax', 'flax', 'tensorflow', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
+
+
+def test_a_folder_without_runs_is_bad_input(tmp_path):
+    with pytest.raises(BadInput, match="holds no run directory"):
+        collect([str(tmp_path)])
+
+
+def test_a_run_given_twice_stands_once(tmp_path):
+    trained(tmp_path / "a" / "run")
+    collection = collect([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "run")])
+    assert len(collection.runs) == 1
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """500 runs, 3 of them with a day of telemetry of three devices."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(500):
+        config = {"seed": number, "batch_size": 64 * (1 + number % 5), "precision": "fp32"}
+        place = folder / f"run{number}"
+        write_run(
+            place,
+            epochs([1000.0 + number] * 20),
+            config=config,
+            summary={"phases_s": {"train": 60.0, "compile": 40.0}, "median_epoch_s": 50.0},
+            environment={"hostname": f"host{number % 20}"},
+        )
+        if number == 0:
+            write_telemetry(place, 86_400)
+        elif number < 3:
+            shutil.copy(folder / "run0" / "telemetry.csv", place)
+    return folder
+
+
+def test_500_runs_and_a_day_of_telemetry(many, tmp_path):
+    # Seconds on an idle machine; the bound is for a busy one.
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxbench.report", str(many)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.html").read_text()
+    assert len(text) < 6e6
+    Page(text)
+    for number in (0, 250, 499):
+        assert f">run{number}<" in text
+    assert "of 500 runs" in text and "n = 86,400 samples" in text
+
+
+def test_a_browser_opens_it_without_a_complaint(everything, tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    page = tmp_path / "report.html"
+    page.write_text(page_of(everything))
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--v=0", "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == page.read_text().count("<svg") > 10
