@@ -68,6 +68,15 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(min(0.05, max(2e-5, watch.elapsed_s() / 10)))
 
 
+def timestamp_s(text: str) -> float:
+    """Returns the seconds since 1970 that a date and time in ISO form stands for.
+
+    Raises:
+      ValueError: it is none.
+    """
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 def now() -> datetime.datetime:
     """The date and time, with the local time zone."""
     return datetime.datetime.now().astimezone()

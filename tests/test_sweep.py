@@ -360,7 +360,7 @@ for args in json.loads(sys.argv[1]):
             os._exit(exit_.code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     texts = [os.pread(file.fileno(), 10**6, 0).decode() for file in (output, errors)]
-    print(json.dumps([code, *texts, os.listdir()]))
+    print(json.dumps([code, *texts, os.listdir()]), flush=True)
 """
 
 

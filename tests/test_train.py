@@ -171,6 +171,9 @@ def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
                 monkeypatch.setattr(pathlib.Path, "write_text", full)
                 full()
 
+        def add_images(self, tag, images_NxHxWxC, step):
+            pass
+
         def close(self):
             full()
 

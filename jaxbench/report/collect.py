@@ -1,7 +1,6 @@
 """Finds run directories and sweeps and reads them, whatever state they are in."""
 
 import csv
-import datetime
 import json
 import os
 import pathlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from jaxbench.clock import timestamp_s
 from jaxbench.errors import BadInput
 from jaxbench.report.values import find, items, mapping, number, text
 from jaxbench.runs import Run, load_run, read_results
@@ -82,9 +82,9 @@ class ReportedRun:
             return "running", f"when last heard of, on {host or 'an unknown host'}"
         try:
             began_s = psutil.Process(int(pid)).create_time()
-            started = datetime.datetime.fromisoformat(text(self.document, "started_at") or "")
+            started_s = timestamp_s(text(self.document, "started_at") or "")
             # A later process may have the same number; clocks agree to a second.
-            if began_s <= started.timestamp() + 1:
+            if began_s <= started_s + 1:
                 return "running", f"process {pid:.0f}"
         except (psutil.AccessDenied, ValueError, OverflowError):
             return "running", f"process {pid:.0f}"
