@@ -7,6 +7,7 @@ are there only while it runs), so that its replicas can be compared after all of
 does not fit in memory is recorded as such, and the others go on.
 """
 
+import abc
 import dataclasses
 import functools
 import math
@@ -173,7 +174,7 @@ def _device_counts(given: Sequence[int], mesh: DataMesh) -> list[int]:
     return sorted(set(given))
 
 
-class _Turns:
+class _Turns(abc.ABC):
     """What takes turns with others: how much a window holds, and how long each took."""
 
     def __init__(self, window_s: float):
@@ -181,9 +182,9 @@ class _Turns:
         self.warmup: WarmUp | None = None
         self._window_s = window_s
 
+    @abc.abstractmethod
     def run(self, calls: int) -> None:
         """Returns once all that so many calls compute is there."""
-        raise NotImplementedError
 
     def _time(self, calls: int) -> float:
         watch = Stopwatch()
