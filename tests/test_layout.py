@@ -17,6 +17,7 @@ LAYERS = [
         "validity",
         "peaks",
         "signals",
+        "speedup",
         "variables",
     },
     {"config", "flops", "prices", "precision", "rundir", "runs", "task", "models", "experiments"},

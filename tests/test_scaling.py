@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import UNOPTIMIZED, needs_devices, records, run_json, set_fields
 
-from jaxbench import catalog, recorder, scaling
+from jaxbench import catalog, recorder, scaling, speedup
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, unequal_copies
@@ -105,13 +105,13 @@ def rates(count, low, middle, high):
 
 def test_efficiency_by_hand():
     one, four = rates(1, 90.0, 100.0, 125.0), rates(4, 300.0, 320.0, 360.0)
-    assert scaling.efficiency(four, one) == pytest.approx(
+    assert speedup.efficiency(four, one) == pytest.approx(
         # 320 / (4 x 100); 300 / (4 x 125); 360 / (4 x 90)
         {"efficiency": 0.8, "efficiency_low": 0.6, "efficiency_high": 1.0}
     )
     nothing = {"efficiency": None, "efficiency_low": None, "efficiency_high": None}
-    assert scaling.efficiency(four, None) == nothing
-    assert scaling.efficiency(rates(4, None, None, None), one) == nothing
+    assert speedup.efficiency(four, None) == nothing
+    assert speedup.efficiency(rates(4, None, None, None), one) == nothing
 
 
 def test_more_than_all_is_warned_of():
@@ -120,20 +120,20 @@ def test_more_than_all_is_warned_of():
         return (
             {"kind": "scaling", "scaling": "strong"}
             | cell
-            | scaling.efficiency(cell, rates(1, 99.0, 100.0, 101.0))
+            | speedup.efficiency(cell, rates(1, 99.0, 100.0, 101.0))
         )
 
     cells = [record(1, 99.0, 101.0), record(2, 190.0, 230.0), record(4, 410.0, 430.0)]
     cells.append(cells[0] | dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high")))
     # 410 / (4 x 101) is 101.5 %; the second may be below.
-    [told] = scaling.efficiency_warnings(cells)
+    [told] = speedup.efficiency_warnings(cells)
     assert told.startswith("strong, 4 device(s): an efficiency of 105.0%, 101.5% at least")
 
 
 def test_prediction_by_hand():
     """A step of 10 ms, 100 MB over 25 GB/s: on 8 devices 2 x 7/8 x 4 ms = 7 ms of all-reduce."""
     how = {"step_s": 0.01, "batch_per_device": 32, "link_source": "stated"}
-    found = scaling.predict(8, gradient_bytes=10**8, link_bytes_per_s=25e9, **how)
+    found = speedup.predict(8, gradient_bytes=10**8, link_bytes_per_s=25e9, **how)
     assert found["all_reduce_s"] == pytest.approx(0.007)
     assert found["step_s_no_overlap"] == pytest.approx(0.017)
     assert found["images_per_s_no_overlap"] == pytest.approx(8 * 32 / 0.017)
@@ -141,9 +141,9 @@ def test_prediction_by_hand():
     assert found["step_s_full_overlap"] == pytest.approx(0.01)
     assert found["efficiency_full_overlap"] == pytest.approx(1.0)
     # Four times the gradient: 28 ms of it cannot hide behind 10.
-    found = scaling.predict(8, gradient_bytes=4 * 10**8, link_bytes_per_s=25e9, **how)
+    found = speedup.predict(8, gradient_bytes=4 * 10**8, link_bytes_per_s=25e9, **how)
     assert found["efficiency_full_overlap"] == pytest.approx(10 / 28)
-    assert scaling.ring_bytes(1024, 1024) == 2 * 1023
+    assert speedup.ring_bytes(1024, 1024) == 2 * 1023
 
 
 def test_splits_by_hand():
@@ -152,13 +152,13 @@ def test_splits_by_hand():
         rates(1, 1500.0, 1600.0, 1700.0) | {"device_id": 0, "device_kind": "A", "step_s": 0.01},
         rates(1, 390.0, 400.0, 410.0) | {"device_id": 1, "device_kind": "B", "step_s": 0.04},
     ]
-    found = scaling.split(alone, 16)
+    found = speedup.split(alone, 16)
     assert found["slowest"] == {"device_id": 1, "device_kind": "B", "step_s": 0.04}
     assert found["slowest_over_fastest"] == pytest.approx(4) and found["differ"]
     assert found["even_split_images_per_s"] == pytest.approx(2 * 16 / 0.04)
     assert found["uneven_split_images_per_s"] == pytest.approx(2000)
     alone[1] |= rates(1, 390.0, 1590.0, 1700.0)
-    assert not scaling.split(alone, 16)["differ"]
+    assert not speedup.split(alone, 16)["differ"]
 
 
 def test_a_slow_device_is_found_and_told(measure, monkeypatch, capsys):
