@@ -18,6 +18,8 @@ from jaxbench.errors import BadInput
 from jaxbench.variables import decisive_variables
 
 _LONGEST_NAME = 100
+# What is recorded of a run and decides nothing: another price is no reason to run it again.
+_NOT_DECISIVE = ("usd_per_hour", "offer", "prices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Cell:
         decisive = {
             "experiment": self.spec,
             "config": dataclasses.asdict(self.config),
-            "flags": sorted(self.flags),
+            "flags": sorted(f for f in self.flags if _flag_name(f) not in _NOT_DECISIVE),
             "limits": sorted(self.limits),
             "variables": decisive_variables(),
         }
@@ -92,6 +94,10 @@ class Cell:
             config=load_experiment(self.spec, overrides),
             flags=tuple(flags),
         )
+
+
+def _flag_name(argument: str) -> str:
+    return argument.removeprefix("--").partition("=")[0]
 
 
 def parse_axis(text: str) -> Axis:

@@ -11,7 +11,6 @@ from typing import Any
 from absl import flags
 
 from jaxbench import cli
-from jaxbench.clock import now
 from jaxbench.economics import (
     electricity_usd,
     rate_per_price,
@@ -21,18 +20,10 @@ from jaxbench.economics import (
     usd_per_million_images,
 )
 from jaxbench.errors import BadInput
-from jaxbench.prices import Price, find_price, load_prices
+from jaxbench.price_flags import PRICES, check_positive, check_target, stated_price
+from jaxbench.prices import Price, load_prices, recorded_price
 from jaxbench.runs import Run, load_run
 
-_USD_PER_HOUR = flags.DEFINE_float(
-    "usd_per_hour", None, "What an hour of the hardware costs, all of it."
-)
-_OFFER = flags.DEFINE_string("offer", None, "The name of an offer, see --list_offers.")
-_PRICES = flags.DEFINE_string(
-    "prices",
-    None,
-    "A CSV file of your own offers: offer,hardware,devices,usd_per_hour,date,source.",
-)
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
 _TARGET = flags.DEFINE_float(
     "target", None, "What it takes to reach this top-1 (or Dice), as a share: 0.94."
@@ -43,6 +34,7 @@ _EPOCHS = flags.DEFINE_float("epochs", None, "With --images_per_s: how long to t
 _IMAGES_PER_EPOCH = flags.DEFINE_integer("images_per_epoch", None, "With --epochs.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
+_NO_PRICE = "give --usd_per_hour or --offer (--list_offers shows them)"
 _HYPOTHETICAL = ("images_per_s", "epochs", "images_per_epoch")
 
 
@@ -50,18 +42,20 @@ def main(paths: list[str]) -> int:
     """Does what the flags say; returns the exit code."""
     _check(paths)
     if _LIST_OFFERS.value:
-        for price in load_prices(_PRICES.value):
+        for price in load_prices(PRICES.value):
             print(f"{price.offer}: {_describe(price)}")
         return 0
-    price = _price()
+    price = stated_price()
     if paths:
-        costs = {path: cost_of_run(load_run(path), price) for path in paths}
+        runs = [load_run(path) for path in paths]
+        costs = {str(run.path): cost_of_run(run, _price_of(run, price)) for run in runs}
+    elif price is None:
+        raise BadInput(_NO_PRICE)
     else:
         costs = {"as stated": cost_of_rate(price)}
     if _JSON.value:
-        print(json.dumps({"price": price._asdict(), "costs": _finite(costs)}))
+        print(json.dumps({"costs": _finite(costs)}))
         return 0
-    print(f"price: {_describe(price)}")
     for name, found in costs.items():
         print(name)
         for line in _lines(found):
@@ -71,12 +65,8 @@ def main(paths: list[str]) -> int:
 
 def _check(paths: list[str]) -> None:
     given = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
-    for name in ("usd_per_hour", "usd_per_kwh", "target", *_HYPOTHETICAL):
-        value = flags.FLAGS[name].value
-        if value is not None and not 0 < value < math.inf:
-            raise BadInput(f"--{name}={value:g}: must be more than 0")
-    if _TARGET.value is not None and _TARGET.value > 1:
-        raise BadInput(f"--target={_TARGET.value:g}: must be a share, such as 0.94")
+    check_positive("usd_per_hour", "usd_per_kwh", *_HYPOTHETICAL)
+    check_target("target")
     if _LIST_OFFERS.value:
         return
     if bool(paths) == bool(given):
@@ -90,21 +80,18 @@ def _check(paths: list[str]) -> None:
             raise BadInput(f"--{name}: it is for run directories")
 
 
-def _price() -> Price:
-    if (_USD_PER_HOUR.value is None) == (_OFFER.value is None):
-        raise BadInput("give --usd_per_hour or --offer (--list_offers shows them)")
-    if _OFFER.value is not None:
-        return find_price(_OFFER.value, load_prices(_PRICES.value))
-    if _PRICES.value:
-        raise BadInput("--prices with --usd_per_hour: name one of its offers with --offer")
-    today = now().date().isoformat()
-    return Price("stated", "", None, _USD_PER_HOUR.value, today, "--usd_per_hour")
+def _price_of(run: Run, stated: Price | None) -> Price:
+    """The stated price, else the one that the run's own record has."""
+    price = stated or recorded_price(run.document)
+    if price is None:
+        raise BadInput(f"{run.path}: its record has no price; {_NO_PRICE}")
+    return price
 
 
 def cost_of_rate(price: Price) -> dict[str, Any]:
     """What the stated rate comes to."""
     rate = _IMAGES_PER_S.value
-    found = {"images_per_s": rate, **_per_price(rate, price)}
+    found = {"price": price._asdict(), "images_per_s": rate, **_per_price(rate, price)}
     if _EPOCHS.value is not None:
         time_s = training_s(_EPOCHS.value, _IMAGES_PER_EPOCH.value, rate)
         found |= {"time_s": time_s, "usd": usd(time_s, price.usd_per_hour)}
@@ -124,7 +111,8 @@ def cost_of_run(run: Run, price: Price) -> dict[str, Any]:
             f"{run.path}: its status is {run.document['status']}, and it has "
             f"{'a' if rate else 'no'} rate; costs are told of runs that are done and have one"
         )
-    found: dict[str, Any] = {"images_per_s": rate, **_per_price(rate, price)}
+    found: dict[str, Any] = {"price": price._asdict(), "images_per_s": rate}
+    found |= _per_price(rate, price)
     found |= {"wall_s": summary["wall_s"], "wall_usd": usd(summary["wall_s"], price.usd_per_hour)}
     if _TARGET.value is not None:
         evaluations = run.of_kind("epoch")
@@ -165,9 +153,10 @@ def _describe(price: Price) -> str:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     lines = [
+        f"price: {_describe(Price(**found['price']))}",
         f"{found['images_per_s']:,.1f} images/s: "
         f"{found['images_per_s_per_usd_per_hour']:,.1f} images/s per USD/h, "
-        f"{found['usd_per_million_images']:,.4f} USD per million images"
+        f"{found['usd_per_million_images']:,.4f} USD per million images",
     ]
     if "time_s" in found:
         lines.append(f"{found['time_s'] / 3600:,.2f} h, {found['usd']:,.2f} USD")

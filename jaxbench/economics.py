@@ -53,3 +53,21 @@ def time_to_target_s(
     if record is None:
         return math.inf, None
     return record["elapsed_s"], record["epoch"]
+
+
+def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
+    """Adds to a summary record what the run took: USD, and energy and USD up to its target.
+
+    Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
+    ended there, so that all of it was spent on the way.
+    """
+    target = summary.get("target")
+    if target is not None:
+        telemetry = summary.get("telemetry") or {}
+        for name in ("energy_j", "energy_covers"):
+            target[name] = telemetry.get(name) if target["reached"] else None
+        time_s = target["time_s"]
+        known = time_s is not None and usd_per_hour is not None
+        target["usd"] = usd(time_s, usd_per_hour) if known else None
+    if usd_per_hour is not None and "wall_s" in summary:
+        summary["usd"] = usd(summary["wall_s"], usd_per_hour)

@@ -8,7 +8,7 @@ import json
 
 from absl import flags
 
-from jaxbench import catalog, cli
+from jaxbench import catalog, cli, price_flags
 from jaxbench.config import Experiment
 from jaxbench.signals import postponed
 
@@ -95,6 +95,8 @@ _STOP_AT_TOP1 = flags.DEFINE_float(
     None,
     "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
 )
+# Recorded with the run.
+flags.adopt_module_key_flags(price_flags)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -110,6 +112,7 @@ _MODES_OF = {
     "page_cache": ("input",),
     "profile": ("train", "throughput"),
     "stop_at_top1": ("train",),
+    **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),
 }
 
 
@@ -130,6 +133,7 @@ def main() -> int:
             _WORKDIR.value,
             profile=_PROFILE.value,
             stop_at_top1=_STOP_AT_TOP1.value,
+            price=price_flags.stated_price(),
             **telemetry,
         )
     elif mode == "input":
@@ -147,6 +151,7 @@ def main() -> int:
             rounds=_ROUNDS.value,
             window_s=_WINDOW_S.value,
             profile=_PROFILE.value,
+            price=price_flags.stated_price(),
             **telemetry,
         )
     elif mode == "scaling":
@@ -230,6 +235,7 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     check_interval(_TELEMETRY_S.value)
     check_window_s(_WINDOW_S.value)
     parse_steps(_PROFILE.value)
+    price_flags.stated_price()
     _parse_counts(_DEVICE_COUNTS.value)
     check_link(_LINK_GB_PER_S.value)
     if mode == "train":

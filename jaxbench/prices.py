@@ -3,7 +3,8 @@
 import csv
 import math
 import pathlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, nearest
 from jaxbench.published import load_published
@@ -43,7 +44,7 @@ def load_prices(path: str | None = None) -> list[Price]:
         its date and source.
     """
     shipped = [Price(**{name: row[name] for name in COLUMNS}) for row in load_published("prices")]
-    own = _read_prices(path) if path else []
+    own = read_prices(path) if path else []
     names = {price.offer for price in own}
     return own + [price for price in shipped if price.offer not in names]
 
@@ -63,7 +64,24 @@ def find_price(offer: str, prices: list[Price]) -> Price:
     )
 
 
-def _read_prices(path: str) -> list[Price]:
+def recorded_price(document: Mapping[str, Any]) -> Price | None:
+    """Returns the price in a run's record, None where it has none that can be one."""
+    found = document.get("price")
+    if not isinstance(found, Mapping):
+        return None
+    price = Price(*(found.get(name) for name in Price._fields))
+    amount = price.usd_per_hour
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, (int, float))
+        or not 0 < amount < math.inf
+    ):
+        return None
+    return price
+
+
+def read_prices(path: str) -> list[Price]:
+    """Returns the offers of a user's file, see `load_prices`."""
     try:
         text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
         rows = csv.DictReader(text.splitlines(), strict=True)

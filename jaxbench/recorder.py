@@ -9,8 +9,10 @@ from typing import Any
 from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, mixed_devices
+from jaxbench.economics import add_costs
 from jaxbench.environment import describe_environment
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
+from jaxbench.prices import Price
 from jaxbench.rundir import RunDir, create_run_dir
 from jaxbench.signals import postponed
 from jaxbench.telemetry.sampler import Telemetry, check_interval, create_readers, merge
@@ -31,8 +33,9 @@ class Recorder:
       summary: that record, once the job has ended.
     """
 
-    def __init__(self, run_dir: RunDir, telemetry: Telemetry):
+    def __init__(self, run_dir: RunDir, telemetry: Telemetry, usd_per_hour: float | None = None):
         self.run_dir = run_dir
+        self._usd_per_hour = usd_per_hour
         self.telemetry = telemetry
         self.writers = Writers()
         self.summarize: Callable[[str], dict[str, Any]] = lambda status: {
@@ -46,6 +49,7 @@ class Recorder:
         self.telemetry.stop()
         self.summary = self.summarize(status)
         merge(self.summary, self.telemetry)
+        add_costs(self.summary, self._usd_per_hour)
         self.summary["invalid"] = [
             *self.summary.get("invalid", ()),
             *impossible_phases(self.summary),
@@ -68,6 +72,7 @@ def recording(
     console: Console,
     clock: Clock,
     telemetry_s: float,
+    price: Price | None = None,
 ) -> Iterator[Recorder]:
     """Makes the run directory; whatever ends the `with` is in it before it goes on.
 
@@ -79,6 +84,7 @@ def recording(
       console: is told where the records are, and gets every record.
       clock: the run's.
       telemetry_s: seconds between readings of the hardware, 0 for none.
+      price: what the hardware costs, where that is known.
 
     Raises:
       BadInput: the folder cannot be made, or there is no such interval.
@@ -93,6 +99,7 @@ def recording(
             "job": experiment.job,
             **document,
             "telemetry_s": telemetry_s,
+            "price": price and price._asdict(),
             "command_line": list(sys.orig_argv),
             "working_directory": os.getcwd(),
             "pid": os.getpid(),
@@ -101,7 +108,7 @@ def recording(
     )
     readers = create_readers(mesh.devices) if telemetry_s else []
     telemetry = Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers)
-    recorder = Recorder(run_dir, telemetry)
+    recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)
     try:
         console.say(f"records in {run_dir.path}")
         recorder.writers.add(JsonlWriter(run_dir.path))

@@ -39,6 +39,9 @@ FIGURES = (
     "target_s",
     "target_epoch",
     "target_images",
+    "target_energy_j",
+    "target_usd",
+    "usd",
     "energy_j",
     "planned_bytes_per_device",
     "device_memory_bytes",
@@ -50,6 +53,9 @@ FIGURES = (
 OVER_SEEDS = {
     "target_s": "seconds to the target",
     "target_epoch": "epochs to the target",
+    "target_images": "images to the target",
+    "target_energy_j": "joules to the target",
+    "target_usd": "USD to the target",
     "eval_top1": "top-1",
     "eval_dice": "Dice",
     "images_per_s": "images/s",
@@ -103,15 +109,18 @@ def figures_of(run: Run) -> dict[str, Any]:
             "target_s": target["time_s"],
             "target_epoch": target["epoch"],
             "target_images": target["images"],
+            "target_energy_j": target.get("energy_j"),
+            "target_usd": target.get("usd"),
         }
     figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
     return {name: figures[name] for name in FIGURES if figures.get(name) is not None}
 
 
 def seen(figures: dict[str, Any], name: str) -> float | None:
-    """A cell's figure; a target that was never reached takes without end."""
-    if name == "target_s" and "target_value" in figures:
-        return figures.get("target_s", math.inf)
+    """A cell's figure; a target that was never reached takes and costs without end."""
+    priced = name == "target_usd" and "usd" in figures
+    if "target_value" in figures and (name == "target_s" or priced):
+        return figures.get(name, math.inf)
     return figures.get(name)
 
 
@@ -155,6 +164,7 @@ def cell_table(
         ("SciPy", "conv2d_scipy_s", lambda s: f"{s * 1e3:,.2f} ms"),
         ("MFU", "mfu", lambda share: f"{share:.1%}"),
         ("to target", "target_s", lambda s: f"{s:,.2f} s" if math.isfinite(s) else "never"),
+        ("USD", "usd", lambda usd: f"{usd:,.4f}"),
         ("top-1", "eval_top1", lambda share: f"{share:.2%}"),
         ("Dice", "eval_dice", lambda share: f"{share:.2%}"),
     ]

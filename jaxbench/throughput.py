@@ -19,6 +19,7 @@ from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
+from jaxbench.prices import Price
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import slowed_down
@@ -57,6 +58,7 @@ def measure_throughput(
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
     profile: str | None = None,
+    price: Price | None = None,
 ) -> StagesResult:
     """Measures an experiment's training step and its forward pass.
 
@@ -72,6 +74,7 @@ def measure_throughput(
       telemetry_s: seconds between readings of the hardware, 0 for none.
       profile: "START:STOP", steps of a stretch after the measurement of which JAX's profiler
         leaves a trace, see `parse_steps`.
+      price: what the hardware costs, recorded with the run; None if nobody said.
 
     Raises:
       BadInput: before anything is written.
@@ -90,7 +93,7 @@ def measure_throughput(
         meter = _Meter(job, steps_per_call, window_s, rounds)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
         with recording(
-            workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
+            workdir, config, job.mesh, document, job.console, job.clock, telemetry_s, price
         ) as recorder:
             recorder.summarize = meter.summarize
             for record in meter.compile():

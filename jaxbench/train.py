@@ -22,6 +22,7 @@ from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
 from jaxbench.job import prepared
 from jaxbench.optim import tabulator
+from jaxbench.prices import Price
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.program import Program, compile_step
 from jaxbench.recorder import recording
@@ -80,6 +81,7 @@ def train_and_evaluate(
     telemetry_s: float = INTERVAL_S,
     profile: str | None = None,
     stop_at_top1: float | None = None,
+    price: Price | None = None,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -91,6 +93,7 @@ def train_and_evaluate(
       profile: "START:STOP", steps of which JAX's profiler leaves a trace, see `parse_steps`.
       stop_at_top1: ends the run with the first evaluation at or above it (a share); what it took
         is in the summary's `target`.
+      price: what the hardware costs, recorded with the run; None if nobody said.
 
     Raises:
       BadInput: before anything is written.
@@ -109,7 +112,7 @@ def train_and_evaluate(
         check_end(traced_steps, config.num_steps(job.feed.steps_per_epoch), "this run")
         program = job.program
         with recording(
-            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
+            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s, price
         ) as recorder:
             folder = recorder.run_dir.path
             trainer = Trainer(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from jaxbench import economics as cost
+from jaxbench.cells import make_cells
 from jaxbench.errors import BadInput
 from jaxbench.prices import find_price, load_prices
 from jaxbench.published import load_published
@@ -139,7 +140,8 @@ def test_the_command_says_what_a_run_cost(tmp_path):
     done = run_cost(*args, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["price"]["usd_per_hour"] == 3.6 and found["price"]["source"] == "--usd_per_hour"
+    price = found["costs"][run].pop("price")
+    assert price["usd_per_hour"] == 3.6 and price["source"] == "--usd_per_hour"
     expected = {
         "images_per_s": 2000.0,
         "images_per_s_per_usd_per_hour": 2000 / 3.6,
@@ -166,6 +168,33 @@ def test_the_command_says_what_would_be():
     args = ("--images_per_s=2796", "--epochs=64", f"--images_per_epoch={IMAGENET}")
     done = run_cost(*args, f"--offer={TPU}")
     assert "8.15 h, 54.58 USD" in done.stdout and "2018" in done.stdout, done.stderr
+
+
+def test_a_run_records_its_price_and_what_its_way_cost(tmp_path):
+    command = [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart:tiny"]
+    priced = ("--usd_per_hour=3.6", "--stop_at_top1=0.05", f"--workdir={tmp_path / 'run'}")
+    done = subprocess.run([*command, *priced], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    summary = document["summary"]
+    target = summary["target"]
+    assert document["price"]["usd_per_hour"] == 3.6
+    assert summary["usd"] == pytest.approx(summary["wall_s"] / 1000)
+    assert target["usd"] == pytest.approx(target["time_s"] / 1000) and target["reached"]
+    assert f"for {target['usd']:,.4f} USD" in done.stdout
+    # The record's own price holds where none is stated.
+    found = json.loads(run_cost(str(tmp_path / "run"), "--json").stdout)["costs"]
+    [cost_of_run] = found.values()
+    assert cost_of_run["wall_usd"] == pytest.approx(summary["usd"])
+
+
+def test_another_price_is_no_other_cell():
+    keys = {
+        make_cells("quickstart:tiny", [], ["seed=0"], given)[0].key
+        for given in ([], ["--usd_per_hour=3.6"], ["--offer=x", "--prices=y"])
+    }
+    assert len(keys) == 1
+    assert make_cells("quickstart:tiny", [], ["seed=0"], ["--stop_at_top1=0.5"])[0].key not in keys
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ LAYERS = [
     {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
     {"describe"},
     {"cli"},
-    {"cells", "sweep_tables"},
+    {"cells", "price_flags", "sweep_tables"},
     {"main", "compare", "sweep", "cost", "report"},
 ]
 

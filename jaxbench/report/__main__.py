@@ -9,10 +9,12 @@ import pathlib
 
 from absl import flags
 
-from jaxbench import cli
+from jaxbench import cli, price_flags
 from jaxbench.errors import BadInput
-from jaxbench.report.collect import collect
+from jaxbench.prices import read_prices
+from jaxbench.report.collect import Collection, collect
 from jaxbench.report.measurements import measurements
+from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import CSV_HEADER, MARKDOWN_MARK, render_csv, render_markdown
 from jaxbench.report.sections import make_sections
@@ -30,6 +32,13 @@ _FORMAT = flags.DEFINE_enum(
     "html: one page with charts. md: its tables. csv: a row for each measurement. Default: what "
     "--out ends in, else html.",
 )
+_TARGET = flags.DEFINE_float(
+    "target",
+    None,
+    "Ask all runs how they got to this top-1 (or Dice), as a share: 0.94. Default: what each was "
+    "to stop at (--stop_at_top1).",
+)
+_USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
 _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
 
 
@@ -43,21 +52,40 @@ def main(paths: list[str]) -> int:
     form = _FORMAT.value or (suffix if suffix in _FORMATS else "html")
     out = pathlib.Path(_OUT.value or f"report.{form}").expanduser()
     _check_out(out)
+    offers = _offers()
+    price_flags.check_target("target")
     collection = collect(paths)
-    text = render(collection, form, _TITLE.value or _title(paths))
+    offers.check(collection.runs)
+    text = render(collection, form, _TITLE.value or _title(paths), offers, _TARGET.value)
     _write(out, text)
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
     print(f"{len(collection.runs)} run(s){sweeps}: {out}")
     return 0
 
 
-def render(collection, form: str, title: str) -> str:
+def render(
+    collection: Collection,
+    form: str,
+    title: str,
+    offers: Offers | None = None,
+    target: float | None = None,
+) -> str:
     """Returns the report of a collection as html, md or csv."""
     rows = measurements(collection)
     if form == "csv":
         return render_csv(rows)
-    sections = make_sections(Material(collection, rows))
+    sections = make_sections(Material(collection, rows, offers or Offers(), target))
     return (render_html if form == "html" else render_markdown)(sections, title)
+
+
+def _offers() -> Offers:
+    price_flags.check_positive("usd_per_kwh")
+    listed = []
+    if price_flags.PRICES.value and price_flags.OFFER.value is None:
+        listed = read_prices(price_flags.PRICES.value)
+        if price_flags.USD_PER_HOUR.value is not None:
+            raise BadInput("--prices and --usd_per_hour: give one of them")
+    return Offers(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
 
 
 def _title(paths: list[str]) -> str:

@@ -288,7 +288,10 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
                 if target["reached"]
                 else "never reached"
             )
+            + (f" for {target['usd']:,.4f} USD" if target["usd"] is not None else "")
         )
+    if "usd" in record:
+        lines.append(f"the whole run: {record['usd']:,.4f} USD")
     if record.get("diverged_seeds"):
         lost = ", ".join(map(str, record["diverged_seeds"]))
         lines.append(f"diverged: seed {lost} (counted in the mean)")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from jaxbench.report.blocks import Section
 from jaxbench.report.sections.batches import batches
 from jaxbench.report.sections.conv2d import conv2d
+from jaxbench.report.sections.cost import cost
 from jaxbench.report.sections.history import history
 from jaxbench.report.sections.learning import learning
 from jaxbench.report.sections.material import Material
@@ -18,6 +19,7 @@ from jaxbench.report.sections.roofline import roofline
 from jaxbench.report.sections.scaling import scaling
 from jaxbench.report.sections.telemetry import telemetry
 from jaxbench.report.sections.time_split import time_split
+from jaxbench.report.sections.to_target import to_target
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     overview,
@@ -30,6 +32,8 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     roofline,
     telemetry,
     conv2d,
+    cost,
+    to_target,
 )
 
 

@@ -1,12 +1,13 @@
 """This machine beside what others have published."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import Measurement
+from jaxbench.report.published import Sources, hardware_of, other_work
 from jaxbench.report.sections.material import Material, run_cell, run_ids
 from jaxbench.report.values import (
     clock_time,
@@ -30,26 +31,7 @@ _EXPERIMENTS = {
     "vgg_cifar10": "vgg_cifar10",
     "mnist_cnn": "mnist_cnn",
 }
-# Training examples of the published data sets: an epoch of others is another piece of work.
-_EXAMPLES = {"cifar10": 50_000, "mnist": 60_000, "imagenet": 1_281_167}
 _MOST_DOTS = 16
-
-
-class _Sources:
-    """Numbers the sources of a table's rows, for its note."""
-
-    def __init__(self):
-        self._numbers: dict[str, int] = {}
-
-    def cite(self, row: Mapping[str, Any], *more: str | None) -> str:
-        """Returns when and by whom a published row was written."""
-        name = "; ".join(filter(None, (row["source"], row.get("framework"))))
-        number = self._numbers.setdefault(name, len(self._numbers) + 1)
-        told = [f"{row.get('date') or 'no date'} [{number}]", *more]
-        return ", ".join(filter(None, told))
-
-    def note(self) -> str:
-        return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
 
 
 def history(material: Material) -> Section | None:
@@ -78,22 +60,13 @@ def history(material: Material) -> Section | None:
     )
 
 
-def _other_work(row: Measurement, network: str, dataset: str | None) -> str:
-    """Why a run is not the published piece of work; empty if it is."""
-    if row.published_network != network:
-        return "not the published network" if row.network else "network unknown"
-    if dataset and row.train_examples is not None and row.train_examples != _EXAMPLES.get(dataset):
-        return f"{count(row.train_examples)} training examples"
-    return ""
-
-
 def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     """Epoch times, whole runs and accuracy, as in the published tables."""
     published = [row for row in load_published("training_runs") if row["model"] == network]
     rows = [row for row in rows if row.stage == "training" or row.status == "oom"]
     if not published or not rows:
         return []
-    dataset, sources = published[0]["dataset"], _Sources()
+    dataset, sources = published[0]["dataset"], Sources()
     lines = []
     for row in published:
         figures = (
@@ -113,7 +86,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
                 [
                     count(row["global_batch"]),
                     Cell("published", "published"),
-                    _hardware(row),
+                    hardware_of(row),
                     row["precision"] or "–",
                     *figures,
                     "–",
@@ -122,7 +95,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             )
         )
     for row in rows:
-        other = _other_work(row, network, dataset)
+        other = other_work(row, network, dataset)
         if row.median_epoch_s is None and row.first_epoch_with_compile_s is None:
             told = OOM if row.status == "oom" else row.status or "?"
             figures = [Cell(told, "bad", span=5)]
@@ -159,24 +132,17 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
     )
     dots = [
         Dot(
-            f"{count(row['global_batch'])}: {_hardware(row)}, {row['precision']}",
+            f"{count(row['global_batch'])}: {hardware_of(row)}, {row['precision']}",
             row["median_epoch_s"],
             published=True,
         )
         for row in published
         if row["median_epoch_s"] is not None
     ]
-    same = [row for row in rows if row.usable and not _other_work(row, network, dataset)]
+    same = [row for row in rows if row.usable and not other_work(row, network, dataset)]
     own = [row for row in same if row.median_epoch_s is not None]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     return [table, *_dots(title, "seconds an epoch", own, "median_epoch_s", dots, table)]
-
-
-def _hardware(row: Mapping[str, Any]) -> str:
-    """The published words for it, and how many where they leave that out."""
-    told = row["hardware"]
-    counted = "+" in told or told[0].isdigit() or "TPU" in told
-    return told if counted or row["devices"] == 1 else f"{row['devices']} × {told}"
 
 
 def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
@@ -185,14 +151,14 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
     rows = [row for row in rows if row.images_per_s is not None]
     if not published or not rows:
         return []
-    lines, sources = [], _Sources()
+    lines, sources = [], Sources()
     for row in published:
         lines.append(
             (
                 row["images_per_s"],
                 [
                     Cell("published", "published"),
-                    _hardware(row),
+                    hardware_of(row),
                     row["precision"] or "–",
                     count(row["global_batch"]),
                     row["data"] or "–",
@@ -205,7 +171,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
             )
         )
     for row in rows:
-        other = _other_work(row, network, None)
+        other = other_work(row, network, None)
         lines.append(
             (
                 row.images_per_s,
@@ -247,7 +213,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
     # What was made up and what was read are two figures, in two charts.
     for synthetic in (True, False):
         dots = [
-            Dot(f"{_hardware(row)}, {row['framework']}", row["images_per_s"], published=True)
+            Dot(f"{hardware_of(row)}, {row['framework']}", row["images_per_s"], published=True)
             for row in published
             if (row["data"] == "synthetic") == synthetic
         ]
@@ -256,7 +222,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
             for row in rows
             if (row.feed == "synthetic") == synthetic
             and row.usable
-            and not _other_work(row, network, None)
+            and not other_work(row, network, None)
         ]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         blocks += _dots(f"{network}: {data}", "images/s", own, "images_per_s", dots, table)
@@ -336,7 +302,7 @@ def _convolutions(material: Material) -> list[Table]:
     ]
     if not own:
         return []
-    rows, sources = [], _Sources()
+    rows, sources = [], Sources()
     for row in load_published("conv2d"):
         rows.append(
             [

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from jaxbench.report.blocks import Cell
 from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.measurements import Measurement
+from jaxbench.report.offers import Offers
 
 # Charts of one section; what is beyond them stands in tables only, and the section says so.
 MOST_CHARTS = 6
@@ -14,10 +15,19 @@ _MARKS = {"ok": "good", "running": "running"}
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """The runs and sweeps, and the rows that were made of them."""
+    """What a report is made of.
+
+    Attributes:
+      collection: the runs and sweeps.
+      measurements: the rows that were made of them.
+      offers: what the hardware costs.
+      target: the accuracy, as a share, that all runs are asked for; None asks each for its own.
+    """
 
     collection: Collection
     measurements: Sequence[Measurement]
+    offers: Offers = dataclasses.field(default_factory=Offers)
+    target: float | None = None
 
     @property
     def runs(self) -> Sequence[ReportedRun]:
