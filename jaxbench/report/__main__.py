@@ -12,15 +12,16 @@ from absl import flags
 from jaxbench import cli
 from jaxbench.errors import BadInput
 from jaxbench.report.collect import collect
+from jaxbench.report.details import with_details
 from jaxbench.report.measurements import measurements
 from jaxbench.report.page import render_html
-from jaxbench.report.plain import CSV_HEADER, MARKDOWN_MARK, render_csv, render_markdown
+from jaxbench.report.plain import CSV_MARK, MARKDOWN_MARK, render_csv, render_markdown
 from jaxbench.report.sections import make_sections
 from jaxbench.report.sections.material import Material
 
 _FORMATS = ("html", "md", "csv")
 # What the first bytes of a report hold, and of nothing else.
-_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_HEADER)
+_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_MARK)
 
 _OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
 _FORMAT = flags.DEFINE_enum(
@@ -55,7 +56,7 @@ def render(collection, form: str, title: str) -> str:
     """Returns the report of a collection as html, md or csv."""
     rows = measurements(collection)
     if form == "csv":
-        return render_csv(rows)
+        return render_csv(with_details(collection, rows))
     sections = make_sections(Material(collection, rows))
     return (render_html if form == "html" else render_markdown)(sections, title)
 
