@@ -251,17 +251,15 @@ def _points_table(
                 row += [plain(min(values)), plain(max(values))] if complete else ["–", "–"]
                 row.append(f"{len(values)} of {len(line)}")
         rows.append(row)
-    groups, at = {}, 1
+    groups = {}
     for label, line, _ in drawn:
         if len(line) > 1:
-            groups[len(rows)] = f"{label}: the last of each seed"
+            groups[len(rows)] = f"{label}: {y_label} of each seed's last epoch"
             for course in line:
                 last = max(course.values[field])
                 place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(last)}"
-                blank = ["–"] * (len(columns) - 1)
-                blank[at - 1] = plain(factor * course.values[field][last])
-                rows.append([Cell(place, run=course.run.id), *blank])
-        at += 4 if len(line) > 1 else 1
+                value = plain(factor * course.values[field][last])
+                rows.append([Cell(place, run=course.run.id), Cell(value, span=len(columns) - 1)])
     return Table(columns, rows, text_columns=(0,) if groups else (), groups=groups)
 
 
