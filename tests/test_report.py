@@ -18,7 +18,8 @@ from conftest import ROOT
 from jaxbench.errors import BadInput
 from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Table
 from jaxbench.report.collect import collect
-from jaxbench.report.measurements import measurements
+from jaxbench.report.details import with_details
+from jaxbench.report.measurements import COLUMNS, measurements
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import render_csv, render_markdown
 from jaxbench.report.sections import make_sections
@@ -358,6 +359,114 @@ def test_seeds_of_one_setting_share_a_line(tmp_path):
     ]
 
 
+def seeded(folder, scores_by_seed, status="done", **config):
+    """A run for each seed, with the top-1 of its epochs."""
+    for seed, scores in scores_by_seed.items():
+        records = epochs([1000.0] * len(scores))
+        for record, score in zip(records, scores, strict=True):
+            record["eval_top1"] = score
+        write_run(folder / f"seed{seed}", records, status=status, config={"seed": seed} | config)
+
+
+def top1_chart(*folders):
+    found = charts(sections_of(*folders)["learning"])
+    [chart] = [chart for chart in found if chart.y_label == "top-1 [%]"]
+    return chart
+
+
+def drawn(series):
+    return [(p.x, *(v and round(v, 6) for v in (p.y, p.low, p.high))) for p in series.points]
+
+
+def test_seeds_of_one_setting_are_one_curve_with_a_band(tmp_path):
+    seeded(tmp_path, {0: [0.5, 0.9], 1: [0.3, 0.8], 5: [0.4, 0.7]})
+    chart = top1_chart(tmp_path)
+    [series] = chart.series
+    assert series.band and series.label.endswith("3 seeds")
+    assert drawn(series) == [(1, 40.0, 30.0, 50.0), (2, 80.0, 70.0, 90.0)]
+    assert "median" in chart.note and "least to the greatest" in chart.note
+    assert "n = 3 (R1, R2, R3)" in chart.note
+    rows = [texts(row) for row in chart.table.rows]
+    assert rows[:2] == [
+        ["1", "40.00", "30.00", "50.00", "3 of 3"],
+        ["2", "80.00", "70.00", "90.00", "3 of 3"],
+    ]
+    # Below: where each seed ended, with its run.
+    assert [(row[0], row[1]) for row in rows[2:]] == [
+        ("R1, seed 0, epoch 2", "90.00"),
+        ("R2, seed 1, epoch 2", "80.00"),
+        ("R3, seed 5, epoch 2", "70.00"),
+    ]
+    assert [row[0].run for row in chart.table.rows[2:]] == ["R1", "R2", "R3"]
+    assert list(chart.table.groups) == [2]
+    [together] = tables(sections_of(tmp_path)["learning"])["Seeds together"].rows
+    assert texts(together)[5:] == (
+        ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–"]
+    )
+    assert 'class="band"' in page_of(tmp_path)
+
+
+def test_a_band_ends_where_its_first_seed_does(tmp_path):
+    """The seeds that go on are the slow ones: their median alone would be another curve."""
+    seeded(tmp_path, {0: [0.5, 0.9], 1: [0.3, 0.4, 0.5, 0.6], 2: [0.4, 0.5, 0.9]})
+    chart = top1_chart(tmp_path)
+    [series] = chart.series
+    assert drawn(series) == [(1, 40.0, 30.0, 50.0), (2, 50.0, 40.0, 90.0)]
+    assert "R1's band ends at epoch 2, the last that all 3 have a value of (some go on to 4)" in (
+        chart.note
+    )
+    rows = [texts(row) for row in chart.table.rows]
+    assert [row[-1] for row in rows[:4]] == ["3 of 3", "3 of 3", "2 of 3", "1 of 3"]
+    assert rows[2][1:4] == rows[3][1:4] == ["–", "–", "–"]
+    assert [row[1] for row in rows[4:]] == ["90.00", "60.00", "90.00"]
+
+
+def test_a_run_that_ended_early_is_in_no_band(tmp_path):
+    seeded(tmp_path / "a", {0: [0.5, 0.9], 1: [0.3, 0.8]})
+    seeded(tmp_path / "b", {2: [0.1]}, status="diverged")
+    band, alone = top1_chart(tmp_path).series
+    assert drawn(band) == [(1, 40.0, 30.0, 50.0), (2, 85.0, 80.0, 90.0)]
+    assert not alone.band and alone.label == "R3 fp32, seed 2 (diverged)"
+    assert drawn(alone) == [(1, 10.0, None, None)]
+
+
+def test_a_seed_run_again_does_not_count_as_another(tmp_path):
+    seeded(tmp_path / "a", {0: [0.5], 1: [0.3]})
+    seeded(tmp_path / "b", {1: [0.3]})
+    band, alone = top1_chart(tmp_path).series
+    assert drawn(band) == [(1, 40.0, 30.0, 50.0)]
+    assert drawn(alone) == [(1, 30.0, None, None)] and alone.label == "R3 fp32, seed 1"
+
+
+@pytest.mark.parametrize("config", [{"batch_size": 256}, {"epochs": 9}, {"label_smoothing": 0.1}])
+def test_seeds_of_two_settings_are_two_curves(tmp_path, config):
+    seeded(tmp_path / "a", {0: [0.5], 1: [0.3]})
+    seeded(tmp_path / "b", {2: [0.9], 3: [0.7]}, **config)
+    found = top1_chart(tmp_path).series
+    assert [drawn(series) for series in found] == [
+        [(1, 40.0, 30.0, 50.0)],
+        [(1, 80.0, 70.0, 90.0)],
+    ]
+    [name] = config
+    assert all(name in series.label for series in found)
+
+
+def test_models_of_one_run_are_a_band_of_their_own(tmp_path):
+    """Of replicas=independent; one that diverged is drawn alone, whatever the others did."""
+    [record] = epochs([1000.0])
+    record |= {"eval_top1": 0.4, "eval_top1_std": 0.1, "eval_top1_min": 0.3, "eval_top1_max": 0.5}
+    record["eval_models"] = [
+        {"seed": 3, "top1": 0.5, "loss": 1.0},
+        {"seed": 4, "top1": 0.3, "loss": 2.0},
+        {"seed": 5, "top1": 0.1, "loss": None},
+    ]
+    write_run(tmp_path / "run", [record], config={"seed": 3}, summary={"diverged_seeds": [5]})
+    band, alone = top1_chart(tmp_path).series
+    assert drawn(band) == [(1, 40.0, 30.0, 50.0)] and band.label == "R1 fp32, 2 seeds"
+    assert drawn(alone) == [(1, 10.0, None, None)]
+    assert alone.label == "R1 fp32, seed 5 (diverged)"
+
+
 def test_every_chart_says_units_n_and_runs(everything):
     for section in sections_of(everything).values():
         for chart in (b for b in section.blocks if isinstance(b, LineChart | BarChart | DotChart)):
@@ -478,7 +587,7 @@ def test_no_wrong_value_anywhere_is_a_crash(everything):
                 sections = make_sections(Material(collection, rows))
                 render_html(sections, "t")
                 render_markdown(sections, "t")
-                render_csv(rows)
+                render_csv(with_details(collection, rows))
                 tried += 1
             (folder / file).write_text(before)
     assert tried > 200
@@ -616,6 +725,147 @@ def test_markdown_and_csv(everything):
     assert len(published) == 15 and all(row["source"] and not row["run"] for row in published)
 
 
+def csv_rows(*folders):
+    collection = collect([str(folder) for folder in folders])
+    rows = with_details(collection, measurements(collection))
+    read = csv.DictReader(io.StringIO(render_csv(rows)))
+    return [row for row in read if row["origin"] != "published"]
+
+
+def figures(row, *names):
+    return [float(row[name]) if row[name] else None for name in names]
+
+
+# As they were before any was added; who reads by place counts on it.
+FIRST_HEADER = (
+    "origin,run,name,status,reason,experiment,network,parameters,data,train_examples,"
+    "feed,mode,stage,precision,batch_size,num_devices,hardware,processor,hostname,"
+    "framework,images_per_s,images_per_s_low,images_per_s_high,n,images_per_s_per_device,"
+    "latency_p50_s,latency_p95_s,latency_p99_s,latency_steps,mfu,flops_per_byte,"
+    "flops_per_s_per_device,compile_s,compile_cache,first_epoch_with_compile_s,"
+    "median_epoch_s,total_s,epochs,figure,score,best_score,peak_memory_bytes,"
+    "joules_per_image,date,source"
+)
+
+
+def test_csv_begins_with_the_columns_it_always_had():
+    assert ",".join(COLUMNS).startswith(FIRST_HEADER)
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in COLUMNS[FIRST_HEADER.count(",") + 1 :])
+
+
+def test_csv_has_scaling_and_tells_what_is_predicted(tmp_path):
+    measured = {
+        "kind": "scaling",
+        "scaling": "strong",
+        "num_devices": 4,
+        "batch_size": 128,
+        "images_per_s": 3600.0,
+        "images_per_s_low": 3500.0,
+        "images_per_s_high": 3700.0,
+        "efficiency": 0.9,
+        "efficiency_low": 0.85,
+        "efficiency_high": 0.95,
+        "windows_s": [1.0] * 9,
+        "status": "done",
+    }
+    lost = {"kind": "scaling", "scaling": "weak", "num_devices": 8, "batch_size": 4096}
+    lost |= {"status": "oom", "reason": "out of memory", "images_per_s": None, "efficiency": None}
+    prediction = {
+        "scaling": "weak",
+        "num_devices": 64,
+        "batch_per_device": 32,
+        "images_per_s_no_overlap": 50_000.0,
+        "images_per_s_full_overlap": 60_000.0,
+        "efficiency_no_overlap": 0.8,
+        "efficiency_full_overlap": 0.96,
+        "link_source": "stated (--link_gb_per_s)",
+    }
+    write_run(
+        tmp_path / "run",
+        [measured, lost],
+        link_gb_per_s=25,
+        summary={"predictions": [prediction], "compile_s": 3.0, "peak_memory_bytes": 7},
+    )
+    strong, weak, *predicted = csv_rows(tmp_path)
+    names = ("num_devices", "batch_size", "images_per_s", "images_per_s_low", "images_per_s_high")
+    shares = ("efficiency", "efficiency_low", "efficiency_high", "n", "images_per_s_per_device")
+    assert (strong["origin"], strong["run"], strong["mode"]) == ("measured", "R1", "scaling")
+    assert (strong["stage"], strong["scaling"], strong["status"]) == ("scaling", "strong", "ok")
+    assert figures(strong, *names) == [4, 128, 3600, 3500, 3700]
+    assert figures(strong, *shares) == [0.9, 0.85, 0.95, 9, 900]
+    assert strong["hardware"] == "4 × NVIDIA H200"
+    assert (weak["scaling"], weak["status"], weak["reason"]) == ("weak", "oom", "out of memory")
+    assert figures(weak, "num_devices", "images_per_s", "n") == [8, None, None]
+    # Of what is predicted there is neither n nor an interval, nor was anything compiled.
+    assert [row["origin"] for row in predicted] == ["predicted"] * 2
+    assert [row["overlap"] for row in predicted] == ["none", "full"]
+    for row, rate, share in zip(predicted, (50_000, 60_000), (0.8, 0.96), strict=True):
+        assert figures(row, *names) == [64, 64 * 32, rate, None, None]
+        assert figures(row, *shares) == [share, None, None, None, rate / 64]
+        assert figures(row, "compile_s", "peak_memory_bytes") == [None, None]
+        assert "stated (--link_gb_per_s)" in row["source"]
+
+
+def test_csv_has_every_part_of_a_convolution(tmp_path):
+    def cell(devices):
+        return {
+            "kind": "conv2d",
+            "devices": devices,
+            **{"images": 840, "height": 100, "width": 90, "channels": 3, "filters": 1},
+            **{"kernel": 5, "lower_s": 0.25, "compile_s": 0.5, "first_use_s": 1.0},
+            **{"host_to_device_s": 0.004, "compute_s": 0.002, "device_to_host_s": 0.001},
+            "scipy_s": 0.4,
+            "samples": {
+                "host_to_device_s": [0.003, 0.004, 0.005],
+                "compute_s": [0.001, 0.002, 0.004],
+                "device_to_host_s": [0.001, 0.001],
+                "scipy_s": [0.4],
+            },
+        }
+
+    write_run(tmp_path / "run", [cell(1), cell(2)], job="conv2d")
+    rows = csv_rows(tmp_path)
+    parts = ["compile", "first_use", "host_to_device", "compute", "device_to_host"]
+    # SciPy did it once, on the host, whatever the number of devices.
+    assert [row["stage"] for row in rows] == [*parts, "scipy", *parts]
+    assert {row["run"] for row in rows} == {"R1"}
+    problem = ("kernel", "channels", "filters", "height", "width", "images")
+    assert all(figures(row, *problem) == [5, 3, 1, 100, 90, 840] for row in rows)
+    by_stage = {row["stage"]: row for row in rows[6:]}
+    times = ("num_devices", "time_s", "time_s_low", "time_s_high", "n")
+    assert figures(by_stage["compile"], *times) == [2, 0.75, None, None, 1]
+    assert figures(by_stage["host_to_device"], *times) == [2, 0.004, 0.003, 0.005, 3]
+    assert figures(by_stage["device_to_host"], *times) == [2, 0.001, None, None, 2]
+    rates = ("images_per_s", "images_per_s_low", "images_per_s_high", "images_per_s_per_device")
+    assert figures(by_stage["compute"], *rates) == [420_000, 210_000, 840_000, 210_000]
+    assert figures(rows[5], *times, *rates) == [None, 0.4, None, None, 1, 2100, None, None, None]
+    assert rows[5]["hardware"] == "1 CPU thread"
+
+
+def test_csv_has_the_way_to_a_target(tmp_path):
+    reached = {"score": "top1", "value": 0.8, "reached": True, "epoch": 2, "images": 100_000}
+    reached |= {"time_s": 31.5}
+    never = dict.fromkeys(reached) | {"score": "top1", "value": 0.99, "reached": False}
+    trained(tmp_path / "a", summary={"target": reached})
+    trained(tmp_path / "b", summary={"target": never})
+    trained(tmp_path / "c")
+    own = csv_rows(tmp_path)
+    assert [(row["run"], row["stage"]) for row in own] == [
+        ("R1", "training"),
+        ("R1", "to_target"),
+        ("R2", "training"),
+        ("R2", "to_target"),
+        ("R3", "training"),
+    ]
+    names = ("target", "epoch", "time_s", "images", "n", "score", "images_per_s")
+    # Its score is that of the epoch that reached it: the second of four that end at 0.9.
+    assert figures(own[1], *names) == [0.8, 2, 31.5, 100_000, 1, 0.45, None]
+    assert figures(own[3], *names) == [0.99, None, None, None, 1, None, None]
+    assert (own[1]["target_reached"], own[3]["target_reached"]) == ("True", "False")
+    assert figures(own[0], "target", "time_s") == [None, None]
+
+
 def run_report(*args, cwd):
     return subprocess.run(
         [sys.executable, "-m", "jaxbench.report", *map(str, args)],
@@ -636,6 +886,9 @@ def test_command_line(everything, tmp_path):
     first = (tmp_path / "report.html").read_bytes()
     assert run_report(everything, cwd=tmp_path).returncode == 0
     assert (tmp_path / "report.html").read_bytes() == first
+    # So is one of a version that had fewer columns.
+    (tmp_path / "report.csv").write_text(FIRST_HEADER + "\n")
+    assert run_report(everything, "--format=csv", cwd=tmp_path).returncode == 0
     (tmp_path / "thesis.html").write_text("years of work")
     empty = tmp_path / "empty"
     empty.mkdir()

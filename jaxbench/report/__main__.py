@@ -13,16 +13,17 @@ from jaxbench import cli, price_flags
 from jaxbench.errors import BadInput
 from jaxbench.prices import read_prices
 from jaxbench.report.collect import Collection, collect
+from jaxbench.report.details import with_details
 from jaxbench.report.measurements import measurements
 from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
-from jaxbench.report.plain import CSV_HEADER, MARKDOWN_MARK, render_csv, render_markdown
+from jaxbench.report.plain import CSV_MARK, MARKDOWN_MARK, render_csv, render_markdown
 from jaxbench.report.sections import make_sections
 from jaxbench.report.sections.material import Material
 
 _FORMATS = ("html", "md", "csv")
 # What the first bytes of a report hold, and of nothing else.
-_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_HEADER)
+_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_MARK)
 
 _OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
 _FORMAT = flags.DEFINE_enum(
@@ -73,7 +74,7 @@ def render(
     """Returns the report of a collection as html, md or csv."""
     rows = measurements(collection)
     if form == "csv":
-        return render_csv(rows)
+        return render_csv(with_details(collection, rows))
     sections = make_sections(Material(collection, rows, offers or Offers(), target))
     return (render_html if form == "html" else render_markdown)(sections, title)
 

@@ -22,11 +22,19 @@ class Measurement:
 
     Attributes:
       run: the run's id, and its name below.
-      origin: `measured` or `published`; of the latter `source` and `date` say where.
-      stage: training, or one of --mode=throughput's or input's.
+      origin: `measured`, `published` (`source` and `date` say where) or `predicted` (`source` says
+        of what).
+      stage: training, or one of --mode=throughput's or input's; those of `details` besides.
       images_per_s_low, images_per_s_high: its 95 % interval, from `n` windows or epochs.
       total_s: compiling and all epochs.
       figure: what `score` is: top-1 or Dice, of the last epoch.
+      scaling: weak or strong.
+      overlap: how much of the all-reduce a prediction hides behind the step: `none` or `full`.
+      efficiency: rate_N / (N x rate_1).
+      kernel, channels, filters, height, width: of a convolution.
+      time_s, time_s_low, time_s_high: how long a stage took, and its 95 % interval from `n`.
+      images: of a call, or those that it took to the target.
+      target: the score to reach; `target_reached`, `epoch`: whether and after which one.
       place: a sweep's own words for the cell.
     """
 
@@ -76,6 +84,24 @@ class Measurement:
     joules_per_image: float | None = None
     date: str | None = None
     source: str | None = None
+    # Columns are added at the end: whoever reads them by their place goes on reading the same.
+    scaling: str | None = None
+    overlap: str | None = None
+    efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
+    kernel: float | None = None
+    channels: float | None = None
+    filters: float | None = None
+    height: float | None = None
+    width: float | None = None
+    time_s: float | None = None
+    time_s_low: float | None = None
+    time_s_high: float | None = None
+    images: float | None = None
+    target: float | None = None
+    target_reached: bool | None = None
+    epoch: float | None = None
     place: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)

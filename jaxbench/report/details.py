@@ -1,0 +1,215 @@
+"""What --format=csv has beside the rates: scaling, a convolution's parts, the way to a target."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxbench.report.collect import Collection, ReportedRun
+from jaxbench.report.measurements import Measurement
+from jaxbench.report.values import items, mapping, number, text
+from jaxbench.spread import median_interval
+
+# What a run's row says of its own rate, and of no other figure.
+_OF_THE_RATE = (
+    "images_per_s",
+    "images_per_s_low",
+    "images_per_s_high",
+    "n",
+    "images_per_s_per_device",
+    "latency_p50_s",
+    "latency_p95_s",
+    "latency_p99_s",
+    "latency_steps",
+    "mfu",
+    "flops_per_byte",
+    "flops_per_s_per_device",
+    "joules_per_image",
+)
+# What nobody can have measured of devices that were not there.
+_OF_THE_RUN = ("compile_s", "compile_cache", "peak_memory_bytes")
+_PARTS = ("host_to_device", "compute", "device_to_host")
+_PROBLEM = ("kernel", "channels", "filters", "height", "width", "images")
+
+
+def with_details(collection: Collection, rows: Sequence[Measurement]) -> list[Measurement]:
+    """Returns the rows with what else each run measured, next to the run's own.
+
+    A row that says no more than that there was a run gives way to them.
+
+    Args:
+      collection: the runs.
+      rows: those that `measurements` made of them.
+    """
+    left = {run.id: run for run in collection.runs}
+    found = []
+    for row in rows:
+        run = left.pop(row.run, None)
+        details = [] if run is None else _details(run, row)
+        if row.stage is not None or not details:
+            found.append(row)
+        found += details
+    return found
+
+
+def _details(run: ReportedRun, row: Measurement) -> list[Measurement]:
+    bare = dataclasses.replace(row, **dict.fromkeys(_OF_THE_RATE))
+    return [
+        *_scaling(run, bare),
+        *_predictions(run, bare),
+        *_conv2d(run, bare),
+        *_target(run, bare),
+    ]
+
+
+def _scaling(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
+    for record in run.of_kind("scaling"):
+        # One cell may be out of memory where the run goes on.
+        own = text(record, "status")
+        lost = {} if own in (None, "done") else {"status": own, "reason": text(record, "reason")}
+        yield dataclasses.replace(
+            bare,
+            stage="scaling",
+            scaling=text(record, "scaling"),
+            batch_size=number(record, "batch_size"),
+            **_devices(run, number(record, "num_devices"), number(record, "images_per_s")),
+            n=len(items(record, "windows_s")) or None,
+            **{
+                name: number(record, name)
+                for name in (
+                    "images_per_s_low",
+                    "images_per_s_high",
+                    "mfu",
+                    "efficiency",
+                    "efficiency_low",
+                    "efficiency_high",
+                )
+            },
+            **lost,
+        )
+
+
+def _predictions(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
+    for record in items(run.summary, "predictions"):
+        devices = number(record, "num_devices")
+        share = number(record, "batch_per_device")
+        for overlap in ("none", "full"):
+            suffix = {"none": "no_overlap", "full": "full_overlap"}[overlap]
+            yield dataclasses.replace(
+                bare,
+                origin="predicted",
+                **dict.fromkeys(_OF_THE_RUN),
+                stage="scaling",
+                scaling=text(record, "scaling"),
+                overlap=overlap,
+                batch_size=None if None in (devices, share) else devices * share,
+                **_devices(run, devices, number(record, f"images_per_s_{suffix}")),
+                efficiency=number(record, f"efficiency_{suffix}"),
+                source=f"one device's step; links: {text(record, 'link_source') or 'unknown'}",
+            )
+
+
+def _devices(run: ReportedRun, count: float | None, images_per_s: float | None) -> dict[str, Any]:
+    """What a row says of the devices that took part, and of their rate."""
+    return {
+        "num_devices": count,
+        "hardware": None if count is None else f"{count:.0f} × {run.device_kind}",
+        "images_per_s": images_per_s,
+        "images_per_s_per_device": images_per_s / count if images_per_s and count else None,
+    }
+
+
+def _conv2d(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
+    on_the_host = set()
+    for record in run.of_kind("conv2d"):
+        problem = {name: number(record, name) for name in _PROBLEM}
+        cell = dataclasses.replace(
+            bare, **problem, **_devices(run, number(record, "devices"), None)
+        )
+        once = {"compile": _sum(record, "lower_s", "compile_s")}
+        once["first_use"] = number(record, "first_use_s")
+        for stage, time_s in once.items():
+            if time_s is not None:
+                yield dataclasses.replace(cell, stage=stage, time_s=time_s, n=1)
+        for stage in _PARTS:
+            timed = _timed(record, f"{stage}_s")
+            if timed:
+                rates = _rates(timed, problem["images"], cell.num_devices)
+                own = rates if stage == "compute" else {}
+                yield dataclasses.replace(cell, stage=stage, **timed, **own)
+        # SciPy took its turns once for all numbers of devices.
+        key, timed = tuple(problem.values()), _timed(record, "scipy_s")
+        if timed and key not in on_the_host:
+            on_the_host.add(key)
+            version = text(run.environment, "versions", "scipy")
+            yield dataclasses.replace(
+                bare,
+                **problem,
+                stage="scipy",
+                precision="fp32",
+                num_devices=None,
+                hardware="1 CPU thread",
+                processor=text(run.environment, "cpu"),
+                framework=f"scipy {version}" if version else "scipy",
+                **timed,
+                **_rates(timed, problem["images"], None),
+            )
+
+
+def _sum(record: Mapping[str, Any], *names: str) -> float | None:
+    values = [number(record, name) for name in names]
+    return None if None in values else sum(values)
+
+
+def _timed(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A median of rounds with its interval; nothing where it was not measured."""
+    time_s = number(record, name)
+    if time_s is None:
+        return {}
+    samples_s = [number(sample) for sample in items(mapping(record, "samples"), name)]
+    samples_s = [sample_s for sample_s in samples_s if sample_s is not None]
+    timed = {"time_s": time_s, "n": len(samples_s) or None}
+    # Of one or two nobody can say how far they scatter.
+    if len(samples_s) >= 3:
+        _, timed["time_s_low"], timed["time_s_high"] = median_interval(samples_s)
+    return timed
+
+
+def _rates(
+    timed: Mapping[str, Any], images: float | None, devices: float | None
+) -> dict[str, float]:
+    """Images a second by a time, and its interval: the longest time is the lowest rate."""
+    rates = {
+        rate: images / timed[time]
+        for rate, time in (
+            ("images_per_s", "time_s"),
+            ("images_per_s_low", "time_s_high"),
+            ("images_per_s_high", "time_s_low"),
+        )
+        if images is not None and (timed.get(time) or 0) > 0
+    }
+    if "images_per_s" in rates and devices:
+        rates["images_per_s_per_device"] = rates["images_per_s"] / devices
+    return rates
+
+
+def _target(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
+    """How long a run took to its target; without a time where it never got there."""
+    target, figure = mapping(run.summary, "target"), text(run.summary, "target", "score")
+    if not target:
+        return
+    epoch = number(target, "epoch")
+    scores = {
+        number(record, "epoch"): number(record, f"eval_{figure}") for record in run.of_kind("epoch")
+    }
+    reached = target.get("reached")
+    yield dataclasses.replace(
+        bare,
+        stage="to_target",
+        n=1,
+        target=number(target, "value"),
+        target_reached=reached if isinstance(reached, bool) else None,
+        epoch=epoch,
+        time_s=number(target, "time_s"),
+        images=number(target, "images"),
+        score=None if epoch is None else scores.get(epoch),
+    )
