@@ -20,6 +20,7 @@ from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Table
 from jaxbench.report.collect import collect
 from jaxbench.report.details import with_details
 from jaxbench.report.measurements import COLUMNS, measurements
+from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import render_csv, render_markdown
 from jaxbench.report.sections import make_sections
@@ -72,6 +73,8 @@ def epochs(rates, top1=0.9):
             "complete": True,
             "images_per_s": rate,
             "epoch_time_s": 50_000 / rate,
+            "step": 390 * number,
+            "elapsed_s": 15.75 * number,
             "train_loss": 2 / number,
             "eval_loss": 2.2 / number,
             "eval_top1": top1 * number / len(rates),
@@ -587,7 +590,7 @@ def test_no_wrong_value_anywhere_is_a_crash(everything):
                 sections = make_sections(Material(collection, rows))
                 render_html(sections, "t")
                 render_markdown(sections, "t")
-                render_csv(with_details(collection, rows))
+                render_csv(with_details(collection, rows, Offers()))
                 tried += 1
             (folder / file).write_text(before)
     assert tried > 200
@@ -727,7 +730,7 @@ def test_markdown_and_csv(everything):
 
 def csv_rows(*folders):
     collection = collect([str(folder) for folder in folders])
-    rows = with_details(collection, measurements(collection))
+    rows = with_details(collection, measurements(collection), Offers())
     read = csv.DictReader(io.StringIO(render_csv(rows)))
     return [row for row in read if row["origin"] != "published"]
 
@@ -844,10 +847,10 @@ def test_csv_has_every_part_of_a_convolution(tmp_path):
 
 
 def test_csv_has_the_way_to_a_target(tmp_path):
-    reached = {"score": "top1", "value": 0.8, "reached": True, "epoch": 2, "images": 100_000}
-    reached |= {"time_s": 31.5}
-    never = dict.fromkeys(reached) | {"score": "top1", "value": 0.99, "reached": False}
-    trained(tmp_path / "a", summary={"target": reached})
+    reached = {"score": "top1", "value": 0.4, "reached": True, "energy_j": 7200.0}
+    never = {"score": "top1", "value": 0.99, "reached": False, "energy_j": None}
+    price = {"usd_per_hour": 3.6, "date": "2026-03-04", "source": "me", "offer": "x"}
+    trained(tmp_path / "a", summary={"target": reached}, price=price)
     trained(tmp_path / "b", summary={"target": never})
     trained(tmp_path / "c")
     own = csv_rows(tmp_path)
@@ -860,7 +863,12 @@ def test_csv_has_the_way_to_a_target(tmp_path):
     ]
     names = ("target", "epoch", "time_s", "images", "n", "score", "images_per_s")
     # Its score is that of the epoch that reached it: the second of four that end at 0.9.
-    assert figures(own[1], *names) == [0.8, 2, 31.5, 100_000, 1, 0.45, None]
+    assert figures(own[1], *names) == [0.4, 2, 31.5, 99_840, 1, 0.45, None]
+    costs = ("energy_j", "usd_per_hour", "usd")
+    assert figures(own[0], *costs) == [None, 3.6, pytest.approx(0.1)]
+    assert figures(own[1], *costs) == [7200, 3.6, pytest.approx(0.0315)]
+    assert own[1]["price"] == "x; 2026-03-04, me"
+    assert figures(own[3], *costs) == [None, None, None]
     assert figures(own[3], *names) == [0.99, None, None, None, 1, None, None]
     assert (own[1]["target_reached"], own[3]["target_reached"]) == ("True", "False")
     assert figures(own[0], "target", "time_s") == [None, None]

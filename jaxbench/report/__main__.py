@@ -72,10 +72,10 @@ def render(
     target: float | None = None,
 ) -> str:
     """Returns the report of a collection as html, md or csv."""
-    rows = measurements(collection)
+    rows, offers = measurements(collection), offers or Offers()
     if form == "csv":
-        return render_csv(with_details(collection, rows))
-    sections = make_sections(Material(collection, rows, offers or Offers(), target))
+        return render_csv(with_details(collection, rows, offers, target))
+    sections = make_sections(Material(collection, rows, offers, target))
     return (render_html if form == "html" else render_markdown)(sections, title)
 
 

@@ -4,9 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jaxbench.economics import usd
 from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.measurements import Measurement
+from jaxbench.report.offers import Offers, price_words
 from jaxbench.report.values import items, mapping, number, text
+from jaxbench.report.ways import way_of
 from jaxbench.spread import median_interval
 
 # What a run's row says of its own rate, and of no other figure.
@@ -27,37 +30,69 @@ _OF_THE_RATE = (
 )
 # What nobody can have measured of devices that were not there.
 _OF_THE_RUN = ("compile_s", "compile_cache", "peak_memory_bytes")
+# What a price an hour says something of.
+_PRICED = ("training", "train_step", "to_target")
 _PARTS = ("host_to_device", "compute", "device_to_host")
 _PROBLEM = ("kernel", "channels", "filters", "height", "width", "images")
 
 
-def with_details(collection: Collection, rows: Sequence[Measurement]) -> list[Measurement]:
+def with_details(
+    collection: Collection,
+    rows: Sequence[Measurement],
+    offers: Offers,
+    target: float | None = None,
+) -> list[Measurement]:
     """Returns the rows with what else each run measured, next to the run's own.
 
-    A row that says no more than that there was a run gives way to them.
+    A row that says no more than that there was a run gives way to them. One whose hardware has
+    several prices is there with each of them.
 
     Args:
       collection: the runs.
       rows: those that `measurements` made of them.
+      offers: what the hardware costs.
+      target: the accuracy that all runs are asked for, None for each one's own.
     """
-    left = {run.id: run for run in collection.runs}
+    by_id = {run.id: run for run in collection.runs}
+    left = dict(by_id)
     found = []
     for row in rows:
         run = left.pop(row.run, None)
-        details = [] if run is None else _details(run, row)
+        details = [] if run is None else _details(run, row, target)
         if row.stage is not None or not details:
             found.append(row)
         found += details
-    return found
+    return [
+        priced
+        for row in found
+        for priced in (_priced(row, by_id[row.run], offers) if row.run else [row])
+    ]
 
 
-def _details(run: ReportedRun, row: Measurement) -> list[Measurement]:
+def _priced(row: Measurement, run: ReportedRun, offers: Offers) -> list[Measurement]:
+    """The row with each price of the run's hardware, and what its time comes to."""
+    time_s = number(run.summary, "wall_s") if row.stage == "training" else None
+    if row.stage == "to_target":
+        time_s = row.time_s
+    prices = offers.of(run) if row.stage in _PRICED else []
+    return [
+        dataclasses.replace(
+            row,
+            usd_per_hour=price.usd_per_hour,
+            price=price_words(price),
+            usd=None if time_s is None else usd(time_s, price.usd_per_hour),
+        )
+        for price in prices
+    ] or [row]
+
+
+def _details(run: ReportedRun, row: Measurement, target: float | None) -> list[Measurement]:
     bare = dataclasses.replace(row, **dict.fromkeys(_OF_THE_RATE))
     return [
         *_scaling(run, bare),
         *_predictions(run, bare),
         *_conv2d(run, bare),
-        *_target(run, bare),
+        *_target(run, bare, target),
     ]
 
 
@@ -192,24 +227,22 @@ def _rates(
     return rates
 
 
-def _target(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
+def _target(run: ReportedRun, bare: Measurement, asked: float | None) -> Iterator[Measurement]:
     """How long a run took to its target; without a time where it never got there."""
-    target, figure = mapping(run.summary, "target"), text(run.summary, "target", "score")
-    if not target:
+    way = way_of(run, asked)
+    if way is None:
         return
-    epoch = number(target, "epoch")
-    scores = {
-        number(record, "epoch"): number(record, f"eval_{figure}") for record in run.of_kind("epoch")
-    }
-    reached = target.get("reached")
+    reached = way.epoch is not None
     yield dataclasses.replace(
         bare,
         stage="to_target",
         n=1,
-        target=number(target, "value"),
-        target_reached=reached if isinstance(reached, bool) else None,
-        epoch=epoch,
-        time_s=number(target, "time_s"),
-        images=number(target, "images"),
-        score=None if epoch is None else scores.get(epoch),
+        target=way.target,
+        # Of a run that was broken off nobody knows.
+        target_reached=reached if way.ended else None,
+        epoch=way.epoch,
+        time_s=way.time_s if reached else None,
+        images=way.images,
+        energy_j=way.energy_j,
+        score=next((score for _, score in way.evaluations if score >= way.target), None),
     )

@@ -34,6 +34,9 @@ class Measurement:
       kernel, channels, filters, height, width: of a convolution.
       time_s, time_s_low, time_s_high: how long a stage took, and its 95 % interval from `n`.
       images: of a call, or those that it took to the target.
+      energy_j: of training up to the target.
+      usd_per_hour: what its hardware costs, `price` says by whom and when; `usd`: the whole run or
+        its way to the target.
       target: the score to reach; `target_reached`, `epoch`: whether and after which one.
       place: a sweep's own words for the cell.
     """
@@ -101,6 +104,10 @@ class Measurement:
     images: float | None = None
     target: float | None = None
     target_reached: bool | None = None
+    energy_j: float | None = None
+    usd_per_hour: float | None = None
+    price: str | None = None
+    usd: float | None = None
     epoch: float | None = None
     place: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from jaxbench.errors import BadInput
 from jaxbench.prices import Price, recorded_price
 from jaxbench.report.collect import ReportedRun
+from jaxbench.report.values import words
 
 
 class Offers:
@@ -48,6 +49,12 @@ class Offers:
         listed = [offer for offer in self._listed if _fits(offer, run)]
         own = recorded_price(run.document)
         return ([own] if own else []) + [offer for offer in listed if offer != own]
+
+
+def price_words(price: Price) -> str:
+    """A price with its origin."""
+    offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
+    return f"{offer}{words(price.date)}, {words(price.source)}"
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:

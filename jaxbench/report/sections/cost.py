@@ -14,9 +14,10 @@ from jaxbench.prices import Price, load_prices
 from jaxbench.published import load_published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import Measurement, series_labels
+from jaxbench.report.offers import price_words
 from jaxbench.report.published import Sources, hardware_of, other_work
 from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
-from jaxbench.report.values import count, interval, number, plain, rate, seconds, words
+from jaxbench.report.values import count, interval, number, plain, rate, seconds
 
 # A training run and its training step measured alone are two figures.
 _STAGES = {"training": "training", "train_step": "training step alone"}
@@ -50,12 +51,6 @@ def cost(material: Material) -> Section | None:
         "not; each has a date and a source. More images/s per USD/h is better.",
         blocks,
     )
-
-
-def price_words(price: Price) -> str:
-    """A price with its origin."""
-    offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
-    return f"{offer}{words(price.date)}, {words(price.source)}"
 
 
 def _published(priced: Sequence[_Priced]) -> list[tuple[dict[str, Any], Price]]:

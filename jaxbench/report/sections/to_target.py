@@ -1,6 +1,5 @@
 """What it takes to reach an accuracy: hours, images, energy and USD."""
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,9 +11,9 @@ from jaxbench.published import load_published
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels, setting_key
+from jaxbench.report.offers import price_words
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.published import Sources
-from jaxbench.report.sections.cost import price_words
 from jaxbench.report.sections.material import (
     MOST_CHARTS,
     Material,
@@ -24,46 +23,20 @@ from jaxbench.report.sections.material import (
     status_cell,
 )
 from jaxbench.report.values import count, number, percent, plain
+from jaxbench.report.ways import SCORES, Way, way_of
 from jaxbench.spread import spread
 
-_SCORES = {"eval_top1": "top-1", "eval_dice": "Dice"}
-# Ended by themselves: that they did not get there is a result.
-_ENDED = ("done", "diverged", "invalid")
 # Fewer seeds are no result.
 _SEEDS = 5
 _MOST_POINTS = 120
 _IMAGES_OF_IMAGENET = 1_281_167
 
 
-@dataclasses.dataclass(frozen=True)
-class _Way:
-    """A run's way to its target.
-
-    Attributes:
-      evaluations: (seconds since the run's start, score as a share), in order.
-      epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
-        reached.
-      usd: for each offer.
-    """
-
-    run: ReportedRun
-    target: float
-    score: str
-    evaluations: Sequence[tuple[float, float]]
-    epoch: float | None
-    time_s: float
-    images: float | None
-    energy_j: float | None
-
-    @property
-    def ended(self) -> bool:
-        """Whether it says something of the time: it got there, or ended without."""
-        return self.epoch is not None or self.run.status in _ENDED
-
-
 def to_target(material: Material) -> Section | None:
     """Score over time and money; each run's way to the target, and what seeds say together."""
-    ways = [way for run in material.runs if (way := _way(run, material.target)) and way.evaluations]
+    ways = [
+        way for run in material.runs if (way := way_of(run, material.target)) and way.evaluations
+    ]
     if not ways:
         return None
     table = _runs_table(material, ways)
@@ -82,56 +55,9 @@ def to_target(material: Material) -> Section | None:
     )
 
 
-def _way(run: ReportedRun, asked: float | None) -> _Way | None:
-    """Returns a run's way to the target, None where it has none."""
-    target = asked if asked is not None else number(run.summary, "target", "value")
-    if target is None:
-        target = _given_target(run)
-    # Models that are trained apart have no score of their own in an epoch's record.
-    if target is None or run.config.get("replicas") == "independent":
-        return None
-    epochs = run.of_kind("epoch")
-    score = next((s for s in _SCORES if any(number(e, s) is not None for e in epochs)), None)
-    if score is None:
-        return None
-    evaluations, reached = [], None
-    for record in epochs:
-        time_s, value = number(record, "elapsed_s"), number(record, score)
-        if time_s is None or value is None:
-            continue
-        evaluations.append((time_s, value))
-        if reached is None and value >= target:
-            reached = record
-    steps = number(reached, "step")
-    known = reached is not None and run.batch_size is not None and steps is not None
-    # The whole run's energy, so only where it ended with the target.
-    ends_there = reached is not None and number(run.summary, "target", "value") == target
-    return _Way(
-        run,
-        target,
-        score,
-        evaluations,
-        epoch=number(reached, "epoch"),
-        time_s=math.inf if reached is None else number(reached, "elapsed_s"),
-        images=steps * run.batch_size if known else None,
-        energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
-    )
-
-
-def _given_target(run: ReportedRun) -> float | None:
-    """The target of a run that has no summary yet, from its command line."""
-    for argument in run.document.get("command_line") or ():
-        if isinstance(argument, str) and argument.startswith("--stop_at_top1="):
-            try:
-                return number(float(argument.partition("=")[2]))
-            except ValueError:
-                return None
-    return None
-
-
-def _charts(material: Material, ways: Sequence[_Way], table: Table) -> list[LineChart]:
+def _charts(material: Material, ways: Sequence[Way], table: Table) -> list[LineChart]:
     """Score over hours, and over USD; a chart for each network, data and target."""
-    groups: dict[tuple, list[_Way]] = {}
+    groups: dict[tuple, list[Way]] = {}
     for way in ways:
         run = way.run
         key = (run.experiment, run.network, run.data, way.score, way.target)
@@ -140,11 +66,11 @@ def _charts(material: Material, ways: Sequence[_Way], table: Table) -> list[Line
     for (experiment, network, data, score, target), group in groups.items():
         lines = [(way, None) for way in group]
         charts += _over(
-            f"{experiment}: {_SCORES[score]} over time", f"{network}; {data}", lines, target, table
+            f"{experiment}: {SCORES[score]} over time", f"{network}; {data}", lines, target, table
         )
         priced = [(way, price) for way in group for price in material.offers.of(way.run)]
         charts += _over(
-            f"{experiment}: {_SCORES[score]} over cost", f"{network}; {data}", priced, target, table
+            f"{experiment}: {SCORES[score]} over cost", f"{network}; {data}", priced, target, table
         )
     return charts
 
@@ -182,7 +108,7 @@ def _over(
             series.append(Series(f"{way.run.id} {labels[place]}{cost}{status}", points))
         goal = [Point(0.0, 100 * target), Point(furthest, 100 * target)]
         series.append(Series(f"target: {percent(target)} %", goal, reference=True))
-        score = _SCORES[lines[0][0].score]
+        score = SCORES[lines[0][0].score]
         charts.append(
             LineChart(
                 title=title,
@@ -205,9 +131,9 @@ def _endless(value: float | None, show: Callable[[float], str] = plain) -> str:
     return "–" if value is None else "∞" if math.isinf(value) else show(value)
 
 
-def _seeds_table(material: Material, ways: Sequence[_Way]) -> Table:
+def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
     """Runs that differ in nothing but their seed, together."""
-    groups: dict[tuple, list[_Way]] = {}
+    groups: dict[tuple, list[Way]] = {}
     for way in ways:
         config = way.run.config
         key = (
@@ -225,7 +151,7 @@ def _seeds_table(material: Material, ways: Sequence[_Way]) -> Table:
         reached = [way for way in counted if way.epoch is not None]
         head = [
             f"{group[0].run.experiment}, {label}",
-            f"{_SCORES[group[0].score]} {percent(group[0].target)}",
+            f"{SCORES[group[0].score]} {percent(group[0].target)}",
             f"{len(counted)} of {len(group)}",
             count(len(reached)),
         ]
@@ -275,7 +201,7 @@ def _seeds_table(material: Material, ways: Sequence[_Way]) -> Table:
     )
 
 
-def _ids(group: Sequence[_Way]) -> Cell | str:
+def _ids(group: Sequence[Way]) -> Cell | str:
     return run_cell(group[0].run.id) if len(group) == 1 else run_ids(way.run.id for way in group)
 
 
@@ -283,7 +209,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return None if None in values or not values else statistics.median(values)
 
 
-def _costs(material: Material, ways: Sequence[_Way]) -> dict[str, list[float]]:
+def _costs(material: Material, ways: Sequence[Way]) -> dict[str, list[float]]:
     """{price: USD of each}, for prices that all have."""
     costs: dict[str, list[float]] = {}
     for way in ways:
@@ -293,7 +219,7 @@ def _costs(material: Material, ways: Sequence[_Way]) -> dict[str, list[float]]:
     return {label: c for label, c in costs.items() if len(c) == len(ways)}
 
 
-def _runs_table(material: Material, ways: Sequence[_Way]) -> Table:
+def _runs_table(material: Material, ways: Sequence[Way]) -> Table:
     rows = []
     for way in ways:
         run, reached = way.run, way.epoch is not None
@@ -308,7 +234,7 @@ def _runs_table(material: Material, ways: Sequence[_Way]) -> Table:
                 count(run.batch_size),
                 run.hardware,
                 count(_seed(run)),
-                f"{_SCORES[way.score]} {percent(way.target)}",
+                f"{SCORES[way.score]} {percent(way.target)}",
                 Cell("yes", "good")
                 if reached
                 else Cell("never", "bad")
@@ -354,7 +280,7 @@ def _runs_table(material: Material, ways: Sequence[_Way]) -> Table:
     )
 
 
-def _published(ways: Sequence[_Way], sources: Sources) -> list[Table]:
+def _published(ways: Sequence[Way], sources: Sources) -> list[Table]:
     """What others say it took them, where the same network was trained here."""
     networks = {way.run.published_network for way in ways}
     listed = [row for row in load_published("time_to_accuracy") if row["model"] in networks]
