@@ -18,6 +18,8 @@ from jaxbench.errors import BadInput
 from jaxbench.variables import decisive_variables
 
 _LONGEST_NAME = 100
+# Flags of jaxbench.main that say where else records go: no part of a result.
+_NOT_DECISIVE = ("--wandb=",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Cell:
         decisive = {
             "experiment": self.spec,
             "config": dataclasses.asdict(self.config),
-            "flags": sorted(self.flags),
+            "flags": sorted(f for f in self.flags if not f.startswith(_NOT_DECISIVE)),
             "limits": sorted(self.limits),
             "variables": decisive_variables(),
         }

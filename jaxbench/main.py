@@ -95,6 +95,12 @@ _STOP_AT_TOP1 = flags.DEFINE_float(
     None,
     "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
 )
+_WANDB = flags.DEFINE_string(
+    "wandb",
+    None,
+    "With --mode=train: the Weights & Biases project that gets the curves, the fields, sample "
+    "images and the summary; WANDB_MODE=offline keeps them for `wandb sync`.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -110,6 +116,7 @@ _MODES_OF = {
     "page_cache": ("input",),
     "profile": ("train", "throughput"),
     "stop_at_top1": ("train",),
+    "wandb": ("train",),
 }
 
 
@@ -130,6 +137,7 @@ def main() -> int:
             _WORKDIR.value,
             profile=_PROFILE.value,
             stop_at_top1=_STOP_AT_TOP1.value,
+            wandb=_WANDB.value,
             **telemetry,
         )
     elif mode == "input":
@@ -227,6 +235,7 @@ def check_flags(experiment: Experiment, mode: str) -> None:
         from jaxbench.telemetry.sampler import check_interval
         from jaxbench.train import check_target
         from jaxbench.windows import check_window_s
+        from jaxbench.writers.wandb import check_wandb
     check_interval(_TELEMETRY_S.value)
     check_window_s(_WINDOW_S.value)
     parse_steps(_PROFILE.value)
@@ -234,6 +243,8 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     check_link(_LINK_GB_PER_S.value)
     if mode == "train":
         check_target(experiment, _STOP_AT_TOP1.value)
+    if _WANDB.value is not None:
+        check_wandb(_WANDB.value)
     use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
 
 
