@@ -198,6 +198,7 @@ def _begin(folder: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any
         console="off",
         disable_git=True,
         finish_timeout=_SENDING_S,
+        host="",
         label_disable=True,
         save_code=False,
         x_disable_machine_info=True,
