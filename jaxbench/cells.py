@@ -18,8 +18,8 @@ from jaxbench.errors import BadInput
 from jaxbench.variables import decisive_variables
 
 _LONGEST_NAME = 100
-# What is recorded of a run and decides nothing: another price is no reason to run it again.
-_NOT_DECISIVE = ("usd_per_hour", "offer", "prices")
+# Flags that decide nothing: what is recorded of a run beside its result, and where else that goes.
+_NOT_DECISIVE = ("usd_per_hour", "offer", "prices", "wandb")
 
 
 @dataclasses.dataclass(frozen=True)

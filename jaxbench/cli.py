@@ -21,6 +21,7 @@ from jaxbench.errors import (
     Diverged,
     MixedDevices,
     Terminated,
+    WandbFailed,
     WorkerLost,
     nearest,
 )
@@ -70,7 +71,7 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     except BadInput as error:
         _say(error)
         sys.exit(2)
-    except (DamagedData, Diverged, MixedDevices, WorkerLost) as error:
+    except (DamagedData, Diverged, MixedDevices, WandbFailed, WorkerLost) as error:
         _say(error)
         sys.exit(1)
     except OSError as error:

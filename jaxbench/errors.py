@@ -35,6 +35,10 @@ class MixedDevices(Exception):
     """The backend does not run one program on devices of these kinds; the message names them."""
 
 
+class WandbFailed(Exception):
+    """Weights & Biases was asked for and could not begin; the message says why."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived, as a scheduler or a preempted machine sends it.
 

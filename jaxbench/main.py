@@ -97,6 +97,12 @@ _STOP_AT_TOP1 = flags.DEFINE_float(
 )
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
+_WANDB = flags.DEFINE_string(
+    "wandb",
+    None,
+    "With --mode=train: the Weights & Biases project that gets the curves, the fields, sample "
+    "images and the summary; WANDB_MODE=offline keeps them for `wandb sync`.",
+)
 # Which modes a flag goes with.
 _MODES_OF = {
     "json": ("describe",),
@@ -113,6 +119,7 @@ _MODES_OF = {
     "profile": ("train", "throughput"),
     "stop_at_top1": ("train",),
     **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),
+    "wandb": ("train",),
 }
 
 
@@ -134,6 +141,7 @@ def main() -> int:
             profile=_PROFILE.value,
             stop_at_top1=_STOP_AT_TOP1.value,
             price=price_flags.stated_price(),
+            wandb=_WANDB.value,
             **telemetry,
         )
     elif mode == "input":
@@ -232,6 +240,7 @@ def check_flags(experiment: Experiment, mode: str) -> None:
         from jaxbench.telemetry.sampler import check_interval
         from jaxbench.train import check_target
         from jaxbench.windows import check_window_s
+        from jaxbench.writers.wandb import check_wandb
     check_interval(_TELEMETRY_S.value)
     check_window_s(_WINDOW_S.value)
     parse_steps(_PROFILE.value)
@@ -240,6 +249,8 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     check_link(_LINK_GB_PER_S.value)
     if mode == "train":
         check_target(experiment, _STOP_AT_TOP1.value)
+    if _WANDB.value is not None:
+        check_wandb(_WANDB.value)
     use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)
 
 

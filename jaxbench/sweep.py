@@ -6,6 +6,7 @@ too. Broken off and started again with the same --sweepdir, a sweep does what is
 """
 
 import math
+import os
 import pathlib
 import statistics
 import sys
@@ -98,6 +99,9 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         console = create_console()
         sweep = Sweep(folder, console)
         console.say(f"{len(cells)} cells, results in {folder.path}")
+        if flags.FLAGS["wandb"].present:
+            # wandb itself reads it, in every cell.
+            os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
         try:
             if _FIND_MAX_BATCH.value:
                 return sweep.find_max_batches(cells)

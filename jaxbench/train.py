@@ -38,8 +38,9 @@ from jaxbench.writers import Writer
 from jaxbench.writers.console import Console, duration
 from jaxbench.writers.files import CsvWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
+from jaxbench.writers.wandb import WandbWriter, check_wandb
 
-# Shown in TensorBoard.
+# Shown in TensorBoard and in Weights & Biases.
 _SAMPLE_IMAGES = 16
 # Steps are counted in int32 on the devices.
 _MOST_STEPS = 2**31 - 1
@@ -82,6 +83,7 @@ def train_and_evaluate(
     profile: str | None = None,
     stop_at_top1: float | None = None,
     price: Price | None = None,
+    wandb: str | None = None,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -94,6 +96,7 @@ def train_and_evaluate(
       stop_at_top1: ends the run with the first evaluation at or above it (a share); what it took
         is in the summary's `target`.
       price: what the hardware costs, recorded with the run; None if nobody said.
+      wandb: the Weights & Biases project that gets the records too.
 
     Raises:
       BadInput: before anything is written.
@@ -103,6 +106,8 @@ def train_and_evaluate(
     config.validate()
     check_target(config, stop_at_top1)
     traced_steps = parse_steps(profile)
+    if wandb is not None:
+        check_wandb(wandb)
     with prepared(config, workdir, console) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
@@ -129,11 +134,20 @@ def train_and_evaluate(
             figures = (program.task.train_figures, program.task.eval_figures)
             recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
             fields = dataclasses.asdict(config)
-            tensorboard = TensorBoardWriter(folder, *figures, fields)
-            recorder.writers.add(tensorboard)
+            with_images: list[TensorBoardWriter | WandbWriter] = [
+                TensorBoardWriter(folder, *figures, fields)
+            ]
+            recorder.writers.add(with_images[0])
+            if wandb is not None:
+                with job.clock.phase("records"), job.console.phase("beginning the wandb run"):
+                    with_images.append(
+                        WandbWriter(folder, wandb, *figures, fields, job.console.say)
+                    )
+                recorder.writers.add(with_images[1])
             trainer.prepare()
             with job.clock.phase("records"), postponed():
-                tensorboard.add_images("train/images", trainer.sample_images(), step=0)
+                for writer in with_images:
+                    writer.add_images("train/images", trainer.sample_images(), step=0)
             trainer.train()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 

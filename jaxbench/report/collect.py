@@ -18,7 +18,7 @@ from jaxbench.runs import Run, load_run, read_results
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
 # What a run directory holds besides, and what is never searched.
-_NOT_SEARCHED = {"tensorboard", "profile", "checkpoints", "node_modules", "__pycache__"}
+_NOT_SEARCHED = {"tensorboard", "wandb", "profile", "checkpoints", "node_modules", "__pycache__"}
 # What repeats differ in, what has a word of its own, and what makes points of one line.
 _NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_steps"} | {
     "precision",

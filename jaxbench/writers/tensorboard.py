@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-_EPOCH_TAGS = {
-    "epoch_time_s": "time/epoch_s",
-    "data_wait_s": "time/data_wait_s",
-    "images_per_s": "throughput/images_per_s",
-    "images_per_s_per_device": "throughput/images_per_s_per_device",
-    "peak_memory_bytes": "memory/peak_bytes",
-}
-_STEP_TAGS = {"learning_rate": "train/learning_rate"}
+from jaxbench.writers.curves import Curves
 
 
 class TensorBoardWriter:
@@ -38,17 +31,11 @@ class TensorBoardWriter:
 
         self._events = SummaryWriter(str(folder / "tensorboard"))
         self._config = dict(_flat(config))
-        self._tags = {
-            "epoch": {f"train_{name}": f"train/epoch_{name}" for name in train_figures}
-            | {f"eval_{name}": f"eval/{name}" for name in eval_figures}
-            | _EPOCH_TAGS,
-            "step": {name: f"train/{name}" for name in train_figures} | _STEP_TAGS,
-        }
+        self._curves = Curves(train_figures, eval_figures)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        for key, tag in self._tags.get(record["kind"], {}).items():
-            if record.get(key) is not None and math.isfinite(record[key]):
-                self._events.add_scalar(tag, record[key], record["step"])
+        for tag, value in self._curves.points(record).items():
+            self._events.add_scalar(tag, value, record["step"])
         if record["kind"] == "epoch":
             self._events.flush()
         if record["kind"] == "summary":
