@@ -8,7 +8,7 @@ must end with `wait_until`.
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 
 class Clock:
@@ -19,6 +19,12 @@ class Clock:
         self._since_s = self._start_s
         self._open = ["other"]
         self._spent_s = {"other": 0.0}
+
+    def add(self, totals_s: Mapping[str, float]) -> None:
+        """Counts what an earlier process spent on the same run, as if it had been this one."""
+        for phase, spent_s in totals_s.items():
+            self._spent_s[phase] = self._spent_s.get(phase, 0.0) + spent_s
+            self._start_s -= spent_s
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

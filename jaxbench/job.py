@@ -110,7 +110,11 @@ class StagesResult:
 
 @contextlib.contextmanager
 def prepared(
-    config: Config, workdir: str | None = None, console: Console | None = None
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    checked: bool = False,
 ) -> Iterator[Job]:
     """Checks everything that can be checked before anything is written; closes it all at the end.
 
@@ -118,11 +122,13 @@ def prepared(
       config: a valid experiment.
       workdir: where the records will go, see `check_workdir`.
       console: where progress is shown; None picks one for standard output.
+      checked: `workdir` has been seen to.
 
     Raises:
       BadInput: the experiment cannot run here.
     """
-    check_workdir(workdir, config.name)
+    if not checked:
+        check_workdir(workdir, config.name)
     clock = Clock()
     with contextlib.ExitStack() as stack:
         precision = get_precision(config.precision)

@@ -5,6 +5,7 @@
 """
 
 import json
+from typing import Any
 
 from absl import flags
 
@@ -95,6 +96,27 @@ _STOP_AT_TOP1 = flags.DEFINE_float(
     None,
     "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
 )
+_RESUME = flags.DEFINE_string(
+    "resume",
+    "none",
+    "With --mode=train: auto goes on with the run in --workdir, or begins it; a run directory, or "
+    "one of its checkpoints with a new --workdir, is gone on with. none: a new run.",
+)
+_CHECKPOINT_MINUTES = flags.DEFINE_float(
+    "checkpoint_minutes",
+    10.0,
+    "With --mode=train: minutes between checkpoints, written beside the training; 0: none.",
+)
+_CHECKPOINT_EPOCHS = flags.DEFINE_integer(
+    "checkpoint_epochs",
+    0,
+    "With --mode=train: a checkpoint after every so many epochs and after the last; 0: none.",
+)
+_KEEP_CHECKPOINTS = flags.DEFINE_integer(
+    "keep_checkpoints",
+    2,
+    "With --mode=train: the newest so many are kept, and beside them the best evaluated one.",
+)
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 _WANDB = flags.DEFINE_string(
@@ -118,6 +140,10 @@ _MODES_OF = {
     "page_cache": ("input",),
     "profile": ("train", "throughput"),
     "stop_at_top1": ("train",),
+    "resume": ("train",),
+    "checkpoint_minutes": ("train",),
+    "checkpoint_epochs": ("train",),
+    "keep_checkpoints": ("train",),
     **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),
     "wandb": ("train",),
 }
@@ -142,6 +168,8 @@ def main() -> int:
             stop_at_top1=_STOP_AT_TOP1.value,
             price=price_flags.stated_price(),
             wandb=_WANDB.value,
+            checkpoints=_policy(),
+            resume=_RESUME.value,
             **telemetry,
         )
     elif mode == "input":
@@ -216,6 +244,12 @@ def chosen_mode(experiment: Experiment) -> str:
     return mode
 
 
+def _policy() -> Any:
+    from jaxbench.checkpoints import Policy
+
+    return Policy(_CHECKPOINT_MINUTES.value, _CHECKPOINT_EPOCHS.value, _KEEP_CHECKPOINTS.value)
+
+
 def _parse_counts(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
@@ -234,6 +268,7 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     # Imported here, so that a typo in a flag is answered before JAX is loaded; in one piece, for an
     # import that Ctrl-C breaks off leaves halves of modules behind.
     with postponed():
+        from jaxbench.checkpoints import check_policy
         from jaxbench.compile_cache import use_compile_cache
         from jaxbench.profiler import parse_steps
         from jaxbench.scaling import check_link
@@ -249,6 +284,7 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     check_link(_LINK_GB_PER_S.value)
     if mode == "train":
         check_target(experiment, _STOP_AT_TOP1.value)
+        check_policy(_policy())
     if _WANDB.value is not None:
         check_wandb(_WANDB.value)
     use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)

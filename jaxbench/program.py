@@ -83,6 +83,12 @@ class Program:
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
+    def place_saved_state(self, state: TrainState) -> TrainState:
+        """Places a state that `device_get` once fetched from where `place_train_state` put it."""
+        if self.config.replicas == "together":
+            return self.mesh.replicate(state)
+        return self.mesh.shard(state)
+
     def create_train_state(self, seed: int | None = None) -> TrainState:
         """Initialises one model's state on the default device, from the config's seed if None."""
         return self.init(np.uint32(self.config.seed if seed is None else seed))

@@ -13,6 +13,7 @@ from jaxbench.economics import add_costs
 from jaxbench.environment import describe_environment
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
 from jaxbench.prices import Price
+from jaxbench.resume import measure_records
 from jaxbench.rundir import RunDir, create_run_dir
 from jaxbench.signals import postponed
 from jaxbench.telemetry.sampler import Telemetry, check_interval, create_readers, merge
@@ -44,6 +45,11 @@ class Recorder:
         }
         self.summary: dict[str, Any] = {}
 
+    def mark(self) -> dict[str, int]:
+        """Returns how long each file of records is, once all that was recorded is in them."""
+        self.writers.flush()
+        return measure_records(self.run_dir.path)
+
     def finish(self, status: str, reason: str | None) -> None:
         """Ends the telemetry and records how the job ended, its status before all else."""
         self.telemetry.stop()
@@ -73,6 +79,7 @@ def recording(
     clock: Clock,
     telemetry_s: float,
     price: Price | None = None,
+    taken_up: Callable[[dict[str, Any]], RunDir] | None = None,
 ) -> Iterator[Recorder]:
     """Makes the run directory; whatever ends the `with` is in it before it goes on.
 
@@ -85,27 +92,28 @@ def recording(
       clock: the run's.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       price: what the hardware costs, where that is known.
+      taken_up: document -> the folder of a run that goes on, in place of a new one.
 
     Raises:
       BadInput: the folder cannot be made, or there is no such interval.
       MixedDevices: in place of what a backend says of devices that it does not run together.
     """
     check_interval(telemetry_s)
-    run_dir = create_run_dir(
-        workdir,
-        experiment.name,
-        {
-            "experiment": experiment.name,
-            "job": experiment.job,
-            **document,
-            "telemetry_s": telemetry_s,
-            "price": price and price._asdict(),
-            "command_line": list(sys.orig_argv),
-            "working_directory": os.getcwd(),
-            "pid": os.getpid(),
-            "environment": describe_environment(mesh.devices),
-        },
-    )
+    document = {
+        "experiment": experiment.name,
+        "job": experiment.job,
+        **document,
+        "telemetry_s": telemetry_s,
+        "price": price and price._asdict(),
+        "command_line": list(sys.orig_argv),
+        "working_directory": os.getcwd(),
+        "pid": os.getpid(),
+        "environment": describe_environment(mesh.devices),
+    }
+    if taken_up is None:
+        run_dir = create_run_dir(workdir, experiment.name, document)
+    else:
+        run_dir = taken_up(document)
     readers = create_readers(mesh.devices) if telemetry_s else []
     telemetry = Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers)
     recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)

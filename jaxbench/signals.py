@@ -10,13 +10,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxbench.errors import Terminated
 
-# How long a process may take from the signal to its end.
-_LONGEST_END_S = 20.0
+# How long a process may take from the signal to its end. Clouds give 30 s (Google's spot machines)
+# to 120 s (Amazon's) between the notice and the end.
+LONGEST_END_S = 20.0
 # How soon to try again where an exception would be lost, and in which functions it would (the
 # second is JAX's).
 _SOON_S, _SWALLOWING = 0.02, ("__del__", "_xla_gc_callback")
@@ -24,6 +25,8 @@ _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 _depth = 0
 _pending: int | None = None
+_asking = False
+_asked = False
 
 
 def raise_on_signals() -> None:
@@ -50,12 +53,31 @@ def postponed() -> Iterator[None]:
             _raise(number)
 
 
+@contextlib.contextmanager
+def asked_to_end() -> Iterator[Callable[[], bool]]:
+    """Inside the `with` SIGTERM raises nothing: the function that it gives says whether it came.
+
+    For work that must end at a point of its own choosing, soon. Terminated is raised at the end of
+    the `with`, unless something else is.
+    """
+    global _asking, _asked
+    _asking = True
+    try:
+        yield lambda: _asked
+    finally:
+        _asking, asked, _asked = False, _asked, False
+    if asked:
+        raise Terminated
+
+
 def _handle(number: int, frame: Any) -> None:
-    global _pending
+    global _asked, _pending
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: _cut_short(_EXIT_CODES[number]))
-        signal.setitimer(signal.ITIMER_REAL, _LONGEST_END_S)
-    if _depth:
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
+    if _asking and number == signal.SIGTERM:
+        _asked = True
+    elif _depth:
         _pending = number
     elif _is_swallowed(frame):
         _try_again(number)
@@ -83,5 +105,5 @@ def _raise(number: int) -> None:
 
 
 def _cut_short(code: int) -> None:
-    print(f"jaxbench: did not end in {_LONGEST_END_S:g} s, cut short", file=sys.stderr, flush=True)
+    print(f"jaxbench: did not end in {LONGEST_END_S:g} s, cut short", file=sys.stderr, flush=True)
     os._exit(code)

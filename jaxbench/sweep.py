@@ -86,7 +86,7 @@ _BATCH_MULTIPLE = flags.DEFINE_integer(
     lower_bound=1,
 )
 # Flags of jaxbench.main that cannot be for a whole sweep.
-_NOT_FORWARDED = ("workdir", "json")
+_NOT_FORWARDED = ("workdir", "json", "resume")
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:

@@ -2,22 +2,33 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxbench.checkpoints import (
+    NO_CHECKPOINTS,
+    Checkpoint,
+    Checkpoints,
+    Damaged,
+    Policy,
+    check_policy,
+    read_checkpoint,
+    read_newest,
+)
 from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.config import Config
 from jaxbench.data.feed import Feed
 from jaxbench.devices import all_ready, peak_memory_bytes
 from jaxbench.economics import first_at_target
 from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
-from jaxbench.errors import BadInput, Diverged
+from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
 from jaxbench.job import prepared
@@ -25,9 +36,12 @@ from jaxbench.optim import tabulator
 from jaxbench.prices import Price
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.program import Program, compile_step
+from jaxbench.progress import EpochProgress
 from jaxbench.recorder import recording
+from jaxbench.resume import CHECKPOINTS, Resume, check_same, find_resume, take_up
 from jaxbench.rundir import RunDir
-from jaxbench.signals import postponed
+from jaxbench.runs import load_run
+from jaxbench.signals import asked_to_end, postponed
 from jaxbench.spread import slowed_down
 from jaxbench.step import TrainState
 from jaxbench.task import COUNT, LOSS_SUM
@@ -35,7 +49,7 @@ from jaxbench.telemetry.sampler import INTERVAL_S
 from jaxbench.utilization import utilization
 from jaxbench.validity import impossible_epoch, impossible_total
 from jaxbench.writers import Writer
-from jaxbench.writers.console import Console, duration
+from jaxbench.writers.console import Console, create_console, duration
 from jaxbench.writers.files import CsvWriter
 from jaxbench.writers.tensorboard import TensorBoardWriter
 from jaxbench.writers.wandb import WandbWriter, check_wandb
@@ -52,26 +66,14 @@ _SPREAD = ("std", "min", "max")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What `train_and_evaluate` hands back: the summary record, its folder, the final state."""
+    """What `train_and_evaluate` hands back: the summary record, its folder, the final state.
+
+    There is no state where the run was done already.
+    """
 
     summary: dict[str, Any]
     run_dir: RunDir
-    state: TrainState
-
-
-class _Trained(NamedTuple):
-    """What an epoch's training steps gave.
-
-    Attributes:
-      metrics_RxM: summed over all steps.
-      images, time_s: of those that were not profiled.
-      profiled_steps: how many were.
-    """
-
-    metrics_RxM: np.ndarray
-    images: int
-    time_s: float
-    profiled_steps: int
+    state: TrainState | None
 
 
 def train_and_evaluate(
@@ -84,6 +86,8 @@ def train_and_evaluate(
     stop_at_top1: float | None = None,
     price: Price | None = None,
     wandb: str | None = None,
+    checkpoints: Policy = NO_CHECKPOINTS,
+    resume: str = "none",
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -97,6 +101,9 @@ def train_and_evaluate(
         is in the summary's `target`.
       price: what the hardware costs, recorded with the run; None if nobody said.
       wandb: the Weights & Biases project that gets the records too.
+      checkpoints: when they are written; SIGTERM has one written if any are.
+      resume: `none`, `auto` or a path, see `find_resume`. A run that is done already is not done
+        again.
 
     Raises:
       BadInput: before anything is written.
@@ -105,10 +112,16 @@ def train_and_evaluate(
     """
     config.validate()
     check_target(config, stop_at_top1)
+    check_policy(checkpoints)
     traced_steps = parse_steps(profile)
     if wandb is not None:
         check_wandb(wandb)
-    with prepared(config, workdir, console) as job:
+    resumed = find_resume(workdir, resume, config.name)
+    if resumed:
+        check_same(resumed, config)
+        if resumed.run.document["status"] == "done":
+            return _done_already(resumed, console or create_console())
+    with prepared(config, workdir, console, checked=True) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {job.feed.steps_per_epoch} steps each are more than "
@@ -116,10 +129,26 @@ def train_and_evaluate(
             )
         check_end(traced_steps, config.num_steps(job.feed.steps_per_epoch), "this run")
         program = job.program
+        saved, taken_up = None, None
+        if resumed:
+            with job.clock.phase("restore"), job.console.phase("reading the checkpoint"):
+                saved = _read_saved(resumed, workdir, program, job.console.say)
+            if saved:
+                job.clock.add(saved.point["totals_s"])
+            taken_up = functools.partial(take_up, resumed, saved, workdir, config.name)
         with recording(
-            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s, price
+            workdir,
+            config,
+            job.mesh,
+            job.document(),
+            job.console,
+            job.clock,
+            telemetry_s,
+            price,
+            taken_up,
         ) as recorder:
             folder = recorder.run_dir.path
+            saver = Checkpoints(folder / CHECKPOINTS, checkpoints, job.console.say)
             trainer = Trainer(
                 program,
                 job.feed,
@@ -129,6 +158,8 @@ def train_and_evaluate(
                 measured=recorder.telemetry.measured,
                 target=stop_at_top1,
                 profiler=Profiler(traced_steps, folder) if traced_steps else None,
+                saver=saver if checkpoints.is_on else None,
+                mark=recorder.mark,
             )
             recorder.summarize = trainer.summarize
             figures = (program.task.train_figures, program.task.eval_figures)
@@ -144,12 +175,50 @@ def train_and_evaluate(
                         WandbWriter(folder, wandb, *figures, fields, job.console.say)
                     )
                 recorder.writers.add(with_images[1])
+            if saved:
+                trainer.go_on(saved.state, saved.point, load_run(str(folder)).of_kind("epoch"))
+                job.console.say(f"going on after step {saved.point['step']} ({saved.name})")
             trainer.prepare()
-            with job.clock.phase("records"), postponed():
-                for writer in with_images:
-                    writer.add_images("train/images", trainer.sample_images(), step=0)
-            trainer.train()
+            if not saved:
+                with job.clock.phase("records"), postponed():
+                    for writer in with_images:
+                        writer.add_images("train/images", trainer.sample_images(), step=0)
+            saved = None  # the host's copy of the state
+            try:
+                trainer.train()
+            finally:
+                with job.clock.phase("checkpoint"):
+                    saver.wait()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
+
+
+def _done_already(resumed: Resume, console: Console) -> Result:
+    path = resumed.run.path
+    console.say(f"{path}: this run is done already")
+    console.close()
+    return Result(resumed.run.document["summary"], RunDir(path, resumed.run.document), None)
+
+
+def _read_saved(
+    resumed: Resume, workdir: str | None, program: Program, say: Callable[[str], None]
+) -> Checkpoint | None:
+    """Reads the checkpoint to go on from; None where the run begins again.
+
+    Raises:
+      BadInput: there is none, or it is another model's.
+    """
+    folder, target = resumed.run.path / CHECKPOINTS, program.abstract_placed_state()
+    if resumed.checkpoint:
+        try:
+            return read_checkpoint(folder, resumed.checkpoint, target)
+        except Damaged as error:
+            raise BadInput(f"{folder / resumed.checkpoint}: is damaged: {error}") from error
+    found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
+    if found is None:
+        if not resumed.again:
+            raise BadInput(f"{resumed.run.path}: has no checkpoint that can be read")
+        say(f"{resumed.run.path} has no checkpoint that can be read: beginning again")
+    return found
 
 
 def check_target(config: Config, stop_at_top1: float | None) -> None:
@@ -172,7 +241,7 @@ class Trainer:
     """The state on its way through the epochs, and what was seen on the way.
 
     `measured(images)` goes round what trains so many of them; an evaluation that reaches `target`
-    is the last.
+    is the last. `mark()` tells how far the records have come that belong to a checkpoint.
     """
 
     def __init__(
@@ -185,8 +254,14 @@ class Trainer:
         measured: Callable[[int], contextlib.AbstractContextManager] = contextlib.nullcontext,
         target: float | None = None,
         profiler: Profiler | None = None,
+        saver: Checkpoints | None = None,
+        mark: Callable[[], dict[str, int]] = dict,
     ):
         self.state: TrainState | None = None
+        self._saved_state: TrainState | None = None
+        self._damaged_before: dict[str, str] = {}
+        self._saver = saver
+        self._mark = mark
         self._program = program
         self._config = program.config
         self._mesh = program.mesh
@@ -215,6 +290,7 @@ class Trainer:
         self._first_step_s: float | None = None
         self._score = f"eval_{self._task.headline}"
         self._epochs: list[dict[str, Any]] = []
+        self._progress: EpochProgress | None = None
         self._invalid: list[str] = []
 
     def sample_images(self) -> np.ndarray:
@@ -229,47 +305,122 @@ class Trainer:
         return np.asarray(images[:_SAMPLE_IMAGES])
 
     def train(self) -> None:
-        """Trains and evaluates, once all is prepared."""
-        for epoch in range(self._num_epochs):
-            self._train_and_evaluate_epoch(epoch)
-            if self._target is not None and self._epochs[-1][self._score] >= self._target:
-                break
+        """Trains and evaluates, once all is prepared; SIGTERM saves what has been done."""
+        try:
+            while len(self._epochs) < self._num_epochs and not self._is_at_target():
+                self._train_and_evaluate_epoch(len(self._epochs))
+                done = len(self._epochs)
+                last = done == self._num_epochs or self._is_at_target()
+                if self._saver and self._saver.due(done, last):
+                    self._save()
+        except Terminated:
+            if self._saver:
+                self._save()
+            raise
+
+    def _is_at_target(self) -> bool:
+        if self._target is None or not self._epochs:
+            return False
+        return self._epochs[-1][self._score] >= self._target
+
+    def _save(self) -> None:
+        """Saves a checkpoint; nothing is queued on the devices."""
+        with self._clock.phase("checkpoint"), postponed():
+            score = self._epochs[-1][self._score] if self._epochs and not self._progress else None
+            self._saver.save(self.state, self._point(), score)
+
+    def _point(self) -> dict[str, Any]:
+        """How far the run has come, beside the state: what `go_on` needs."""
+        return {
+            "step": self._steps_done,
+            "epochs_done": len(self._epochs),
+            "progress": self._progress and self._progress.to_json(),
+            "compile_s": self._compile_s,
+            "compile_cache": sorted(self._compile_cache),
+            "first_step_s": self._first_step_s,
+            "learning_rate": self._learning_rate,
+            "invalid": self._invalid,
+            "damaged": self._damaged,
+            "records": self._mark(),
+            "totals_s": self._clock.totals_s(),
+        }
+
+    def go_on(self, state: TrainState, point: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+        """Takes the run up where a checkpoint left it, before `prepare`.
+
+        Args:
+          state: the arrays, on the host, as `device_get` returns those of `program.init`, or with
+            a leading axis of models.
+          point: what `_point` returned.
+          epochs: the records of the epochs that are done.
+        """
+        self._saved_state = state
+        self._steps_done = point["step"]
+        self._epochs = epochs
+        if point["progress"]:
+            self._progress = EpochProgress.from_json(point["progress"])
+        self._compile_s = point["compile_s"]
+        self._compile_cache = set(point["compile_cache"])
+        self._first_step_s = point["first_step_s"]
+        self._learning_rate = point["learning_rate"]
+        self._invalid = list(point["invalid"])
+        self._damaged_before = point["damaged"]
+
+    @property
+    def _damaged(self) -> dict[str, str]:
+        return {**self._damaged_before, **self._feed.damaged}
 
     def prepare(self) -> None:
-        """Initialises the state and compiles both steps; nothing is trained yet."""
-        with self._clock.phase("init"), self._console.phase("initialising the parameters"):
-            self.state = self._program.place_train_state()
+        """Makes the state and compiles both steps; nothing is trained yet."""
+        resumed, self._saved_state = self._saved_state, None
+        what = "initialising the parameters" if resumed is None else "placing the saved state"
+        with self._clock.phase("init"), self._console.phase(what):
+            self.state = (
+                self._program.place_train_state()
+                if resumed is None
+                else self._program.place_saved_state(resumed)
+            )
+            del resumed
             wait_until(lambda: all_ready(self.state))
         with self._clock.phase("place_data"):
-            self._first_row = next(self._feed.train_rows(0, 1))
+            train_row = self._take_first_row()
             eval_row = next(self._feed.eval_rows())
-        self._compile(
-            "train_step", self._program.train_step, self._feed.train_data, self._first_row
-        )
+        self._compile("train_step", self._program.train_step, self._feed.train_data, train_row)
         self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_row)
+
+    def _take_first_row(self) -> Any:
+        """Takes the row of the next step, which is kept for it; of the last one if none is left."""
+        epoch = len(self._epochs)
+        step = self._progress.steps if self._progress else 0
+        last = self._total_steps - 1
+        if epoch * self._feed.steps_per_epoch + step > last or step == self._feed.steps_per_epoch:
+            epoch, step = divmod(min(self._steps_done - 1, last), self._feed.steps_per_epoch)
+            return next(self._feed.train_rows(epoch, 1, step))
+        self._first_row = next(self._feed.train_rows(epoch, 1, step))
+        return self._first_row
 
     def _compile(self, name: str, step: Any, data: Any, row: Any) -> None:
         with self._console.phase(f"compiling {name} for {self._mesh.num_devices} device(s)"):
             record = compile_step(name, step, self.state, data, row, clock=self._clock)
-        self._compile_s += record["lower_s"] + record["compile_s"]
-        self._compile_cache.add(record["compile_cache"])
-        self._write(record)
+        if not self._steps_done:  # else the run has its records of it
+            self._compile_s += record["lower_s"] + record["compile_s"]
+            self._compile_cache.add(record["compile_cache"])
+            self._write(record)
 
     def _write(self, record: dict[str, Any]) -> None:
         with self._clock.phase("records"):
             self._writer.write(record)
 
     def _train_and_evaluate_epoch(self, epoch: int) -> None:
-        """Does epoch `epoch` (0 is the first) and writes its record."""
-        before_s = self._clock.totals_s()
-        num_steps = min(self._feed.steps_per_epoch, self._total_steps - self._steps_done)
+        """Does epoch `epoch` (0 is the first), or what is left of it, and writes its record."""
+        first_step = epoch * self._feed.steps_per_epoch
+        num_steps = min(self._feed.steps_per_epoch, self._total_steps - first_step)
         with self._clock.phase("train"):
             trained = self.train_epoch(epoch, num_steps)
         watch = Stopwatch()
         with self._clock.phase("eval"):
             eval_RxM = self._evaluate(epoch)
         eval_time_s = watch.elapsed_s()
-        after_s = self._clock.totals_s()
         # None where every step was profiled.
         images_per_s = trained.images / trained.time_s if trained.images else None
         record = {
@@ -282,14 +433,14 @@ class Trainer:
             "complete": num_steps - trained.profiled_steps == self._feed.steps_per_epoch,
             "epoch_time_s": trained.time_s + eval_time_s,
             "train_time_s": trained.time_s,
-            "data_wait_s": after_s["data_wait"] - before_s.get("data_wait", 0.0),
+            "data_wait_s": trained.data_wait_s,
             "eval_time_s": eval_time_s,
             "images": trained.images,
             "images_per_s": images_per_s,
             "images_per_s_per_device": images_per_s and images_per_s / self._mesh.num_devices,
             "mfu": self._utilization(images_per_s)["mfu"] if images_per_s else None,
             "profiled_steps": trained.profiled_steps,
-            **self._figures("train_", trained.metrics_RxM, self._task.train_figures),
+            **self._figures("train_", trained.total_RxM, self._task.train_figures),
             **self._figures("eval_", eval_RxM, self._task.eval_figures),
             "eval_count": self._feed.eval_count,
             "learning_rate": self._learning_rate,
@@ -298,13 +449,16 @@ class Trainer:
             # Since the run's first moment, this evaluation included.
             "elapsed_s": self._clock.wall_s(),
         }
-        self._epochs.append(record)
-        self._invalid += impossible_epoch(
-            record,
-            (num_steps - trained.profiled_steps) * self._images_per_step,
-            len(self._feed.damaged) * len(self._seeds_R),
-        )
-        self._write(record)
+        # In one piece: an epoch is either under way or has its record.
+        with postponed():
+            self._epochs.append(record)
+            self._invalid += impossible_epoch(
+                record,
+                (num_steps - trained.profiled_steps) * self._images_per_step,
+                len(self._damaged) * len(self._seeds_R),
+            )
+            self._write(record)
+            self._progress = None
 
     def _utilization(self, images_per_s: float) -> dict[str, Any]:
         flops = sum(self._program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
@@ -360,58 +514,90 @@ class Trainer:
             "elapsed_s",
         ]
 
-    def train_epoch(self, epoch: int, num_steps: int) -> _Trained:
-        """Trains `num_steps` steps, those that are profiled apart from the others."""
-        watch = Stopwatch()
+    def train_epoch(self, epoch: int, num_steps: int) -> EpochProgress:
+        """Trains the steps that are left of an epoch's, those that are profiled apart.
+
+        Raises:
+          Terminated: between two steps, with none of them queued any more.
+        """
+        progress = self._begin_epoch(epoch)
+        start = self._steps_done - progress.steps
+        self._epoch_steps = range(start + 1, start + num_steps + 1)
+        left = self._epoch_steps[progress.steps :]
+        watch, waited_s = Stopwatch(), self._data_wait_s()
         with self._measured(0), self._clock.phase("data_wait"):
-            rows = self._train_rows(epoch, num_steps)
+            rows = self._train_rows(epoch, len(left), progress.steps)
             self._learning_rates_S = self._tabulate_rates(epoch * self._feed.steps_per_epoch)
-        time_s = watch.elapsed_s()
-        timed_RxM, profiled_RxM, profiled_steps = self._zeros(), self._zeros(), 0
-        first = self._steps_done + 1
-        self._epoch_steps = range(first, first + num_steps)
+        progress.time_s += watch.elapsed_s()
+        progress.data_wait_s += self._data_wait_s() - waited_s
         traced = self._traced_steps.__contains__
-        for profiled, stretch in itertools.groupby(self._epoch_steps, traced):
-            steps = list(stretch)
-            if profiled:
-                profiled_RxM += self._profile_steps(epoch, steps, rows)
-                profiled_steps += len(steps)
-            else:
-                with self._measured(len(steps) * self._images_per_step):
-                    watch = Stopwatch()
-                    timed_RxM += self._train_steps(epoch, steps, rows)
-                    time_s += watch.elapsed_s()
-        images = int(timed_RxM[:, COUNT].sum())
-        return _Trained(timed_RxM + profiled_RxM, images, time_s, profiled_steps)
+        with asked_to_end() as asked:
+            for profiled, stretch in itertools.groupby(left, traced):
+                steps = list(stretch)
+                if profiled:
+                    self._profile_steps(progress, steps, rows)
+                while steps and not profiled and not asked():
+                    self._train_stretch(progress, steps, rows, asked)
+                    del steps[: self._steps_done + 1 - steps[0]]
+                    if steps and not asked():
+                        self._save()
+                if asked():
+                    break
+        return progress
 
-    def _train_steps(self, epoch: int, steps: Sequence[int], rows: Iterator[Any]) -> np.ndarray:
-        """Trains the next steps; returns their metrics_RxM, summed."""
-        watch = Stopwatch()
-        interval_watch, interval_start = Stopwatch(), 0
-        total_RxM, interval_RxM = self._zeros(), self._zeros()
-        for done, metrics_RxM in enumerate(self._run_steps(rows, steps), 1):
-            loss = self._count_step(epoch, metrics_RxM)
-            total_RxM += metrics_RxM
-            interval_RxM += metrics_RxM
-            if self._steps_done % self._config.log_every_steps == 0 or done == len(steps):
-                mean_step_s = interval_watch.elapsed_s() / (done - interval_start)
-                self._write_step(epoch, interval_RxM, mean_step_s)
-                interval_watch, interval_start = Stopwatch(), done
-                interval_RxM = self._zeros()
-            step_time_s = watch.elapsed_s() / done
-            self._console.progress(
-                f"epoch {epoch + 1}/{self._num_epochs}",
-                self._steps_done + 1 - self._epoch_steps.start,
-                len(self._epoch_steps),
-                f"{self._images_per_step / step_time_s:,.1f} images/s  loss {loss:.4f}"
-                f"  {duration(self._remaining_s(step_time_s))} left",
-            )
-        # The results of a step and its new state become ready together, on each device.
-        wait_until(lambda: all_ready(self.state))
-        return total_RxM
+    def _begin_epoch(self, epoch: int) -> EpochProgress:
+        """Returns how far an epoch has come, which is nowhere unless the run was resumed in it."""
+        if self._progress is None or self._progress.epoch != epoch:
+            self._progress = EpochProgress(epoch, self._zeros(), self._zeros())
+        return self._progress
 
-    def _profile_steps(self, epoch: int, steps: Sequence[int], rows: Iterator[Any]) -> np.ndarray:
-        """Trains the next steps under JAX's profiler; returns their metrics_RxM, summed.
+    def _data_wait_s(self) -> float:
+        return self._clock.totals_s().get("data_wait", 0.0)
+
+    def _train_stretch(
+        self,
+        progress: EpochProgress,
+        steps: Sequence[int],
+        rows: Iterator[Any],
+        asked: Callable[[], bool],
+    ) -> None:
+        """Trains the next steps, up to the last of them or until a checkpoint is due.
+
+        Nothing is queued on the devices at its end.
+        """
+        first_steps, first_images = progress.steps, progress.images
+        watch, waited_s = Stopwatch(), self._data_wait_s()
+        interval_watch, interval_before_s = Stopwatch(), progress.interval_time_s
+
+        def pause() -> bool:
+            return asked() or (self._saver is not None and self._saver.due())
+
+        with self._measured(lambda: progress.images - first_images):
+            for metrics_RxM in self._run_steps(rows, steps, pause):
+                loss = self._count_step(progress, metrics_RxM)
+                progress.images += int(metrics_RxM[:, COUNT].sum())
+                progress.interval_time_s = interval_before_s + interval_watch.elapsed_s()
+                done = progress.steps - first_steps
+                if self._steps_done % self._config.log_every_steps == 0 or done == len(steps):
+                    self._write_step(progress)
+                    interval_watch, interval_before_s = Stopwatch(), 0.0
+                step_time_s = watch.elapsed_s() / done
+                self._console.progress(
+                    f"epoch {progress.epoch + 1}/{self._num_epochs}",
+                    progress.steps,
+                    len(self._epoch_steps),
+                    f"{self._images_per_step / step_time_s:,.1f} images/s  loss {loss:.4f}"
+                    f"  {duration(self._remaining_s(step_time_s))} left",
+                )
+            # The results of a step and its new state become ready together, on each device.
+            wait_until(lambda: all_ready(self.state))
+        progress.time_s += watch.elapsed_s()
+        progress.data_wait_s += self._data_wait_s() - waited_s
+
+    def _profile_steps(
+        self, progress: EpochProgress, steps: Sequence[int], rows: Iterator[Any]
+    ) -> None:
+        """Trains the next steps under JAX's profiler.
 
         What that takes, waiting for data included, is in the phase `profile` and in no other
         figure of time. It begins and ends with nothing queued on the devices.
@@ -426,43 +612,44 @@ class Trainer:
             wait_until(lambda: all_ready(self.state))
             results = self._profiler.trace(steps, rows, train_step)
             wait_until(lambda: all_ready(self.state))
-        total_RxM = self._zeros()
         for metrics_RxM in self._per_model(results):
-            self._count_step(epoch, metrics_RxM)
-            total_RxM += metrics_RxM
-        self._write_step(epoch, total_RxM, None)
-        return total_RxM
+            self._count_step(progress, metrics_RxM)
+        progress.profiled_steps += len(steps)
+        self._write_step(progress, profiled=True)
 
-    def _count_step(self, epoch: int, metrics_RxM: np.ndarray) -> float:
+    def _count_step(self, progress: EpochProgress, metrics_RxM: np.ndarray) -> float:
         """Takes note that one more step has been done; returns its mean loss."""
+        progress.add(metrics_RxM)
         self._steps_done += 1
         place = self._epoch_steps.index(self._steps_done)
         self._learning_rate = float(self._learning_rates_S[place])
-        return self._check_losses("training", metrics_RxM, epoch)
+        return self._check_losses("training", metrics_RxM, progress.epoch)
 
-    def _train_rows(self, epoch: int, num_steps: int) -> Iterator[Any]:
-        if self._first_row is None:
-            return self._feed.train_rows(epoch, num_steps)
+    def _train_rows(self, epoch: int, num_steps: int, first_step: int) -> Iterator[Any]:
+        if self._first_row is None or not num_steps:
+            return self._feed.train_rows(epoch, num_steps, first_step)
         # Compiling asked for the very first one already.
         first, self._first_row = self._first_row, None
-        return itertools.chain([first], self._feed.train_rows(epoch, num_steps - 1, first_step=1))
+        later = self._feed.train_rows(epoch, num_steps - 1, first_step + 1)
+        return itertools.chain([first], later)
 
-    def _write_step(self, epoch: int, sums_RxM: np.ndarray, mean_step_s: float | None) -> None:
-        """Writes the record of some steps whose results have just arrived.
+    def _write_step(self, progress: EpochProgress, profiled: bool = False) -> None:
+        """Writes the record of the steps since the last one, whose results have just arrived.
 
         Those that were profiled have no time.
         """
         record = {
             "kind": "step",
             "step": self._steps_done,
-            "epoch": epoch + 1,
-            **self._figures("", sums_RxM, self._task.train_figures),
+            "epoch": progress.epoch + 1,
+            **self._figures("", progress.interval_RxM, self._task.train_figures),
             "learning_rate": self._learning_rate,
             "elapsed_s": self._clock.wall_s(),
         }
-        if mean_step_s is None:
+        if profiled:
             record["profiled"] = True
         elif self._config.step_log:  # else results arrive together, and their times tell nothing
+            mean_step_s = progress.interval_time_s / progress.interval_steps
             record["step_time_s"] = mean_step_s
             record["images_per_s"] = self._images_per_step / mean_step_s
             self._console.say(
@@ -470,6 +657,7 @@ class Trainer:
                 f"({record['images_per_s']:.1f} examples/sec; {mean_step_s:.3f} sec/batch)"
             )
         self._write(record)
+        progress.begin_interval()
 
     def _zeros(self) -> np.ndarray:
         return np.zeros((len(self._seeds_R), self._task.num_metrics))
@@ -487,14 +675,18 @@ class Trainer:
             )
         return float(np.mean(losses_R))
 
-    def _run_steps(self, rows: Iterator[Any], steps: Sequence[int]) -> Iterator[np.ndarray]:
+    def _run_steps(
+        self, rows: Iterator[Any], steps: Sequence[int], pause: Callable[[], bool]
+    ) -> Iterator[np.ndarray]:
         """Queues the steps and yields each one's metrics_RxM once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
-        the devices wait for the other.
+        the devices wait for the other. Once `pause()` is true no more are queued.
         """
         inflight = InFlight(one_by_one=self._config.step_log)
         for number in steps:
+            if pause():
+                break
             with self._clock.phase("data_wait"):
                 row = next(rows)
             watch = Stopwatch()
@@ -609,8 +801,8 @@ class Trainer:
             summary["target"] = self._describe_target()
         if self._profiler:
             summary["profile"] = self._profiler.summary()
-        if self._feed.damaged:
-            summary["damaged"] = self._feed.damaged
+        if self._damaged:
+            summary["damaged"] = self._damaged
         # The first epoch is warm-up.
         later_s = [
             record["train_time_s"]
@@ -618,6 +810,8 @@ class Trainer:
             if record["complete"] and record["epoch"] > 1
         ]
         summary["warnings"] = slowed_down("epochs", later_s)
+        if self._saver:
+            summary["warnings"] += self._saver.warnings
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = self._clock.wall_s()
         summary["invalid"] = self._invalid + impossible_total(self._epochs, summary["wall_s"])

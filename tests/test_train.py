@@ -334,6 +334,8 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
         "images": epoch["step"] * 128,
         "time_s": epoch["elapsed_s"],
         "epochs_time_s": epoch["epoch_time_s"],
+        # No GPU tells, and nobody said what the hardware costs.
+        **dict.fromkeys(("energy_j", "energy_covers", "usd")),
     }
     assert epoch["epoch_time_s"] < epoch["elapsed_s"] < summary["wall_s"]
     never = train_to(1.0).summary
@@ -416,14 +418,15 @@ def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
     from jaxbench.train import Trainer
 
-    genuine = Trainer._train_steps
+    genuine = Trainer._run_steps
 
     def losing(self, *args):
-        total_RxM = genuine(self, *args)
-        total_RxM[:, COUNT] -= 1
-        return total_RxM
+        for metrics_RxM in genuine(self, *args):
+            lost_RxM = np.array(metrics_RxM)
+            lost_RxM[:, COUNT] -= 1
+            yield lost_RxM
 
-    monkeypatch.setattr(Trainer, "_train_steps", losing)
+    monkeypatch.setattr(Trainer, "_run_steps", losing)
     result = train(num_devices=1)
     document = run_json(result.run_dir.path)
     assert document["status"] == "invalid" == result.summary["status"]

@@ -12,7 +12,7 @@ import math
 import pathlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.clock import Clock, Stopwatch, now
@@ -102,15 +102,18 @@ class Telemetry:
         if not self._interval_s:
             return
         # Line-buffered: every row is in the file as soon as it is written.
-        self._file = open(self._path, "w", buffering=1, encoding="utf-8", newline="")  # noqa: SIM115
+        self._file = open(self._path, "a", buffering=1, encoding="utf-8", newline="")  # noqa: SIM115
         self._rows = csv.DictWriter(self._file, COLUMNS)
-        self._rows.writeheader()
+        if not self._file.tell():  # else a run goes on
+            self._rows.writeheader()
         for thread in self._threads:
             thread.start()
 
     @contextlib.contextmanager
-    def measured(self, images: int) -> Iterator[None]:
+    def measured(self, images: int | Callable[[], int]) -> Iterator[None]:
         """What goes on inside the `with` is what the run is about: `images` through the devices.
+
+        Where it is known only at the end how many, `images()` is asked then.
 
         Both ends of it must be barriers. Means and energy are taken over all such windows; one
         that an exception ends does not count.
@@ -118,7 +121,8 @@ class Telemetry:
         start_s = self._clock.wall_s()
         self._sample_edge()
         yield
-        self._windows.append(Window(start_s, self._clock.wall_s(), images))
+        end_s = self._clock.wall_s()
+        self._windows.append(Window(start_s, end_s, images() if callable(images) else images))
         self._sample_edge()
 
     def _sample_edge(self) -> None:

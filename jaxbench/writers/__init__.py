@@ -1,4 +1,4 @@
-"""Where a run's records go. A writer has `write(record)` and `close()`.
+"""Where a run's records go. A writer has `write(record)`, `flush()` and `close()`.
 
 A record is a dict with a `kind`: compile, step, epoch or summary. Units are in its
 keys; what is unknown is absent or None.
@@ -12,6 +12,9 @@ from jaxbench.signals import postponed
 
 class Writer(Protocol):
     def write(self, record: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None:
+        """Returns once all that was written is in its file, if it has one."""
 
     def close(self) -> None: ...
 
@@ -29,6 +32,11 @@ class Writers:
         with postponed():
             for writer in self._writers:
                 writer.write(record)
+
+    def flush(self) -> None:
+        with postponed():
+            for writer in self._writers:
+                writer.flush()
 
     def close(self) -> None:
         with postponed():

@@ -29,6 +29,8 @@ class Console(Protocol):
 
     def write(self, record: Mapping[str, Any]) -> None: ...
 
+    def flush(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -65,6 +67,9 @@ class PlainConsole:
     def write(self, record: Mapping[str, Any]) -> None:
         for line in describe_record(record):
             self.say(line)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
     def close(self) -> None:
         pass
@@ -116,6 +121,9 @@ class RichConsole:
     def write(self, record: Mapping[str, Any]) -> None:
         for line in describe_record(record):
             self.say(line)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
     def close(self) -> None:
         self._drop_bar()

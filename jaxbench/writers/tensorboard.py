@@ -72,6 +72,9 @@ class TensorBoardWriter:
         summary = Summary(value=[Summary.Value(tag=tag, image=image)])
         self._events.file_writer.add_summary(summary, step)
 
+    def flush(self) -> None:
+        self._events.flush()
+
     def close(self) -> None:
         self._events.close()
 

@@ -9,6 +9,7 @@ import pathlib
 import queue
 import re
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -175,6 +176,9 @@ class WandbWriter:
             self._told = True
             self._say(f"wandb failed, the run goes on without it: {_one_line(self._failure)}")
 
+    def flush(self) -> None:
+        """What wandb has, it has in files of its own."""
+
     def close(self) -> None:
         exit_code = 0 if self._status == "done" else 1
         self._calls.put(lambda run: run.finish(exit_code=exit_code))
@@ -205,8 +209,16 @@ def _begin(folder: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any
         x_save_requirements=False,
     )
     name = "/".join(folder.absolute().parts[-2:])
+    # A run that goes on after its process's end goes on there too.
+    own_id = folder / "wandb" / "run-id"
+    if own_id.exists():
+        again = {"id": own_id.read_text().strip(), "resume": "allow"}
+    else:
+        again = {"id": uuid.uuid4().hex[:12]}
+        own_id.parent.mkdir(exist_ok=True)
+        own_id.write_text(again["id"])
     return wandb.init(
-        project=project, name=name, dir=str(folder), config=dict(config), settings=settings
+        project=project, name=name, dir=str(folder), config=dict(config), settings=settings, **again
     )
 
 

@@ -1,0 +1,246 @@
+"""Taking a run directory up again: which one, from where, its records set back to there."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psutil
+
+from jaxbench.checkpoints import Checkpoint
+from jaxbench.clock import now, timestamp_s
+from jaxbench.errors import BadInput
+from jaxbench.rundir import STATUSES, RunDir, check_workdir, create_run_dir
+from jaxbench.runs import Run, load_run
+
+CHECKPOINTS = "checkpoints"
+# What a run appends to; beside these, every file in the folder of TensorBoard's events.
+_RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
+_EVENTS = "tensorboard"
+# Fields of a config that change neither losses nor records: where and how fast, not what.
+_FREE = {
+    "num_devices",
+    "parallelism",
+    "data.dir",
+    "data.num_threads",
+    "data.num_workers",
+    "data.prefetch_batches",
+    "data.cache",
+    "data.cache_dir",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """A run to go on with.
+
+    Attributes:
+      run: its directory, as it was left.
+      checkpoint: the one to take, None for the newest that can be read.
+      again: where there is none, the run begins again in its directory rather than not at all.
+    """
+
+    run: Run
+    checkpoint: str | None = None
+    again: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.run.document["status"] == "done"
+
+
+def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
+    """Returns the run that `--resume` asks for; None where a new one begins.
+
+    Args:
+      workdir: as given to `check_workdir`.
+      resume: `none`; `auto`: the run in `workdir`, a new one where there is none; or a run
+        directory or one of its checkpoints, to go on with in a new `workdir` or, without one, in
+        its own folder.
+      run_name: the experiment's.
+
+    Raises:
+      BadInput: there is no such run or checkpoint, it is still running, or `workdir` is not new.
+    """
+    if resume == "none":
+        check_workdir(workdir, run_name)
+        return None
+    if resume == "auto":
+        if not workdir:
+            raise BadInput("--resume=auto: give --workdir, the folder in which to go on or begin")
+        path = pathlib.Path(workdir).expanduser()
+        if not (path / "run.json").exists():
+            check_workdir(workdir, run_name)
+            return None
+        found = Resume(_load(path), again=True)
+    else:
+        path = pathlib.Path(resume).expanduser()
+        checkpoint = None
+        if path.parent.name == CHECKPOINTS and path.is_dir():
+            path, checkpoint = path.parent.parent, path.name
+        if workdir:
+            check_workdir(workdir, run_name)
+        elif checkpoint:
+            raise BadInput(
+                f"--resume={resume}: what came after that checkpoint would be lost; give a new "
+                "--workdir to go on in"
+            )
+        found = Resume(_load(path), checkpoint)
+    if process := _process(found.run.document):
+        raise BadInput(f"{path}: is still running (process {process})")
+    return found
+
+
+def _load(path: pathlib.Path) -> Run:
+    run = load_run(str(path))
+    if not isinstance(run.document.get("config"), dict) or run.document["status"] not in STATUSES:
+        raise BadInput(f"{path}: its run.json is not that of a training run")
+    return run
+
+
+def _process(document: Mapping[str, Any]) -> int | None:
+    """The number of the process that is at it, None where none is, or none is known of here."""
+    last = (document.get("resumes") or [document])[-1]
+    try:
+        host, pid = document["environment"]["hostname"], int(last["pid"])
+        if document["status"] != "running" or last.get("hostname", host) != platform.node():
+            return None
+        began_s = psutil.Process(pid).create_time()
+        # A later process may have the same number; clocks agree to a second.
+        return pid if began_s <= timestamp_s(last["started_at"]) + 1 else None
+    except (KeyError, TypeError, ValueError, psutil.Error):
+        return None
+
+
+def check_same(resume: Resume, config: Any) -> None:
+    """Raises BadInput where an experiment is another one than the run was made with."""
+    before = dict(_flat(resume.run.document["config"]))
+    # By way of JSON, as the record has it.
+    now = dict(_flat(json.loads(json.dumps(dataclasses.asdict(config), default=str))))
+    free = _FREE if now.get("replicas") != "independent" else _FREE - {"num_devices"}
+    differing = [
+        f"{name}={before.get(name)} there, {now.get(name)} here"
+        for name in {**before, **now}
+        if name not in free and before.get(name) != now.get(name)
+    ]
+    if differing:
+        raise BadInput(
+            f"{resume.run.path}: was made with another experiment: {'; '.join(differing[:4])}"
+            + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
+        )
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def measure_records(folder: pathlib.Path) -> dict[str, int]:
+    """Returns {path below the folder: bytes} of all that a run appends to."""
+    paths = [folder / name for name in _RECORDS] + sorted((folder / _EVENTS).glob("**/*"))
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size for path in paths if path.is_file()
+    }
+
+
+def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> None:
+    """Cuts off what was recorded after `measure_records` returned these sizes.
+
+    Raises:
+      BadInput: something that was recorded before is gone.
+    """
+    now = measure_records(folder)
+    short = [name for name, size in sizes.items() if now.get(name, -1) < size]
+    if short:
+        raise BadInput(f"{folder}: {short[0]} is shorter than it was at the checkpoint")
+    for name, size in now.items():
+        if name not in sizes:
+            (folder / name).unlink()
+        elif size > sizes[name]:
+            os.truncate(folder / name, sizes[name])
+
+
+def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> None:
+    """Copies what had been recorded when `measure_records` returned these sizes."""
+    for name, size in sizes.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(source / name, "rb") as old, open(target / name, "wb") as new:
+            left = size
+            while left and (piece := old.read(min(left, 1 << 20))):
+                new.write(piece)
+                left -= len(piece)
+        if left:
+            raise BadInput(f"{source}: {name} is shorter than it was at the checkpoint")
+
+
+def take_up(
+    resume: Resume,
+    checkpoint: Checkpoint | None,
+    workdir: str | None,
+    run_name: str,
+    document: dict[str, Any],
+) -> RunDir:
+    """Opens the folder in which a run goes on, with the records that it had at the checkpoint.
+
+    Args:
+      resume: the run.
+      checkpoint: None where it begins again.
+      workdir: as `find_resume` was given it.
+      run_name: the experiment's.
+      document: what run.json says of this process.
+
+    Raises:
+      BadInput: the folder cannot be made, or records are gone.
+    """
+    environment = document["environment"]
+    point = checkpoint.point if checkpoint else {"step": 0, "totals_s": {}, "records": {}}
+    spent_s = sum(point["totals_s"].values())
+    old = resume.run.document
+    entry = {
+        "started_at": now().isoformat(),
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": point["step"],
+        "elapsed_s": spent_s,
+        # What had been done since and is done again; unknown where nobody took notes.
+        "lost_s": max(0.0, _last_sign_s(resume.run) - spent_s),
+        "damaged_checkpoints": checkpoint.damaged if checkpoint else {},
+        "before": {name: old.get(name) for name in ("status", "reason", "finished_at")},
+        **{name: document[name] for name in ("command_line", "pid")},
+        **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
+    }
+    path = resume.run.path
+    if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
+        entry["from"] = str(path)
+        run_dir = create_run_dir(workdir, run_name, document | {"resumes": [entry]})
+        copy_records(path, run_dir.path, point["records"])
+        return run_dir
+    set_back(path, point["records"])
+    run_dir = RunDir(path, old)
+    run_dir.update(
+        status="running",
+        reason=None,
+        finished_at=None,
+        summary=None,
+        resumes=[*(old.get("resumes") or ()), entry],
+    )
+    return run_dir
+
+
+def _last_sign_s(run: Run) -> float:
+    """The run's time when it was last heard of."""
+    times_s = [record.get("elapsed_s") for record in run.records[-20:]]
+    try:
+        with open(run.path / "telemetry.csv", "rb") as file:
+            columns = file.readline().decode().strip().split(",")
+            file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+        times_s += [float(line.split(",")[columns.index("elapsed_s")]) for line in lines[1:-1]]
+    except (OSError, ValueError, IndexError):
+        pass
+    return max((t for t in times_s if isinstance(t, (int, float))), default=0.0)
