@@ -25,7 +25,7 @@ from jaxbench.report.sections import make_sections
 from jaxbench.report.sections.material import Material
 from jaxbench.report.sections.telemetry import buckets
 
-_VOID = {"meta", "link", "br", "hr", "img", "input"}
+_VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 
 
 def write_run(folder, records=(), *, status="done", summary=None, **fields):

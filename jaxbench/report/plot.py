@@ -37,11 +37,18 @@ def draw(chart: Chart) -> str:
     return _draw_dots(chart)
 
 
-def legend_mark(place: int, reference: bool = False) -> str:
-    """Returns a short piece of a series' line with its marker, for a legend."""
+def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
+    """Returns a short piece of a series' line with its marker, for a legend.
+
+    Args:
+      place: the series' among those that are no reference.
+      reference: an ideal or a limit, drawn without markers.
+      joined: whether its points are joined; if not, the marker stands alone.
+    """
     look = 'class="ref"' if reference else f'class="s{place}"'
     dash = "6 4" if reference else _DASHES[place]
     line = _element("path", d="M1 7H29", fill="none", stroke__dasharray=dash or None)
+    line = line if joined else ""
     marker = "" if reference else _marker(place, 15, 7)
     return (
         '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
@@ -97,25 +104,34 @@ class _Axis:
     def _own_ticks(self, values: Sequence[float]) -> list[float]:
         """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
         distinct = sorted(set(values))
-        if not 1 < len(distinct) <= 12 or any(value % 1 for value in distinct):
+        if len(distinct) > 12 or any(value % 1 for value in distinct):
             return []
+        if len(distinct) == 1:
+            return distinct
         places = [self(value) for value in distinct]
         room = [abs(after - place) for place, after in itertools.pairwise(places)]
         return distinct if min(room) >= _TICK_ROOM else []
 
     def _round_ticks(self) -> list[float]:
         if not self._log:
-            step = _round_step((self._high - self._low) / 5)
-            first = math.ceil(self._low / step)
-            last = math.floor(self._high / step + 1e-9)
-            return [number * step for number in range(first, last + 1)]
+            return _multiples(self._low, self._high, _round_step((self._high - self._low) / 5))
         decades = self._high - self._low
         factors = (1, 2, 5) if decades < 2 else (1,)
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
         if decades > 6:
             powers = powers[:: math.ceil(decades / 6)]
         ticks = [factor * 10.0**power for power in powers for factor in factors]
-        return [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
+        ticks = [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
+        if len(ticks) > 2:
+            return ticks
+        # Within less than a decade equal steps say more.
+        low, high = 10.0**self._low, 10.0**self._high
+        return _multiples(low, high, _round_step((high - low) / 4))
+
+
+def _multiples(low: float, high: float, step: float) -> list[float]:
+    first, last = math.ceil(low / step), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
 
 
 def _round_step(step: float) -> float:
