@@ -43,7 +43,7 @@ DEVICES = 8
 # {section: how many of its charts are in its picture; 0 for its tables}.
 PICTURES = {"batches": 0, "rates": 2, "learning": 2, "scaling": 2, "telemetry": 2, "conv2d": 1}
 # README pages are about 900 pixels wide; screens have more than one dot for each.
-_WIDTH, _MARGIN, _SCALE = 1100, 20, 1.5
+_WIDTH, _MARGIN, _SCALE = 1060, 20, 1.5
 
 
 def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
@@ -83,6 +83,10 @@ def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
 def main(arguments: list[str]) -> int:
     if arguments:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
+    if _RUNS.value and (_TINY.value or _DATA_DIR.value):
+        raise BadInput("--runs measures nothing: --tiny and --data_dir do not go with it")
+    if _RUNS.value and not pathlib.Path(_RUNS.value).is_dir():
+        raise BadInput(f"--runs={_RUNS.value}: no such folder")
     # Before minutes are spent on what could not be shown.
     browser = find_browser()
     out = pathlib.Path(_OUT.value)
@@ -91,12 +95,9 @@ def main(arguments: list[str]) -> int:
         runs = pathlib.Path(_RUNS.value or work).absolute()
         if not _RUNS.value:
             _measure(work)
-        elif not runs.is_dir():
-            raise BadInput(f"--runs={runs}: no such folder")
         work.mkdir(parents=True, exist_ok=True)
         page = work / "report.html"
         _run(["jaxbench.report", str(runs), f"--out={page}", "--title=A report"], work, "report")
-        out.mkdir(parents=True, exist_ok=True)
         written = take_pictures(page, out, browser)
     for path in written:
         print(f"{path}  {path.stat().st_size / 1024:.0f} kB")
@@ -159,8 +160,11 @@ def take_pictures(page: pathlib.Path, out: pathlib.Path, browser: str) -> list[p
 
     Args:
       page: the report.
-      out: an existing folder.
+      out: the folder for them; it is made.
       browser: the path of a Chromium.
+
+    Raises:
+      BadInput: the report lacks a section that is to be shown.
     """
     from playwright.sync_api import sync_playwright
 
@@ -175,9 +179,11 @@ def take_pictures(page: pathlib.Path, out: pathlib.Path, browser: str) -> list[p
                 color_scheme=scheme,
             )
             opened.goto(page.as_uri())
-            for name, charts in PICTURES.items():
+            for name in PICTURES:
                 if not opened.locator(f"section#{name}").count():
                     raise BadInput(f"the report of these runs has no section {name!r}")
+            out.mkdir(parents=True, exist_ok=True)
+            for name, charts in PICTURES.items():
                 hidden = [f"figure:nth-child(n + {charts + 1})", "p:not(.lead, .note)"]
                 hidden += ["figure details", ".wide"] if charts else []
                 style = ", ".join(f"#{name} {one}" for one in hidden) + " { display: none }"

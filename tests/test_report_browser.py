@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 
+import cv2
 import pytest
-from conftest import program, run_json
+from conftest import ROOT, program, run_json
 
 from jaxbench.clock import wait_until
 
@@ -28,6 +29,7 @@ SECTIONS = (
 )
 # Those that are tables alone where no published network was trained.
 WITHOUT_CHARTS = {"runs", "batches", "history"}
+DAMAGED = "damaged <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # A4 landscape within its margins, as page.css has it: 273 mm of 96 / 25.4 px.
@@ -64,7 +66,11 @@ COMMANDS = [
         ),
         0,
     ),
-    ("main", (CNN, "--mode=scaling", *SHORT, "--telemetry_s=0.1", "--workdir=scaling"), 0),
+    (
+        "main",
+        (CNN, "--mode=scaling", "--scaling=weak", *SHORT, "--telemetry_s=0.1", "--workdir=scaling"),
+        0,
+    ),
     ("main", ("--experiment=conv2d:tiny", "--workdir=conv2d"), 0),
     (
         "main",
@@ -87,11 +93,9 @@ def make_runs(folder: pathlib.Path) -> None:
             strict=True,
         ):
             assert done.returncode == code, (name, args, done.stdout + done.stderr)
-    shutil.copytree(folder / "scaling", folder / "damaged")
-    metrics = (folder / "damaged" / "metrics.jsonl").read_bytes()
-    (folder / "damaged" / "metrics.jsonl").write_bytes(
-        metrics[: len(metrics) // 2] + b"\n\xff garbage {\n"
-    )
+    metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole[: len(whole) // 2] + b"\n\xff garbage {\n")
     with running_run(folder):
         done = run_module(folder, "report", ".", "--out=report.html", "--title=A report")
     assert done.returncode == 0, done.stderr
@@ -354,8 +358,52 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
 
 def test_markup_in_a_name_stays_text(opened):
     page = opened()
-    assert page.locator("script, img, iframe, object, embed, [onerror]").count() == 0
+    assert page.locator("script, img, iframe, object, embed, b, [onerror]").count() == 0
     assert page.locator("#runs tbody td", has_text=MARKUP).count() == 1
+    assert page.locator("#runs tbody td", has_text=DAMAGED).count() >= 1
+
+
+def run_gallery(*flags):
+    script = ROOT / "benchmarks" / "gallery.py"
+    return subprocess.run(
+        [sys.executable, str(script), *flags], capture_output=True, text=True, timeout=900
+    )
+
+
+def check_pictures(out):
+    paths = sorted(out.iterdir())
+    assert len(paths) == 12 and sum(path.stat().st_size for path in paths) < 1.5e6
+    for dark, light in zip(paths[::2], paths[1::2], strict=True):
+        assert (dark.stem, light.stem) == (f"{light.stem[:-6]}-dark", f"{dark.stem[:-5]}-light")
+        assert dark.stem[:-5] in SECTIONS
+        pair = [cv2.imread(str(path)) for path in (dark, light)]
+        assert pair[0].mean() < 64 and pair[1].mean() > 192
+        assert all(p.shape[1] > 1200 and p.shape[0] > 400 and p.std() > 10 for p in pair)
+
+
+def test_the_gallery_shows_runs_that_it_is_given(folder, tmp_path):
+    out = tmp_path / "pictures"
+    done = run_gallery(f"--runs={folder}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    check_pictures(out)
+    for flags, told in (
+        ([f"--runs={folder / 'conv2d'}"], "has no section 'batches'"),
+        ([f"--runs={folder / 'nowhere'}"], "no such folder"),
+        ([f"--runs={folder}", "--tiny"], "do not go with it"),
+        ([f"--workdir={folder}"], "must be a new or empty folder"),
+    ):
+        failed = run_gallery(*flags, f"--out={tmp_path / 'none'}")
+        assert failed.returncode == 2 and told in failed.stderr, failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_the_gallery_makes_runs_of_its_own(chromium, tmp_path):
+    done = run_gallery("--tiny", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done after") == 4
+    check_pictures(tmp_path)
 
 
 def test_states_are_shown(opened, folder):
@@ -365,7 +413,7 @@ def test_states_are_shown(opened, folder):
     for row in rows.all():
         cells = row.locator("td").all_text_contents()
         states[cells[1]] = cells[2]
-    assert states["damaged"] == "damaged"
+    assert states[DAMAGED] == "damaged"
     assert states["running"] == "running"
     assert states["diverged"] == "diverged"
     assert states[f"names/{MARKUP}"] == "ok"
@@ -374,7 +422,7 @@ def test_states_are_shown(opened, folder):
     running = rows.locator(".mark-running").first
     assert "…" in running.evaluate("node => getComputedStyle(node, '::before').content")
     text = page.locator("#runs").inner_text()
-    assert "damaged: cannot be read" in text and "diverged: the training loss" in text
+    assert f"{DAMAGED}: cannot be read" in text and "diverged: the training loss" in text
     batches = page.locator("#batches").inner_text()
     for told in ("OOM", "failed", "127", "does not divide over 2 devices"):
         assert told in batches

@@ -24,8 +24,8 @@ _TICK_ROOM = 30
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
-# A character's width in ems, about, of the page's font.
-_CHARACTER = 0.56
+# Of the text, as in page.css; a character's width in ems, about, of the page's font.
+_FONT, _CHARACTER = 12, 0.56
 
 
 def draw(chart: Chart) -> str:
@@ -276,7 +276,7 @@ def _draw_dots(chart: DotChart) -> str:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * 11 * _CHARACTER)
+    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * _FONT * _CHARACTER)
 
 
 def _row_label(label: str, left: float, middle: float) -> str:
