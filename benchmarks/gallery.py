@@ -43,7 +43,7 @@ DEVICES = 8
 # {section: how many of its charts are in its picture; 0 for its tables}.
 PICTURES = {"batches": 0, "rates": 2, "learning": 2, "scaling": 2, "telemetry": 2, "conv2d": 1}
 # README pages are about 900 pixels wide; screens have more than one dot for each.
-_WIDTH, _MARGIN, _SCALE = 1060, 20, 1.5
+_WIDTH, _MARGIN, _SCALE = 1060, 20, 2
 
 
 def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:

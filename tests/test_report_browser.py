@@ -21,6 +21,17 @@ import pytest
 from conftest import ROOT, program, run_json
 
 from jaxbench.clock import wait_until
+from jaxbench.report.blocks import (
+    BarChart,
+    Dot,
+    DotChart,
+    LineChart,
+    Point,
+    Section,
+    Series,
+    Table,
+)
+from jaxbench.report.page import render_html
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
@@ -232,6 +243,26 @@ def test_charts_show_something_and_all_of_their_text(opened, viewport):
         page.emulate_media(media="print")
     charts = page.evaluate(_CHARTS)
     assert len(charts) > 10
+    check_charts(charts, viewport)
+
+
+def test_long_numbers_and_names_have_room(chromium):
+    """What no tiny run comes to: hundreds of thousands of images, long names."""
+    points = [Point(10.0**power, 999_999.0 - power) for power in range(7)]
+    table, name = Table(("a",), []), "R1 " + "a long name " * 9
+    charts = [
+        LineChart("line", "n", "global batch", "images/s", [Series(name, points)], table),
+        LineChart("log", "n", "batch", "images/s", [Series(name, points)], table, x_log=True),
+        DotChart("dots", "n", "images/s", [Dot(name, 999_999.0)], table),
+        BarChart("bars", "n", "milliseconds", ["one", "other"], [(name, (0.7, 3e5))], table),
+    ]
+    page = chromium.new_page(viewport=DESKTOP)
+    page.set_content(render_html([Section("s", "S", "", charts)], "a title"))
+    check_charts(page.evaluate(_CHARTS), DESKTOP)
+    page.close()
+
+
+def check_charts(charts, viewport):
     for chart in charts:
         left, top, right, bottom = chart["box"]
         title = chart["title"]

@@ -18,7 +18,7 @@ from jaxbench.report.values import plain
 # As many as can be told apart.
 MOST_SERIES = 7
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 44
 _MOST_MARKERS = 40
 _TICK_ROOM = 30
 # How far bars of neighbouring series are drawn apart.
@@ -65,6 +65,7 @@ class _Axis:
       log: logarithmic; values must be positive.
       from_zero: begins at 0 if no value is below.
       own_ticks: has the values themselves as ticks, where they allow it.
+      tick_room: how far ticks of a linear axis must be apart.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class _Axis:
         log: bool = False,
         from_zero: bool = False,
         own_ticks: bool = False,
+        tick_room: float = 40,
     ):
         self._start, self._end, self._log = start, end, log
+        self._tick_room = tick_room
         low, high = min(values), max(values)
         if log:
             low, high = math.log10(low), math.log10(high)
@@ -114,7 +117,9 @@ class _Axis:
 
     def _round_ticks(self) -> list[float]:
         if not self._log:
-            return _multiples(self._low, self._high, _round_step((self._high - self._low) / 5))
+            # As many as have room beside one another.
+            most = max(1.0, min(6.0, abs(self._end - self._start) / self._tick_room))
+            return _multiples(self._low, self._high, _round_step((self._high - self._low) / most))
         decades = self._high - self._low
         factors = (1, 2, 5) if decades < 2 else (1,)
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
@@ -147,7 +152,7 @@ def _draw_lines(chart: LineChart) -> str:
     if chart.y_log:
         ys = [y for y in ys if y > 0]
     xs = [point.x for point in points]
-    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True)
+    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True, tick_room=64)
     y_axis = _Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
     measured = [one for one in chart.series if not one.reference]
@@ -210,7 +215,7 @@ def _draw_bars(chart: BarChart) -> str:
     left = _label_width([label for label, _ in chart.bars])
     height = _TOP + len(chart.bars) * (row + gap) + _BOTTOM
     longest = max(sum(values) for _, values in chart.bars)
-    x_axis = _Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True)
+    x_axis = _Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
     for number, (label, values) in enumerate(chart.bars):
         y = _TOP + number * (row + gap)
@@ -254,7 +259,7 @@ def _draw_dots(chart: DotChart) -> str:
     values = [
         value for dot in chart.dots for value in (dot.value, dot.low, dot.high) if value is not None
     ]
-    x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True)
+    x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
     for number, dot in enumerate(chart.dots):
         y = _TOP + number * row + row / 2
@@ -288,7 +293,7 @@ def _row_label(label: str, left: float, middle: float) -> str:
     )
 
 
-def _shortened(label: str, most: int = 52) -> str:
+def _shortened(label: str, most: int = 42) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
