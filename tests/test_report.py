@@ -16,18 +16,19 @@ import pytest
 from conftest import ROOT
 
 from jaxbench.errors import BadInput
-from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Table
+from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
 from jaxbench.report.details import with_details
 from jaxbench.report.measurements import COLUMNS, measurements
 from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import render_csv, render_markdown
+from jaxbench.report.plot import draw, legend_mark
 from jaxbench.report.sections import make_sections
 from jaxbench.report.sections.material import Material
 from jaxbench.report.sections.telemetry import buckets
 
-_VOID = {"meta", "link", "br", "hr", "img", "input"}
+_VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 
 
 def write_run(folder, records=(), *, status="done", summary=None, **fields):
@@ -625,6 +626,52 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
     assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "ok", "running", "timeout"]
     (sweep / "results.jsonl").write_text("nonsense\n")
     assert "results.jsonl: line 1 is damaged" in page_of(tmp_path)
+
+
+def test_a_cell_that_left_no_run_stands_with_its_sweep(tmp_path):
+    sweep = tmp_path / "sweep"
+    throughput(sweep / "cells" / "c1" / "run1", 1000.0, config={"batch_size": 64})
+    cells = [
+        {"key": "1", "status": "ok", "run": "cells/c1/run1", "place": {"batch_size": "64"}},
+        {"key": "2", "status": "oom", "run": None, "place": {"batch_size": "128"}},
+        # Of another precision nothing is known but the mode.
+        {"key": "3", "status": "oom", "place": {"batch_size": "64", "precision": "bf16"}},
+    ]
+    more = {"experiment": "cnn10", "figures": {}, "wall_s": 1.0}
+    lines = "".join(json.dumps(cell | more) + "\n" for cell in cells)
+    (sweep / "results.jsonl").write_text(lines)
+    rows = measurements(collect([str(tmp_path)]))
+    assert [(row.mode, row.feed) for row in rows] == [
+        ("throughput", "synthetic"),
+        ("throughput", "synthetic"),
+        ("throughput", None),
+    ]
+    table = tables(sections_of(tmp_path)["batches"])["cnn10, training step alone"]
+    # The bf16 cell first, then all of fp32 below one heading.
+    assert table.groups[1] == "1 × NVIDIA H200 · fp32 · synthetic feed" and len(table.groups) == 2
+    assert [texts(row)[:2] for row in table.rows] == [["64", "OOM"], ["64", "ok"], ["128", "OOM"]]
+
+
+@pytest.mark.parametrize(
+    ("xs", "ticks"),
+    [
+        # Equal steps within less than a decade, decades over many.
+        ((5.3, 13.6), ["7.5", "10", "12.5"]),
+        ((0.5, 2e4), ["1", "10", "100", "1,000", "10,000"]),
+        ((64, 128, 256), ["64", "128", "256"]),
+        ((3,), ["3"]),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_to_read_by(xs, ticks):
+    line = Series("one", [Point(x, 1.0) for x in xs])
+    chart = LineChart("t", "n", "x", "y", [line], Table(("a",), []), x_log=True)
+    found = re.findall(r'y="272" text-anchor="middle">([^<]+)<', draw(chart))
+    assert found == ticks
+
+
+def test_points_that_are_not_joined_have_no_line_in_the_legend():
+    assert "H29" in legend_mark(0) and "H29" not in legend_mark(0, joined=False)
+    assert legend_mark(0, joined=False).count("<path") == 1
 
 
 def test_environments_are_told_apart(tmp_path):

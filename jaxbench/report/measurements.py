@@ -133,16 +133,19 @@ def measurements(collection: Collection) -> list[Measurement]:
     for row in rows:
         by_run.setdefault(row.run, []).append(row)
     for sweep in collection.sweeps:
+        cells, without = [], []
         for record, run in sweep.cells:
             place = mapping(record, "place")
             if run is None:
-                rows.append(_without_run(sweep.name, record))
+                without.append(_without_run(sweep.name, record))
                 continue
             for row in by_run[run.id]:
                 row.place = place
                 # What the sweep says of a process that ended without a word is better known.
                 if text(record, "status") not in (None, "ok") and row.status != "oom":
                     row.status, row.reason = text(record, "status"), text(record, "reason")
+            cells += by_run[run.id][:1]
+        rows += [_like_its_neighbours(row, cells) for row in without]
     return rows
 
 
@@ -280,6 +283,21 @@ def _without_run(sweep: str, record: Mapping[str, Any]) -> Measurement:
         place=place,
     )
     return row
+
+
+def _like_its_neighbours(row: Measurement, cells: Sequence[Measurement]) -> Measurement:
+    """Fills in what a sweep's cells had in common that differ from this one in the batch alone."""
+    alike = [cell for cell in cells if _but_batch(cell) == _but_batch(row)]
+    if not alike:
+        # The flags are the whole sweep's.
+        modes = {cell.mode for cell in cells}
+        return dataclasses.replace(row, mode=modes.pop()) if len(modes) == 1 else row
+    names = ("mode", "stage", "feed", "precision", "num_devices", "hardware", "setting")
+    return dataclasses.replace(row, **{name: getattr(alike[0], name) for name in names})
+
+
+def _but_batch(row: Measurement) -> dict[str, Any]:
+    return {name: value for name, value in row.place.items() if name != "batch_size"}
 
 
 def _whole(value: Any) -> float | None:

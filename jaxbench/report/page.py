@@ -1,6 +1,7 @@
 """Writes a report as one HTML file that needs nothing else."""
 
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,12 +65,20 @@ def _cells(table: Table, row: Sequence[Cell | str]) -> list[dict[str, Any]]:
         found.append(
             {
                 "cell": cell,
+                "text": _breakable(cell.text),
                 "words": at in text_columns or cell.span > 1,
                 "long": at in text_columns and len(cell.text) > _LONG_WORDS,
             }
         )
         at += cell.span
     return found
+
+
+def _breakable(words: str) -> str:
+    """A path or `a=1,b=2` breaks behind its marks first, and not in the middle of a word."""
+    if len(words) <= _LONG_WORDS:
+        return words
+    return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
 
 
 def _legend(chart: Chart) -> list[dict[str, Any]]:
@@ -85,7 +94,7 @@ def _legend(chart: Chart) -> list[dict[str, Any]]:
     assert isinstance(chart, LineChart)
     entries, place = [], 0
     for one in chart.series:
-        mark = Markup(legend_mark(min(place, 6), one.reference))
+        mark = Markup(legend_mark(min(place, 6), one.reference, one.line))
         entries.append({"mark": mark, "label": one.label})
         place += not one.reference
     return entries

@@ -18,14 +18,14 @@ from jaxbench.report.values import plain
 # As many as can be told apart.
 MOST_SERIES = 7
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 44
 _MOST_MARKERS = 40
 _TICK_ROOM = 30
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
-# A character's width in ems, about, of the page's font.
-_CHARACTER = 0.56
+# Of the text, as in page.css; a character's width in ems, about, of the page's font.
+_FONT, _CHARACTER = 12, 0.56
 
 
 def draw(chart: Chart) -> str:
@@ -37,11 +37,18 @@ def draw(chart: Chart) -> str:
     return _draw_dots(chart)
 
 
-def legend_mark(place: int, reference: bool = False) -> str:
-    """Returns a short piece of a series' line with its marker, for a legend."""
+def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
+    """Returns a short piece of a series' line with its marker, for a legend.
+
+    Args:
+      place: the series' among those that are no reference.
+      reference: an ideal or a limit, drawn without markers.
+      joined: whether its points are joined; if not, the marker stands alone.
+    """
     look = 'class="ref"' if reference else f'class="s{place}"'
     dash = "6 4" if reference else _DASHES[place]
     line = _element("path", d="M1 7H29", fill="none", stroke__dasharray=dash or None)
+    line = line if joined else ""
     marker = "" if reference else _marker(place, 15, 7)
     return (
         '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
@@ -58,6 +65,7 @@ class _Axis:
       log: logarithmic; values must be positive.
       from_zero: begins at 0 if no value is below.
       own_ticks: has the values themselves as ticks, where they allow it.
+      tick_room: how far ticks of a linear axis must be apart.
     """
 
     def __init__(
@@ -69,8 +77,10 @@ class _Axis:
         log: bool = False,
         from_zero: bool = False,
         own_ticks: bool = False,
+        tick_room: float = 40,
     ):
         self._start, self._end, self._log = start, end, log
+        self._tick_room = tick_room
         low, high = min(values), max(values)
         if log:
             low, high = math.log10(low), math.log10(high)
@@ -97,25 +107,36 @@ class _Axis:
     def _own_ticks(self, values: Sequence[float]) -> list[float]:
         """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
         distinct = sorted(set(values))
-        if not 1 < len(distinct) <= 12 or any(value % 1 for value in distinct):
+        if len(distinct) > 12 or any(value % 1 for value in distinct):
             return []
+        if len(distinct) == 1:
+            return distinct
         places = [self(value) for value in distinct]
         room = [abs(after - place) for place, after in itertools.pairwise(places)]
         return distinct if min(room) >= _TICK_ROOM else []
 
     def _round_ticks(self) -> list[float]:
         if not self._log:
-            step = _round_step((self._high - self._low) / 5)
-            first = math.ceil(self._low / step)
-            last = math.floor(self._high / step + 1e-9)
-            return [number * step for number in range(first, last + 1)]
+            # As many as have room beside one another.
+            most = max(1.0, min(6.0, abs(self._end - self._start) / self._tick_room))
+            return _multiples(self._low, self._high, _round_step((self._high - self._low) / most))
         decades = self._high - self._low
         factors = (1, 2, 5) if decades < 2 else (1,)
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
         if decades > 6:
             powers = powers[:: math.ceil(decades / 6)]
         ticks = [factor * 10.0**power for power in powers for factor in factors]
-        return [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
+        ticks = [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
+        if len(ticks) > 2:
+            return ticks
+        # Within less than a decade equal steps say more.
+        low, high = 10.0**self._low, 10.0**self._high
+        return _multiples(low, high, _round_step((high - low) / 4))
+
+
+def _multiples(low: float, high: float, step: float) -> list[float]:
+    first, last = math.ceil(low / step), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
 
 
 def _round_step(step: float) -> float:
@@ -131,7 +152,7 @@ def _draw_lines(chart: LineChart) -> str:
     if chart.y_log:
         ys = [y for y in ys if y > 0]
     xs = [point.x for point in points]
-    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True)
+    x_axis = _Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True, tick_room=64)
     y_axis = _Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
     measured = [one for one in chart.series if not one.reference]
@@ -194,7 +215,7 @@ def _draw_bars(chart: BarChart) -> str:
     left = _label_width([label for label, _ in chart.bars])
     height = _TOP + len(chart.bars) * (row + gap) + _BOTTOM
     longest = max(sum(values) for _, values in chart.bars)
-    x_axis = _Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True)
+    x_axis = _Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
     for number, (label, values) in enumerate(chart.bars):
         y = _TOP + number * (row + gap)
@@ -238,7 +259,7 @@ def _draw_dots(chart: DotChart) -> str:
     values = [
         value for dot in chart.dots for value in (dot.value, dot.low, dot.high) if value is not None
     ]
-    x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True)
+    x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
     for number, dot in enumerate(chart.dots):
         y = _TOP + number * row + row / 2
@@ -260,7 +281,7 @@ def _draw_dots(chart: DotChart) -> str:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * 11 * _CHARACTER)
+    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * _FONT * _CHARACTER)
 
 
 def _row_label(label: str, left: float, middle: float) -> str:
@@ -272,7 +293,7 @@ def _row_label(label: str, left: float, middle: float) -> str:
     )
 
 
-def _shortened(label: str, most: int = 52) -> str:
+def _shortened(label: str, most: int = 42) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 

@@ -144,7 +144,7 @@ def _table(rows: Sequence[Measurement]) -> Table:
             "images/s",
             "95 % interval",
             "n",
-            "per device",
+            "images/s per device",
             "p50 [ms]",
             "p95 [ms]",
             "p99 [ms]",
@@ -176,7 +176,7 @@ def _table(rows: Sequence[Measurement]) -> Table:
         title="All rates",
         note=(
             "n: epochs or windows that the median and its interval are of. Latencies are of steps "
-            "closed one by one, `steps` of them."
+            "closed one by one, as many as “steps” says."
         ),
         text_columns=range(7),
     )

@@ -1,0 +1,463 @@
+"""A report over real runs, opened in a real browser: nothing missing, cut off or unreadable.
+
+The runs are made by the entry points in all states that a reader may meet. The browser is the
+system's Chromium; without it, or without Playwright, these tests are skipped.
+"""
+
+import concurrent.futures
+import contextlib
+import fcntl
+import itertools
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import cv2
+import pytest
+from conftest import ROOT, program, run_json
+
+from jaxbench.clock import wait_until
+from jaxbench.report.blocks import (
+    BarChart,
+    Dot,
+    DotChart,
+    LineChart,
+    Point,
+    Section,
+    Series,
+    Table,
+)
+from jaxbench.report.page import render_html
+
+# In the order of the page; another section of the report is added here.
+SECTIONS = (
+    *("runs", "batches", "history", "rates", "learning", "time", "scaling", "roofline"),
+    *("telemetry", "conv2d", "cost", "target"),
+)
+# Those that are tables alone where no published network was trained.
+WITHOUT_CHARTS = {"runs", "batches", "history"}
+DAMAGED = "damaged <b>"
+MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+# A4 landscape within its margins, as page.css has it: 273 mm of 96 / 25.4 px.
+PAPER = {"width": 1031, "height": 703}
+DEVICES = 2
+ENV = os.environ | {
+    "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES} "
+    "--xla_backend_optimization_level=1"
+}
+
+CNN = "--experiment=cnn10:tiny"
+SHORT = ("--rounds=6", "--window_s=0.02")
+# What is run, and with which exit code it ends.
+COMMANDS = [
+    (
+        "sweep",
+        (
+            *(CNN, "--grid=num_devices=1,2", "--grid=precision=fp32,bf16", "--sweepdir=sweep"),
+            "--usd_per_hour=2.5",
+        ),
+        0,
+    ),
+    (
+        # 127 does not divide over two devices; 32,768 does not fit.
+        "sweep",
+        (
+            *(CNN, "--mode=throughput", *SHORT, "--memory_limit_mb=1500", "--sweepdir=batches"),
+            *("--grid=batch_size=64,127,128,32768", "--experiment.num_devices=2"),
+        ),
+        1,
+    ),
+    (
+        "sweep",
+        (
+            *("--experiment=quickstart:tiny", "--grid=seed=0,1", "--stop_at_top1=0.0001"),
+            *("--experiment.num_devices=1", "--usd_per_hour=2.5", "--sweepdir=target"),
+        ),
+        0,
+    ),
+    (
+        "main",
+        (CNN, "--mode=scaling", "--scaling=weak", *SHORT, "--telemetry_s=0.1", "--workdir=scaling"),
+        0,
+    ),
+    ("main", ("--experiment=conv2d:tiny", "--workdir=conv2d"), 0),
+    (
+        "main",
+        (
+            *("--experiment=quickstart:tiny", "--experiment.optimizer.learning_rate=1e30"),
+            *("--experiment.num_devices=1", "--workdir=diverged"),
+        ),
+        1,
+    ),
+    ("main", (CNN, "--mode=fit", f"--workdir=names/{MARKUP}"), 0),
+]
+
+
+def make_runs(folder: pathlib.Path) -> None:
+    """Two commands at a time: most of each is one thread that compiles."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for (name, args, code), done in zip(
+            COMMANDS,
+            pool.map(lambda c: run_module(folder, c[0], *c[1]), COMMANDS),
+            strict=True,
+        ):
+            assert done.returncode == code, (name, args, done.stdout + done.stderr)
+    metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole[: len(whole) // 2] + b"\n\xff garbage {\n")
+    with running_run(folder):
+        done = run_module(folder, "report", ".", "--out=report.html", "--title=A report")
+    assert done.returncode == 0, done.stderr
+
+
+def run_module(folder, name, *args):
+    return subprocess.run(
+        [sys.executable, "-m", f"jaxbench.{name}", *args],
+        cwd=folder,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@contextlib.contextmanager
+def running_run(folder):
+    """A training run that has begun and is held still, so that it takes no time from others."""
+    args = (CNN, "--experiment.epochs=100000", "--workdir=running")
+    process = subprocess.Popen(
+        program(*args), cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        metrics = folder / "running" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"epoch"') > 1)
+        process.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """The system's Chromium; Playwright's own would have to be downloaded."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"no Chromium is installed ({', '.join(names)})")
+    with api.sync_playwright() as playwright:
+        # Chromium's sandbox does not work for root.
+        browser = playwright.chromium.launch(executable_path=found, chromium_sandbox=False)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def folder(chromium, tmp_path_factory):
+    """The runs and `report.html`, made once, also where several workers come to these tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "browser-report"
+    with open(f"{shared}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "report.html").exists():
+            shutil.rmtree(shared, ignore_errors=True)
+            shared.mkdir()
+            make_runs(shared)
+    return shared
+
+
+@pytest.fixture
+def opened(chromium, folder):
+    """Opens the report; at the end, nothing may have been said, asked for or gone wrong."""
+    events, contexts = [], []
+
+    def opened(**how):
+        context = chromium.new_context(**({"viewport": DESKTOP} | how))
+        contexts.append(context)
+        page = context.new_page()
+        url = (folder / "report.html").as_uri()
+        page.on("console", lambda message: events.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: events.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (events.append("dialog"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: (
+                events.append(f"request: {request.url}")
+                if request.url != url and not request.url.startswith("data:")
+                else None
+            ),
+        )
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert events == []
+
+
+def test_every_section_is_there_with_something_in_it(opened):
+    page = opened()
+    names = page.eval_on_selector_all("section", "all => all.map(one => one.id)")
+    assert names == list(SECTIONS)
+    for name in SECTIONS:
+        section = page.locator(f"section#{name}")
+        assert section.locator("h2").is_visible()
+        assert section.bounding_box()["height"] > 100
+        tables = section.locator("table:visible")
+        assert tables.count() and tables.first.locator("tbody tr").count()
+        assert bool(section.locator("svg.chart").count()) == (name not in WITHOUT_CHARTS)
+    # What leads somewhere leads to something.
+    targets = page.eval_on_selector_all("a", "all => all.map(one => one.getAttribute('href'))")
+    assert len(targets) > 50
+    for target in set(targets):
+        assert target.startswith("#") and page.locator(f"[id='{target[1:]}']").count() == 1
+    # A chart's numbers are folded in and come out.
+    numbers = page.locator("figure details").first
+    assert not numbers.locator("table").is_visible()
+    numbers.locator("summary").click()
+    assert numbers.locator("table").is_visible()
+
+
+_CHARTS = """() => [...document.querySelectorAll('svg.chart')].map(chart => {
+  const box = chart.getBoundingClientRect(), texts = [...chart.querySelectorAll('text')];
+  const rect = node => {
+    const r = node.getBoundingClientRect();
+    return [r.left, r.top, r.right, r.bottom];
+  };
+  return {
+    title: chart.getAttribute('aria-label'),
+    box: rect(chart),
+    marks: chart.querySelectorAll('.m, .fill, circle').length,
+    texts: texts.map(text => [text.firstChild.nodeValue, ...rect(text)]),
+  }})"""
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE, PAPER], ids=["desktop", "phone", "paper"])
+def test_charts_show_something_and_all_of_their_text(opened, viewport):
+    page = opened(viewport=viewport)
+    if viewport is PAPER:
+        page.emulate_media(media="print")
+    charts = page.evaluate(_CHARTS)
+    assert len(charts) > 10
+    check_charts(charts, viewport)
+
+
+def test_long_numbers_and_names_have_room(chromium):
+    """What no tiny run comes to: hundreds of thousands of images, long names."""
+    points = [Point(10.0**power, 999_999.0 - power) for power in range(7)]
+    table, name = Table(("a",), []), "R1 " + "a long name " * 9
+    charts = [
+        LineChart("line", "n", "global batch", "images/s", [Series(name, points)], table),
+        LineChart("log", "n", "batch", "images/s", [Series(name, points)], table, x_log=True),
+        DotChart("dots", "n", "images/s", [Dot(name, 999_999.0)], table),
+        BarChart("bars", "n", "milliseconds", ["one", "other"], [(name, (0.7, 3e5))], table),
+    ]
+    page = chromium.new_page(viewport=DESKTOP)
+    page.set_content(render_html([Section("s", "S", "", charts)], "a title"))
+    check_charts(page.evaluate(_CHARTS), DESKTOP)
+    page.close()
+
+
+def check_charts(charts, viewport):
+    for chart in charts:
+        left, top, right, bottom = chart["box"]
+        title = chart["title"]
+        assert right - left > 200 and bottom - top > 60, title
+        assert left >= 0 and right <= viewport["width"], title
+        assert chart["marks"] >= 1 and len(chart["texts"]) >= 4, title
+        for words, *(x0, y0, x1, y1) in chart["texts"]:
+            inside = x0 >= left - 1 and x1 <= right + 1 and y0 >= top - 1 and y1 <= bottom + 1
+            assert inside, f"{title}: {words!r} runs out of the chart"
+        for one, other in itertools.combinations(chart["texts"], 2):
+            wide = min(one[3], other[3]) - max(one[1], other[1])
+            high = min(one[4], other[4]) - max(one[2], other[2])
+            # Boxes of lines of text are higher than their letters.
+            assert wide <= 1 or high <= 3, f"{title}: {one[0]!r} lies on {other[0]!r}"
+
+
+# What is wider than the page, but for what stands in a box that can be scrolled.
+_WIDER = """() => [...document.querySelectorAll('body *')].filter(node => {
+  const scrolled = node.closest('.scroll');
+  const own = scrolled && getComputedStyle(scrolled).overflowX === 'auto' && scrolled !== node;
+  return !own && node.getBoundingClientRect().right > innerWidth + 1
+}).map(node => `${node.tagName}: ${node.textContent.slice(0, 60)}`)"""
+_OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_is_never_wider_than_the_window(opened, viewport):
+    page = opened(viewport=viewport)
+    for _ in range(2):
+        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        assert page.evaluate(_WIDER) == []
+        page.evaluate(_OPEN)
+
+
+# [words, colour of the text, colours behind it from the innermost], for every piece of text.
+_COLOURS = """() => {
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const words = walker.currentNode.nodeValue.trim(), node = walker.currentNode.parentElement;
+    if (!words || node.tagName.toLowerCase() === 'title' || !node.checkVisibility()) continue;
+    const svg = node.closest('svg'), behind = [];
+    const box = svg && node.classList.contains('on') && node.parentElement.querySelector('rect');
+    if (box) behind.push(getComputedStyle(box).fill);
+    for (let at = node; at; at = at.parentElement)
+      behind.push(getComputedStyle(at).backgroundColor);
+    found.push([words.slice(0, 40), getComputedStyle(node)[svg ? 'fill' : 'color'], behind]);
+  }
+  return found
+}"""
+
+
+def parse_colour(text):
+    """Red, green, blue and alpha of what getComputedStyle says, 0 to 1."""
+    red, green, blue, alpha = (*map(float, re.findall(r"[\d.]+", text)), 1.0)[:4]
+    return (red / 255, green / 255, blue / 255, alpha)
+
+
+def contrast(colour, behind):
+    """WCAG 2's contrast ratio of a colour with what lies behind it."""
+    layers = []
+    for layer in map(parse_colour, behind):
+        layers.append(layer)
+        if layer[3] == 1:
+            break
+    else:
+        raise AssertionError(f"nothing opaque lies behind: {behind}")
+    shown = layers.pop()[:3]
+    for layer in [*reversed(layers), parse_colour(colour)]:
+        under, shown = shown, blend(layer, shown)
+    light, dark = sorted((luminance(shown), luminance(under)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def blend(over, under):
+    return tuple(over[3] * o + (1 - over[3]) * u for o, u in zip(over, under, strict=False))
+
+
+def luminance(colour):
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_contrast_is_what_wcag_says():
+    assert contrast("rgb(0, 0, 0)", ["rgba(0, 0, 0, 0)", "rgb(255, 255, 255)"]) == 21
+    assert contrast("rgb(119, 119, 119)", ["rgb(255, 255, 255)"]) == pytest.approx(4.48, abs=0.01)
+    half = contrast("rgba(0, 0, 0, 0.5)", ["rgb(255, 255, 255)"])
+    assert half == pytest.approx(contrast("rgb(127.5, 127.5, 127.5)", ["rgb(255, 255, 255)"]))
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "print"])
+def test_text_can_be_read(opened, look):
+    page = opened(color_scheme="dark" if look == "print" else look)
+    if look == "print":
+        page.emulate_media(media="print")
+    page.evaluate(_OPEN)
+    pieces = page.evaluate(_COLOURS)
+    assert len(pieces) > 500
+    pale = {
+        (words, colour, round(contrast(colour, behind), 2))
+        for words, colour, behind in pieces
+        if contrast(colour, behind) < 4.5
+    }
+    assert not pale
+    page_colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(parse_colour(page_colour)[:3]) < 0.1) == (look == "dark")
+
+
+def test_nothing_is_cut_off_in_print(opened, tmp_path):
+    page = opened()
+    pdf = page.pdf(prefer_css_page_size=True)
+    assert pdf.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
+    page.set_viewport_size(PAPER)
+    page.emulate_media(media="print")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('body *')].filter(node =>
+          getComputedStyle(node).overflow !== 'visible' && !node.closest('svg')
+            && (node.scrollWidth > node.clientWidth + 1
+              || node.scrollHeight > node.clientHeight + 1)
+          || node.getBoundingClientRect().right > innerWidth + 1
+        ).map(node => `${node.tagName}: ${node.textContent.slice(0, 60)}`)"""
+    )
+    assert cut == []
+
+
+def test_markup_in_a_name_stays_text(opened):
+    page = opened()
+    assert page.locator("script, img, iframe, object, embed, b, [onerror]").count() == 0
+    assert page.locator("#runs tbody td", has_text=MARKUP).count() == 1
+    assert page.locator("#runs tbody td", has_text=DAMAGED).count() >= 1
+
+
+def run_gallery(*flags):
+    script = ROOT / "benchmarks" / "gallery.py"
+    return subprocess.run(
+        [sys.executable, str(script), *flags], capture_output=True, text=True, timeout=900
+    )
+
+
+def check_pictures(out):
+    paths = sorted(out.iterdir())
+    assert len(paths) == 12 and sum(path.stat().st_size for path in paths) < 1.5e6
+    for dark, light in zip(paths[::2], paths[1::2], strict=True):
+        assert (dark.stem, light.stem) == (f"{light.stem[:-6]}-dark", f"{dark.stem[:-5]}-light")
+        assert dark.stem[:-5] in SECTIONS
+        pair = [cv2.imread(str(path)) for path in (dark, light)]
+        assert pair[0].mean() < 64 and pair[1].mean() > 192
+        assert all(p.shape[1] > 1200 and p.shape[0] > 400 and p.std() > 10 for p in pair)
+
+
+def test_the_gallery_shows_runs_that_it_is_given(folder, tmp_path):
+    out = tmp_path / "pictures"
+    done = run_gallery(f"--runs={folder}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    check_pictures(out)
+    for flags, told in (
+        ([f"--runs={folder / 'conv2d'}"], "has no section 'batches'"),
+        ([f"--runs={folder / 'nowhere'}"], "no such folder"),
+        ([f"--runs={folder}", "--tiny"], "do not go with it"),
+        ([f"--workdir={folder}"], "must be a new or empty folder"),
+    ):
+        failed = run_gallery(*flags, f"--out={tmp_path / 'none'}")
+        assert failed.returncode == 2 and told in failed.stderr, failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_the_gallery_makes_runs_of_its_own(chromium, tmp_path):
+    done = run_gallery("--tiny", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done after") == 4
+    check_pictures(tmp_path)
+
+
+def test_states_are_shown(opened, folder):
+    page = opened()
+    rows = page.locator("#runs tbody tr[id]")
+    states = {}
+    for row in rows.all():
+        cells = row.locator("td").all_text_contents()
+        states[cells[1]] = cells[2]
+    assert states[DAMAGED] == "damaged"
+    assert states["running"] == "running"
+    assert states["diverged"] == "diverged"
+    assert states[f"names/{MARKUP}"] == "ok"
+    assert sorted(states.values()).count("OOM") == 1
+    # A mark besides the colour.
+    running = rows.locator(".mark-running").first
+    assert "…" in running.evaluate("node => getComputedStyle(node, '::before').content")
+    text = page.locator("#runs").inner_text()
+    assert f"{DAMAGED}: cannot be read" in text and "diverged: the training loss" in text
+    batches = page.locator("#batches").inner_text()
+    for told in ("OOM", "failed", "127", "does not divide over 2 devices"):
+        assert told in batches
+    assert run_json(folder / "running")["status"] == "running"
