@@ -117,9 +117,10 @@ class Checkpoints:
           score: of the model as it is now; None where it has not been evaluated.
         """
         name = f"step-{point['step']:09d}.epoch-{point['epochs_done']:05d}"
+        self.wait()
+        self._watch = Stopwatch()
         if name == self._last:
             return
-        self.wait()
         if self._orbax is None and not self._begin():
             return
         # A copy in any case: on a CPU `device_get` shows the device's own memory, which the next
@@ -127,7 +128,6 @@ class Checkpoints:
         state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
         self._last = name
         self._requests.put(lambda: self._write(name, state, point, score))
-        self._watch = Stopwatch()
 
     def wait(self) -> None:
         """Returns when nothing is being written any more; says what could not be."""
@@ -153,7 +153,6 @@ class Checkpoints:
                     shutil.rmtree(path, ignore_errors=True)
         except OSError as error:
             self._failed = f"{error.filename or self._folder}: {error.strerror}"
-            self._watch = Stopwatch()
             self.wait()
             return False
         for name in list_checkpoints(self._folder):

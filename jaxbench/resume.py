@@ -49,7 +49,8 @@ class Resume:
 
     @property
     def is_done(self) -> bool:
-        return self.run.document["status"] == "done"
+        """Whether there is nothing left to do; from one of its checkpoints there always is."""
+        return self.run.document["status"] == "done" and self.checkpoint is None
 
 
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:

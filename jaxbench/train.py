@@ -119,7 +119,7 @@ def train_and_evaluate(
     resumed = find_resume(workdir, resume, config.name)
     if resumed:
         check_same(resumed, config)
-        if resumed.run.document["status"] == "done":
+        if resumed.is_done:
             return _done_already(resumed, console or create_console())
     with prepared(config, workdir, console, checked=True) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
@@ -681,11 +681,11 @@ class Trainer:
         """Queues the steps and yields each one's metrics_RxM once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
-        the devices wait for the other. Once `pause()` is true no more are queued.
+        the devices wait for the other. Once `pause()` is true no more are queued, but one is.
         """
         inflight = InFlight(one_by_one=self._config.step_log)
         for number in steps:
-            if pause():
+            if number > steps[0] and pause():
                 break
             with self._clock.phase("data_wait"):
                 row = next(rows)

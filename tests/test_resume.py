@@ -1,18 +1,34 @@
 """Runs that are killed, stopped and hurt, and go on: they leave what an undisturbed run leaves."""
 
+import contextlib
+import errno
 import itertools
 import json
 import os
 import pathlib
+import random
 import re
+import shutil
+import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
-from conftest import records, run_json, set_fields
+from conftest import OPTIMIZED, ROOT, needs_devices, records, run_json, set_fields
 
-from jaxbench import catalog
-from jaxbench.checkpoints import Checkpoints, Policy, list_checkpoints, read_checkpoint
+from jaxbench import catalog, checkpoints, signals
+from jaxbench.checkpoints import (
+    Checkpoints,
+    Policy,
+    list_checkpoints,
+    read_checkpoint,
+    read_newest,
+)
+from jaxbench.clock import Stopwatch, now, wait_until
+from jaxbench.errors import BadInput, Terminated
+from jaxbench.job import prepared
 from jaxbench.resume import CHECKPOINTS
 from jaxbench.train import Trainer, train_and_evaluate
 from jaxbench.writers.console import PlainConsole
@@ -41,7 +57,12 @@ def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, **fields):
         if say is not None:
             console.say = say.append
         return train_and_evaluate(
-            config, str(workdir), console, telemetry_s=0, checkpoints=policy, resume=resume
+            config,
+            workdir and str(workdir),
+            console,
+            telemetry_s=0,
+            checkpoints=policy,
+            resume=resume,
         )
 
 
@@ -153,3 +174,441 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     before = (run / "metrics.jsonl").read_bytes()
     assert trained(run, resume="auto", **fields).state is None
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["_train_stretch", "_evaluate"])
+def test_sigterm_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, where):
+    """Sent for real, in the middle of an epoch or of its evaluation."""
+    whole, _ = undisturbed
+    run = tmp_path / "run"
+    genuine = getattr(Trainer, where)
+
+    def interrupted(self, *args):
+        if len(self._epochs) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return genuine(self, *args)
+
+    with monkeypatch.context() as patch, handled_signals():
+        patch.setattr(Trainer, where, interrupted)
+        with pytest.raises(Terminated):
+            trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
+    assert run_json(run)["status"] == "preempted"
+    [name] = list_checkpoints(run / CHECKPOINTS)
+    step = 11 if where == "_train_stretch" else 22
+    assert name == f"step-{step:09d}.epoch-00001"
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert run_json(run)["resumes"][0]["step"] == step
+    assert_same_run(whole, run)
+
+
+@contextlib.contextmanager
+def handled_signals():
+    """Signals as in an entry point, for so long; no limit of time is left ticking."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    signals.raise_on_signals()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
+    """In fp32, at a rate at which no ReLU falls on the other side, to the tolerance of one run."""
+    needs_devices(4)
+    fields = {"epochs": 3, "batch_norm": "sync", "optimizer__learning_rate": 0.005}
+    whole = trained(tmp_path / "whole", num_devices=4, **fields).run_dir.path
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 17)
+        with pytest.raises(_Stop):
+            trained(run, num_devices=4, **fields)
+    trained(run, resume="auto", num_devices=1, **fields)
+    ours, theirs = (
+        [r["eval_loss"] for r in records(r, "epoch")] for r in (run, whole.run_dir.path)
+    )
+    assert ours[0] == theirs[0] and ours[1:] != theirs[1:]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert run_json(run)["resumes"][0]["num_devices"] == 1
+
+
+def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
+    needs_devices(2)
+    fields = {"num_devices": 2, "replicas": "independent"}
+    whole = trained(tmp_path / "whole", **fields).run_dir.path
+    run = tmp_path / "run"
+    save_every(monkeypatch, 3)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(_Stop):
+            trained(run, **fields)
+    with pytest.raises(BadInput, match="num_devices=2 there, 1 here"):
+        trained(run, resume="auto", **fields | {"num_devices": 1})
+    trained(run, resume="auto", **fields)
+    assert_same_run(whole, run)
+
+
+def copy_of(undisturbed, tmp_path, epochs=2):
+    """The undisturbed run as it was after so many of its three epochs."""
+    whole, _ = undisturbed
+    run = tmp_path / "hurt"
+    shutil.copytree(whole, run)
+    for name in list_checkpoints(run / CHECKPOINTS)[epochs:]:
+        shutil.rmtree(run / CHECKPOINTS / name)
+    document = run_json(run)
+    document |= {"status": "failed", "reason": "hurt", "summary": None}
+    (run / "run.json").write_text(json.dumps(document))
+    return run
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_no_flipped_bit_goes_unnoticed(undisturbed, tmp_path):
+    """One bit of every file of the newest checkpoint, and files cut short or gone."""
+    run = copy_of(undisturbed, tmp_path)
+    folder = run / CHECKPOINTS
+    before, newest = list_checkpoints(folder)
+    target = jax.tree.map(np.asarray, undisturbed[1])
+    draw, tried = random.Random(0), 0
+
+    def flip(data):
+        place = draw.randrange(len(data))
+        return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+
+    hurts = [flip, flip, lambda data: data[: len(data) // 2], lambda data: None]
+    for path in files_of(folder / newest):
+        whole = path.read_bytes()
+        for hurt in hurts:
+            damaged = hurt(whole)
+            if damaged == whole:
+                continue  # an empty file has no half
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            said = []
+            found = read_newest(folder, target, said.append, set_aside=False)
+            assert found.name == before and list(found.damaged) == [newest], path
+            assert len(said) == 1 and newest in said[0] and "\n" not in said[0]
+            tried += 1
+        path.write_bytes(whole)
+    assert tried > 30
+    assert read_newest(folder, target, print, set_aside=False).name == newest
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    before, newest = list_checkpoints(run / CHECKPOINTS)
+    path = max(files_of(run / CHECKPOINTS / newest), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-1])
+    # What a killed process was writing, and what it was removing.
+    for leftover in ("step-000000033.epoch-00003.part", "step-000000001.epoch-00000.dead"):
+        (run / CHECKPOINTS / leftover / "arrays").mkdir(parents=True)
+    said = []
+    trained(run, resume="auto", epochs=3, num_devices=2, say=said)
+    assert_same_run(undisturbed[0], run)
+    [taken_up] = run_json(run)["resumes"]
+    assert taken_up["checkpoint"] == before and list(taken_up["damaged_checkpoints"]) == [newest]
+    assert any(newest in line and "damaged" in line for line in said)
+    left = {path.name for path in (run / CHECKPOINTS).iterdir()}
+    assert f"{newest}.damaged" in left and not any(n.endswith((".part", ".dead")) for n in left)
+
+
+def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path, epochs=1)
+    [only] = list_checkpoints(run / CHECKPOINTS)
+    (run / CHECKPOINTS / only / "manifest.json").write_text("{}")
+    with pytest.raises(BadInput, match="no checkpoint that can be read"):
+        trained(tmp_path / "new", resume=str(run), epochs=3, num_devices=2)
+    assert not (tmp_path / "new").exists()
+    said = []
+    trained(run, resume="auto", epochs=3, num_devices=2, say=said)
+    assert any("beginning again" in line for line in said)
+    assert_same_run(undisturbed[0], run)
+    assert run_json(run)["resumes"][0]["checkpoint"] is None
+
+
+def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
+    """From any of its checkpoints; the run itself stays as it is."""
+    whole, _ = undisturbed
+    first, *_ = list_checkpoints(whole / CHECKPOINTS)
+    before = {path: path.read_bytes() for path in files_of(whole)}
+    source = whole / CHECKPOINTS / first
+    with pytest.raises(BadInput, match="would be lost; give a new --workdir"):
+        trained(None, resume=str(source), epochs=3, num_devices=2)
+    document = run_json(whole)
+    assert document["status"] == "done"
+    trained(tmp_path / "branch", resume=str(source), epochs=3, num_devices=2)
+    assert_same_run(whole, tmp_path / "branch")
+    assert run_json(tmp_path / "branch")["resumes"][0]["from"] == str(whole)
+    assert {path: path.read_bytes() for path in files_of(whole)} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"batch_size": 64}, "was made with another experiment: batch_size=128 there, 64 here"),
+        ({"model__width": 2}, "model.width=1 there, 2 here"),
+        ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here|epochs=3 there, 4 here"),
+    ],
+)
+def test_another_experiment_does_not_go_on(undisturbed, tmp_path, change, told):
+    run = copy_of(undisturbed, tmp_path)
+    before = {path: path.read_bytes() for path in files_of(run)}
+    with pytest.raises(BadInput, match=told):
+        trained(run, resume="auto", **{"epochs": 3, "num_devices": 2} | change)
+    assert {path: path.read_bytes() for path in files_of(run)} == before
+
+
+def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path):
+    whole, state = undisturbed
+    folder = whole / CHECKPOINTS
+    newest = list_checkpoints(folder)[-1]
+    wider = jax.tree.map(lambda leaf: np.zeros((*leaf.shape, 2), leaf.dtype), state)
+    with pytest.raises(
+        BadInput, match=r"another model's state: \d+ of \d+ arrays differ; .* there"
+    ):
+        read_checkpoint(folder, newest, wider)
+    with pytest.raises(BadInput, match="absent here"):
+        read_checkpoint(folder, newest, {"step": state.step})
+
+
+def test_records_that_are_gone_are_told(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:3]))
+    with pytest.raises(BadInput, match=r"metrics\.jsonl is shorter than it was"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    config = catalog.load("quickstart:tiny")
+    said = []
+    genuine = checkpoints._save_arrays
+
+    def full(orbax, path, state):
+        if "00022" not in str(path):
+            genuine(orbax, path, state)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        genuine(orbax, path, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "_save_arrays", full)
+        result = trained(run, epochs=2, num_devices=1, say=said)
+    assert result.summary["status"] == "done" and config.epochs == 2
+    [warning] = [w for w in result.summary["warnings"] if "checkpoint" in w]
+    assert "step-000000011.epoch-00001: No space left on device" in warning
+    assert f"warning: {warning}" in said
+    assert list_checkpoints(run / CHECKPOINTS) == ["step-000000022.epoch-00002"]
+    assert sorted(path.name for path in (run / CHECKPOINTS).iterdir()) == [
+        "step-000000022.epoch-00002"
+    ]
+    # A place where no folder can be made.
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    writer = Checkpoints(blocked / "checkpoints", EVERY_EPOCH, said.append)
+    writer.save({"a": np.zeros(3)}, {"step": 1, "epochs_done": 1}, None)
+    assert "could not be written" in said[-1] and len(writer.warnings) == 1
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    """A file system of 2 MB: what is saved there stays, what has no room is told."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a small file system cannot be mounted here (only root can)")
+    try:
+        said = []
+        writer = Checkpoints(disk / "checkpoints", Policy(epochs=1, keep=9), said.append)
+        draw = np.random.default_rng(0)
+        saved = [{"a": draw.random(n)} for n in (50_000, 400_000, 50_000)]
+        for epoch, state in enumerate(saved, 1):
+            writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
+            writer.wait()
+        names = list_checkpoints(disk / "checkpoints")
+        assert [name[-1] for name in names] == ["1", "3"] and len(writer.warnings) == 1
+        target = {"a": np.zeros(50_000)}
+        for name, state in zip(names, saved[::2], strict=True):
+            found = read_checkpoint(disk / "checkpoints", name, target).state
+            np.testing.assert_array_equal(found["a"], state["a"])
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    writer = Checkpoints(tmp_path, Policy(epochs=1, keep=2), print)
+    for epoch, score in enumerate((0.3, 0.9, float("nan"), None, 0.5), 1):
+        writer.save({"a": np.full(3, epoch)}, {"step": epoch, "epochs_done": epoch}, score)
+    writer.wait()
+    assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "4", "5"]
+    # A later process knows the scores again.
+    later = Checkpoints(tmp_path, Policy(epochs=1, keep=1), print)
+    later.save({"a": np.full(3, 6)}, {"step": 6, "epochs_done": 6}, 0.6)
+    later.wait()
+    assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "6"]
+
+
+def test_what_is_saved_is_what_was_there_then(tmp_path):
+    """The copy is taken before the next step uses the memory again."""
+    writer = Checkpoints(tmp_path, EVERY_EPOCH, print)
+    array = jax.numpy.arange(100_000.0)
+    expected = np.array(array)
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+    writer.save({"a": array}, {"step": 1, "epochs_done": 1}, None)
+    for _ in range(20):
+        array = double(array)
+    writer.wait()
+    [name] = list_checkpoints(tmp_path)
+    found = read_checkpoint(tmp_path, name, {"a": expected}).state["a"]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--resume=auto",), "--resume=auto: give --workdir"),
+        (("--resume=nowhere",), "nowhere: no run directory"),
+        (("--checkpoint_minutes=-1",), "--checkpoint_minutes=-1: must be 0 (never) or more"),
+        (("--checkpoint_minutes=nan",), "--checkpoint_minutes=nan: must be"),
+        (("--checkpoint_epochs=-1",), "--checkpoint_epochs=-1: must be 0 (never) or more"),
+        (("--keep_checkpoints=0",), "--keep_checkpoints=0: must be 1 or more"),
+        (("--mode=throughput", "--resume=auto"), "it goes with --mode=train"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(run_main, tmp_path, args, told):
+    done = run_main("--experiment=quickstart:tiny", *args)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_run_that_is_still_running_is_not_taken_up(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    document = run_json(run)
+    document |= {"status": "running", "pid": os.getpid()}
+    document["started_at"] = now().isoformat()
+    (run / "run.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=f"is still running \\(process {os.getpid()}\\)"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+# Runs the entry point in forks of a process that has imported everything: each is a process of its
+# own that begins in a second.
+_FORKS = """
+import json, os, sys
+import jax, numpy, sklearn.datasets, tensorboardX
+import jaxbench.train
+from jaxbench import cli, main
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        cli.run(main.main, ["jaxbench.main", *json.loads(line)])
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Forks:
+    """Runs of the entry point, one after another."""
+
+    def __init__(self, folder):
+        self._log = open(folder / "log", "w")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FORKS],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            # Runs write to standard output too: what this reads comes from another place.
+            env=os.environ | OPTIMIZED | {"PYTHONPATH": str(ROOT)},
+        )
+
+    def start(self, *args):
+        self._process.stdin.write(json.dumps(args) + "\n")
+        self._process.stdin.flush()
+        return self._number()
+
+    def wait(self):
+        return self._number()
+
+    def _number(self):
+        while True:
+            line = self._process.stdout.readline()
+            assert line, "the forking process has ended"
+            if re.fullmatch(r"-?\d+\n", line):
+                return int(line)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+
+@pytest.mark.parametrize("kills", [22])
+def test_a_run_that_is_killed_again_and_again(tmp_path, kills):
+    """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
+    forks = Forks(tmp_path)
+    args = (
+        *("--experiment=quickstart:tiny", "--experiment.num_devices=1", "--experiment.epochs=24"),
+        *("--experiment.log_every_steps=3", "--telemetry_s=0.2"),
+        # Every 0.12 s, so that many are killed while they write one.
+        *("--checkpoint_minutes=0.002", "--checkpoint_epochs=3"),
+    )
+    forks.start(*args, "--workdir=whole")
+    assert forks.wait() == 0, (tmp_path / "log").read_text()
+    draw, run = random.Random(1), tmp_path / "run"
+    killed, steps = 0, []
+    while killed < kills:
+        pid = forks.start(*args, "--workdir=run", "--resume=auto")
+        before = last_step(run)
+        watch, patience_s = Stopwatch(), draw.uniform(0, 2)
+        # Some before they have done anything, most a moment after they have.
+        eager = draw.random() < 0.2
+        wait_until(
+            lambda watch=watch, patience_s=patience_s, eager=eager, before=before: (
+                watch.elapsed_s() > (patience_s if eager else 60)
+                or last_step(run) > before + (0 if before else 3)
+            )
+        )
+        pause, moment_s = Stopwatch(), draw.uniform(0, 0.4)
+        wait_until(lambda pause=pause, moment_s=moment_s: pause.elapsed_s() > moment_s)
+        os.kill(pid, signal.SIGKILL)
+        if forks.wait() == 0:
+            break
+        killed += 1
+        steps.append(last_step(run))
+    if killed == kills:
+        forks.start(*args, "--workdir=run", "--resume=auto")
+        assert forks.wait() == 0, (tmp_path / "log").read_text()
+    forks.close()
+    assert killed >= 20, f"the run was done after {killed} kills at steps {steps}"
+    assert_same_run(tmp_path / "whole", run)
+    document = run_json(run)
+    assert document["status"] == "done" and len(document["resumes"]) >= killed - 5
+    # The last states are the same, bit for bit.
+    found = [
+        {path.name: path for path in (tmp_path / name / CHECKPOINTS).iterdir()}
+        for name in ("whole", "run")
+    ]
+    [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
+    config = catalog.load("quickstart:tiny")
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        target = job.program.abstract_placed_state()
+    ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def last_step(run):
+    try:
+        found = re.findall(r'"step": (\d+)', (run / "metrics.jsonl").read_text())
+    except OSError:
+        return 0
+    return int(found[-1]) if found else 0

@@ -17,7 +17,7 @@ from jaxbench import catalog
 from jaxbench.clock import wait_until
 from jaxbench.errors import Diverged
 from jaxbench.task import COUNT
-from jaxbench.train import train_and_evaluate
+from jaxbench.train import Trainer, train_and_evaluate
 from jaxbench.validity import impossible_epoch, impossible_total
 from jaxbench.writers.console import PlainConsole
 
@@ -111,6 +111,28 @@ def test_tensorboard_opens_the_event_files(train):
     assert b"optimizer.learning_rate" in content and b"precision" in content
     best = events.Scalars("summary/best_eval_top1")[-1].value
     assert best == pytest.approx(result.summary["best_eval_top1"])
+    declared = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert b"eval/top1" in declared and b"summary/best_eval_top1" in declared
+    assert events.SummaryMetadata("_hparams_/session_end_info").plugin_data.content
+
+
+def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, monkeypatch):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator
+    seen = []
+    genuine = Trainer.train
+
+    def looking(self):
+        [folder] = pathlib.Path(self._mark.__self__.run_dir.path).glob("tensorboard")
+        seen.append(accumulator(str(folder)).Reload())
+        genuine(self)
+
+    monkeypatch.setattr(Trainer, "train", looking)
+    train(num_devices=1, epochs=1)
+    [events] = seen
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"optimizer.learning_rate" in content and events.Images("train/images")
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
@@ -416,8 +438,6 @@ def test_epochs_longer_than_the_run_cannot_be_true():
 
 def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
-    from jaxbench.train import Trainer
-
     genuine = Trainer._run_steps
 
     def losing(self, *args):

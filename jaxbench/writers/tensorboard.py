@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxbench.clock import now
 from jaxbench.writers.curves import Curves
+
+_SCORES = ("top1", "dice")
 
 
 class TensorBoardWriter:
@@ -27,30 +30,42 @@ class TensorBoardWriter:
         config: Mapping[str, Any],
     ):
         # Imported late: it costs a third of a second that --mode=describe need not wait for.
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.summary import hparams
 
-        self._events = SummaryWriter(str(folder / "tensorboard"))
-        self._config = dict(_flat(config))
+        path = folder / "tensorboard"
+        path.mkdir(exist_ok=True)
+        # A run that goes on adds a file; in one second two may begin.
+        suffix = f".{len(list(path.iterdir()))}"
+        # Not SummaryWriter: it has a thread write, so that nobody can tell what is in the file.
+        self._events = EventsWriter(str(path / "events"), suffix)
         self._curves = Curves(train_figures, eval_figures)
+        # For TensorBoard's table of runs, from the first moment on: the fields, and by which curves
+        # and figures of the summary to compare them. The end follows with the summary.
+        figures = [f"eval/{name}" for name in eval_figures]
+        figures += [f"summary/best_eval_{name}" for name in eval_figures if name in _SCORES]
+        figures += [f"summary/{name}" for name in ("images_per_s", "median_epoch_s", "wall_s")]
+        *begin, self._end = hparams(dict(_flat(config)), dict.fromkeys(figures, 0.0))
+        if suffix == ".0":
+            for part in begin:
+                self._add(part, 0)
+        self._events.flush()
 
     def write(self, record: Mapping[str, Any]) -> None:
         for tag, value in self._curves.points(record).items():
-            self._events.add_scalar(tag, value, record["step"])
-        if record["kind"] == "epoch":
-            self._events.flush()
+            self._add_scalar(tag, value, record["step"])
         if record["kind"] == "summary":
-            self._write_hyperparameters(record)
+            for key, value in record.items():
+                if isinstance(value, (int, float)) and math.isfinite(value):
+                    self._add_scalar(f"summary/{key}", value, 0)
+            self._add(self._end, 0)
+        if record["kind"] in ("epoch", "summary"):
+            self._events.flush()
 
-    def _write_hyperparameters(self, summary: Mapping[str, Any]) -> None:
-        """For TensorBoard's table of runs, with the figures to compare them by."""
-        figures = {
-            f"summary/{key}": value
-            for key, value in summary.items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
-        if figures:
-            # Into the same folder as the curves: one run, not two.
-            self._events.add_hparams(self._config, figures, name=".")
+    def _add_scalar(self, tag: str, value: float, step: int) -> None:
+        from tensorboardX.summary import scalar
+
+        self._add(scalar(tag, value), step)
 
     def add_images(self, tag: str, images_NxHxWxC: np.ndarray, step: int) -> None:
         """Shows a few images side by side.
@@ -69,8 +84,14 @@ class TensorBoardWriter:
         image = Summary.Image(
             height=height, width=width, colorspace=channels, encoded_image_string=png.tobytes()
         )
-        summary = Summary(value=[Summary.Value(tag=tag, image=image)])
-        self._events.file_writer.add_summary(summary, step)
+        self._add(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+        self._events.flush()
+
+    def _add(self, summary: Any, step: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        wall_time_s = now().timestamp()
+        self._events.write_event(Event(wall_time=wall_time_s, step=int(step), summary=summary))
 
     def flush(self) -> None:
         self._events.flush()
