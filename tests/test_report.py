@@ -5,6 +5,7 @@ import html.parser
 import io
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
@@ -554,6 +556,22 @@ def test_states_are_told_apart(tmp_path):
     for name in states:
         assert name in page
     assert "metrics.jsonl: line 1 is damaged" in page
+
+
+def test_a_run_that_was_taken_up_again_has_another_process(tmp_path):
+    """Its first process is gone; the last one tells whether it runs."""
+    gone = {"pid": 2**22 + 1, "hostname": platform.node(), "started_at": "2026-03-04T05:06:07"}
+    here = gone | {"pid": os.getpid(), "started_at": now().isoformat(), "lost_s": 12.5}
+    environment = {"hostname": platform.node()}
+    for name, resumes in (("a", [gone, here]), ("b", [here, gone])):
+        fields = {"pid": gone["pid"], "resumes": resumes, "environment": environment}
+        write_run(tmp_path / name, epochs([1.0]), status="running", **fields)
+    one, other = collect([str(tmp_path)]).runs
+    assert (one.status, other.status) == ("running", "killed")
+    careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
+    [row] = [texts(row) for row in careful.rows if "taken up again" in texts(row)[0]]
+    assert row[0].startswith("taken up again 2 times; 12.50 s of work was lost")
+    assert row[1] == "R1, R2"
 
 
 def leaves(value, path=()):

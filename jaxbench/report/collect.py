@@ -77,12 +77,15 @@ class ReportedRun:
 
     def _still_running(self) -> tuple[str, str | None]:
         """Tells a run that goes on from one whose process is gone, where that can be known."""
-        pid, host = number(self.document, "pid"), text(self.document, "environment", "hostname")
+        own = {"hostname": text(self.environment, "hostname"), **self.document}
+        # A run that was taken up again has another process since.
+        last = {**own, **(mapping((items(self.document, "resumes") or [{}])[-1]))}
+        pid, host = number(last, "pid"), text(last, "hostname")
         if pid is None or host != platform.node():
             return "running", f"when last heard of, on {host or 'an unknown host'}"
         try:
             began_s = psutil.Process(int(pid)).create_time()
-            started_s = timestamp_s(text(self.document, "started_at") or "")
+            started_s = timestamp_s(text(last, "started_at") or "")
             # A later process may have the same number; clocks agree to a second.
             if began_s <= started_s + 1:
                 return "running", f"process {pid:.0f}"

@@ -70,6 +70,13 @@ def _careful(runs: list[ReportedRun]) -> Table | None:
         if run.status != "done":
             shown = {"oom": "out of memory"}.get(run.status, run.status)
             lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
+        resumes = [mapping(entry) for entry in items(run.document, "resumes")]
+        if resumes:
+            lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
+            lines.append(
+                f"taken up again {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
+                f"{seconds(lost_s)} s of work was lost and done again, and is in none of its times"
+            )
         if find(run.environment, "git", "dirty") is True:
             lines.append("measured with changes to jaxbench that were not committed")
         for line in lines:
