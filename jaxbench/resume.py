@@ -168,16 +168,22 @@ def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> None:
 
 
 def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> None:
-    """Copies what had been recorded when `measure_records` returned these sizes."""
+    """Copies what had been recorded when `measure_records` returned these sizes.
+
+    Raises:
+      BadInput: something of it is gone, or was never a record.
+    """
+    there = measure_records(source)
     for name, size in sizes.items():
+        # Names come from a file that anybody may have written: none may lead elsewhere.
+        if there.get(name, -1) < size:
+            raise BadInput(f"{source}: {name} is shorter than it was at the checkpoint")
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         with open(source / name, "rb") as old, open(target / name, "wb") as new:
             left = size
             while left and (piece := old.read(min(left, 1 << 20))):
                 new.write(piece)
                 left -= len(piece)
-        if left:
-            raise BadInput(f"{source}: {name} is shorter than it was at the checkpoint")
 
 
 def take_up(

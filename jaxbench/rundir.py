@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from typing import Any
 
 from jaxbench.clock import now
@@ -98,8 +99,9 @@ def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any])
 
 
 def folder_name(run_name: str) -> str:
+    """Returns a run's name as that of a folder: one step down, never up or elsewhere."""
     # A colon is no good in file names on some systems and in TensorBoard's run filter.
-    return run_name.replace(":", "-") or "unnamed"
+    return re.sub(r"[^\w.=,+@-]+", "-", run_name).strip(".-") or "unnamed"
 
 
 def _new_folder(parent: pathlib.Path) -> pathlib.Path:

@@ -29,7 +29,8 @@ from jaxbench.checkpoints import (
 from jaxbench.clock import Stopwatch, now, wait_until
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.job import prepared
-from jaxbench.resume import CHECKPOINTS
+from jaxbench.resume import CHECKPOINTS, copy_records
+from jaxbench.rundir import create_run_dir
 from jaxbench.train import Trainer, train_and_evaluate
 from jaxbench.writers.console import PlainConsole
 
@@ -496,6 +497,25 @@ def test_a_run_that_is_still_running_is_not_taken_up(undisturbed, tmp_path):
     (run / "run.json").write_text(json.dumps(document))
     with pytest.raises(BadInput, match=f"is still running \\(process {os.getpid()}\\)"):
         trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+@pytest.mark.parametrize("name", ["../../up", "/abs/path", "..", "a/../../b", "~root", "a\nb", ""])
+def test_a_run_name_leads_nowhere_else(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = create_run_dir(None, name, {}).path.resolve()
+    assert path.parent.parent == tmp_path.resolve() / "runs"
+
+
+def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
+    """A manifest may come from anybody."""
+    source, target = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    source.mkdir(parents=True)
+    target.mkdir(parents=True)
+    (tmp_path / "a" / "x").write_text("secret")
+    for name in ("../x", str(tmp_path / "a" / "x")):
+        with pytest.raises(BadInput, match="is shorter"):
+            copy_records(source, target, {name: 3})
+    assert [path.name for path in (tmp_path / "b").rglob("*")] == ["run"]
 
 
 # Runs the entry point in forks of a process that has imported everything: each is a process of its
