@@ -568,6 +568,7 @@ class Forks:
     def close(self):
         self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
         self._log.close()
 
 
