@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 _depth = 0
 _pending: int | None = None
+_from_thread: BaseException | None = None
 
 
 def raise_on_signals() -> None:
@@ -48,6 +50,13 @@ def postponed() -> Iterator[None]:
         if _depth == 0 and _pending is not None:
             number, _pending = _pending, None
             _raise(number)
+
+
+def raise_in_main_thread(error: BaseException) -> None:
+    """Has the main thread raise this as it would for a signal; for other threads."""
+    global _from_thread
+    _from_thread = error
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
 def _handle(number: int, frame: Any) -> None:
@@ -79,6 +88,8 @@ def _try_again(number: int) -> None:
 
 
 def _raise(number: int) -> None:
+    if _from_thread is not None:
+        raise _from_thread
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 

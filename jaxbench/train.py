@@ -51,10 +51,13 @@ _SPREAD = ("std", "min", "max")
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What `train_and_evaluate` hands back: the summary record, its folder, the final state."""
+    """What `train_and_evaluate` hands back: the summary record, its folder, the final state.
+
+    Only the first process of a run has a folder.
+    """
 
     summary: dict[str, Any]
-    run_dir: RunDir
+    run_dir: RunDir | None
     state: TrainState
 
 
@@ -114,7 +117,7 @@ def train_and_evaluate(
         with recording(
             workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s, price
         ) as recorder:
-            folder = recorder.run_dir.path
+            folder = recorder.folder
             trainer = Trainer(
                 program,
                 job.feed,
@@ -126,14 +129,17 @@ def train_and_evaluate(
                 profiler=Profiler(traced_steps, folder) if traced_steps else None,
             )
             recorder.summarize = trainer.summarize
-            figures = (program.task.train_figures, program.task.eval_figures)
-            recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
-            fields = dataclasses.asdict(config)
-            tensorboard = TensorBoardWriter(folder, *figures, fields)
-            recorder.writers.add(tensorboard)
+            tensorboard = None
+            if folder:
+                columns = trainer.epoch_columns()
+                recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", columns))
+                figures = (program.task.train_figures, program.task.eval_figures)
+                tensorboard = TensorBoardWriter(folder, *figures, dataclasses.asdict(config))
+                recorder.writers.add(tensorboard)
             trainer.prepare()
-            with job.clock.phase("records"), postponed():
-                tensorboard.add_images("train/images", trainer.sample_images(), step=0)
+            if tensorboard:
+                with job.clock.phase("records"), postponed():
+                    tensorboard.add_images("train/images", trainer.sample_images(), step=0)
             trainer.train()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 

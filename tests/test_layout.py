@@ -19,6 +19,7 @@ LAYERS = [
         "signals",
         "speedup",
         "variables",
+        "processes",
     },
     {"config", "flops", "prices", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
@@ -31,6 +32,7 @@ LAYERS = [
         "environment",
         "storage",
         "child",
+        "local_processes",
         "launcher",
         "sweepdir",
         "windows",
