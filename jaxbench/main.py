@@ -316,9 +316,12 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     _parse_counts(_DEVICE_COUNTS.value)
     check_link(_LINK_GB_PER_S.value)
     meeting = [flags.FLAGS[name].value for name in MEETING_FLAGS]
-    processes.check_meeting(*meeting)
     if _LOCAL_PROCESSES.value and any(value is not None for value in meeting):
-        raise cli.BadInput("--local_processes: finds the others by itself; leave out how they meet")
+        raise cli.BadInput(
+            f"--local_processes={_LOCAL_PROCESSES.value}: starts the others itself; leave out --"
+            + ", --".join(MEETING_FLAGS)
+        )
+    processes.check_meeting(*meeting)
     if mode == "train":
         check_target(experiment, _STOP_AT_TOP1.value)
     use_compile_cache(_COMPILE_CACHE.value, by_names=_PROFILE.value is not None)

@@ -28,10 +28,11 @@ from jaxbench.signals import postponed, raise_in_main_thread
 
 # How often a process says that it is alive, and looks whether the others are.
 _BEAT_S = 0.5
-# How long a process may take to end by itself once another has, before it is cut short.
-_GRACE_S = 15.0
-# JAX aborts after this many times the heartbeat timeout, where the watch itself has failed.
-_OF_HEARTBEAT = 3
+# How long a process may take to end by itself once another has, before it is cut short: the first,
+# which has records to close, and the others.
+_GRACE_S, _OTHERS_GRACE_S = 15.0, 2.0
+# JAX aborts so long after the heartbeat timeout, where the watch itself has failed.
+_MARGIN_S = 45
 _KEYS = "jaxbench"
 
 
@@ -229,6 +230,8 @@ def _connect(meeting: Meeting) -> "_Crew":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with postponed():
         import jax
+    # It would take SIGTERM for itself.
+    jax.config.update("jax_enable_preemption_service", False)
     who = f"process {meeting.index}" if meeting.index is not None else "this process"
     where = f" at {meeting.address}" if meeting.address else ""
     of_all = f" all {meeting.count}" if meeting.count else ""
@@ -247,7 +250,7 @@ def _connect(meeting: Meeting) -> "_Crew":
                 meeting.count,
                 meeting.index,
                 initialization_timeout=timeout_s,
-                heartbeat_timeout_seconds=_OF_HEARTBEAT * meeting.heartbeat_timeout_s,
+                heartbeat_timeout_seconds=meeting.heartbeat_timeout_s + _MARGIN_S,
                 shutdown_timeout_seconds=int(_GRACE_S),
             )
         except Exception as error:
@@ -260,18 +263,24 @@ def _connect(meeting: Meeting) -> "_Crew":
 
 def _await_listener(address: str, timeout_s: int) -> None:
     """Returns once somebody listens there."""
-    host, _, port = address.rpartition(":")
-    watch, reason = Stopwatch(), ""
-    while watch.elapsed_s() < timeout_s:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-            return
-        except OSError as error:
-            reason = error.strerror or str(error)
+    watch = Stopwatch()
+    while reason := _why_silent(address):
+        if watch.elapsed_s() > timeout_s:
+            raise Unreachable(
+                f"--coordinator_address={address}: no process 0 there within {timeout_s} s "
+                f"({reason})"
+            )
         pause(_BEAT_S)
-    raise Unreachable(
-        f"--coordinator_address={address}: no process 0 there within {timeout_s} s ({reason})"
-    )
+
+
+def _why_silent(address: str) -> str | None:
+    """Returns why nobody can be reached there, None where somebody listens."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _check_port(address: str) -> None:
@@ -296,12 +305,12 @@ def _check_port(address: str) -> None:
 _on_abort: Any = None
 
 
-def _exit_on_abort(line: str, descriptor: int) -> None:
+def _exit_on_abort(line: Callable[[], str], descriptor: int) -> None:
     """Has an abort (JAX's LOG(FATAL), from any thread) end in a line and exit code 1."""
     global _on_abort
 
     def end(number: int) -> None:
-        os.write(descriptor, f"jaxbench: {line}\n".encode())
+        os.write(descriptor, f"jaxbench: {line()}\n".encode())
         os._exit(1)
 
     # Python's own handlers run when the abort is long done. Kept: C holds no reference.
@@ -317,7 +326,7 @@ def _aborting_with(line: str) -> Iterator[None]:
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    _exit_on_abort(line, kept)
+    _exit_on_abort(lambda: line, kept)
     os.dup2(nowhere, 2)
     try:
         yield
@@ -348,8 +357,16 @@ class _Crew:
         self._other: OtherProcessEnded | None = None
         self._cause: BaseException | None = None
         if self.index:
-            # The connection to process 0 is gone: JAX aborts at once, before any watch looks.
-            _exit_on_abort("process 0 was lost, or JAX aborted (above)", 2)
+            # Where the connection to process 0 breaks, JAX aborts before any watch looks.
+            address = state.coordinator_address
+            _exit_on_abort(
+                lambda: (
+                    f"process 0 was lost: nothing answers at {address}"
+                    if _why_silent(address)
+                    else "JAX aborted this process (above)"
+                ),
+                2,
+            )
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def agreed(self, value: Any) -> Any:
@@ -470,7 +487,7 @@ class _Crew:
         self._other = OtherProcessEnded(words, notice["status"], notice["code"])
         if not self._ending:
             raise_in_main_thread(self._other)
-        if self._ended.wait(_GRACE_S):
+        if self._ended.wait(_OTHERS_GRACE_S if self.index else _GRACE_S):
             return
         # The main thread hangs in a collective that nobody answers.
         with contextlib.suppress(Exception):
