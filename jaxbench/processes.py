@@ -328,9 +328,13 @@ def _aborting_with(line: str) -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     _exit_on_abort(lambda: line, kept)
     os.dup2(nowhere, 2)
+    # Python cannot answer signals while C++ waits; there is nothing to record yet.
+    handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
