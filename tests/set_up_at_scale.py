@@ -1,6 +1,6 @@
 """Sets a training step up for many simulated devices; prints what that took as JSON.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=1024 python set_up_at_scale.py PARALLELISM COUNT...
+    python set_up_at_scale.py PARALLELISM COUNT...
 
 A program of its own: the devices of a process are made when JAX starts.
 """
