@@ -18,7 +18,7 @@ _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
 # -I, -S: as quick as an interpreter starts; COMMAND's own is not touched by that.
-_LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("launcher.py")))
+LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("launcher.py")))
 
 
 class Ending(NamedTuple):
@@ -68,7 +68,7 @@ def run_child(
     clock = Stopwatch()
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [*_LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
+            [*LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -20,13 +20,17 @@ from jaxbench.errors import (
     DamagedData,
     Diverged,
     MixedDevices,
+    OtherProcessEnded,
     Terminated,
+    Unreachable,
     WandbFailed,
     WorkerLost,
     nearest,
 )
 from jaxbench.signals import postponed, raise_on_signals
 
+# What ends a run with one line, and exit code 1.
+_FAILURES = (DamagedData, Diverged, MixedDevices, Unreachable, WandbFailed, WorkerLost)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 
@@ -68,24 +72,38 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     raise_on_signals()
     try:
         app.run(main, argv=argv, flags_parser=parse)
-    except BadInput as error:
-        _say(error)
-        sys.exit(2)
-    except (DamagedData, Diverged, MixedDevices, WandbFailed, WorkerLost) as error:
-        _say(error)
-        sys.exit(1)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _say(f"{error.filename or 'the disk'}: {error.strerror}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        _leave(130, "interrupted")
-    except Terminated:
-        _leave(143, "terminated")
     except SystemExit as exit_:
         # absl calls having shown the help a failure.
         sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
+    except BaseException as error:
+        code, line = exit_code(error)
+        if line is None:
+            raise
+        _say(line)
+        if isinstance(error, (KeyboardInterrupt, Terminated)):
+            # At once: an ordinary exit would wait for the steps still queued on the device.
+            sys.stdout.flush()
+            os._exit(code)
+        sys.exit(code)
+
+
+def exit_code(error: BaseException) -> tuple[int, str | None]:
+    """Returns the exit code of a program that this ends, and the line to say; None: a traceback."""
+    if isinstance(error, BadInput):
+        return 2, str(error)
+    if isinstance(
+        error, (DamagedData, Diverged, MixedDevices, Unreachable, WandbFailed, WorkerLost)
+    ):
+        return 1, str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return 1, f"{error.filename or 'the disk'}: {error.strerror}"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, Terminated):
+        return 143, "terminated"
+    if isinstance(error, OtherProcessEnded):
+        return error.code, str(error)
+    return 1, None
 
 
 def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -249,10 +267,3 @@ def _asks_for_help(argv: Sequence[str]) -> bool:
 
 def _say(words: object) -> None:
     print(f"jaxbench: {words}", file=sys.stderr, flush=True)
-
-
-def _leave(code: int, word: str) -> None:
-    """Ends at once: an ordinary exit would wait for the steps still queued on the device."""
-    _say(word)
-    sys.stdout.flush()
-    os._exit(code)

@@ -74,6 +74,11 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(min(0.05, max(2e-5, watch.elapsed_s() / 10)))
 
 
+def pause(time_s: float) -> None:
+    """Does nothing for so long."""
+    time.sleep(time_s)
+
+
 def timestamp_s(text: str) -> float:
     """Returns the seconds since 1970 that a date and time in ISO form stands for.
 

@@ -1,7 +1,7 @@
 """The devices that take part, what lies on them, and how a step runs on all of them.
 
-This is the only module that names `jax.pmap` and `jax.shard_map`. Letters in names: D devices,
-B examples per device.
+This is the only module that names `jax.pmap` and `jax.shard_map`. Letters in names: D devices of
+all processes, L of this one, B examples per device.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxbench import processes
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, MixedDevices
 
@@ -24,7 +25,10 @@ AXIS = "batch"
 
 @dataclasses.dataclass(frozen=True)
 class DataMesh:
-    """D devices in a row, each holding all parameters and its share of every batch."""
+    """D devices in a row, each holding all parameters and its share of every batch.
+
+    Those of process 0 come first; every process has as many.
+    """
 
     devices: tuple[jax.Device, ...]
     parallelism: str  # pmap | shard_map: two spellings of the same computation
@@ -34,16 +38,45 @@ class DataMesh:
         return len(self.devices)
 
     @property
+    def local_devices(self) -> tuple[jax.Device, ...]:
+        """Those of this process."""
+        return local_devices(self.devices)
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """(index, count) of the processes."""
+        return processes.index(), self.num_devices // len(self.local_devices)
+
+    @property
     def _mesh(self) -> Mesh:
         return Mesh(np.array(self.devices), (AXIS,))
 
     def replicate(self, tree: Any) -> Any:
-        """Places a whole copy of every array on every device."""
-        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+        """Places a whole copy of every array on every device; every process gives the same."""
+        return self._place(tree, PartitionSpec())
 
-    def shard(self, tree_Dx: Any) -> Any:
-        """Places row d of every array on device d."""
-        return jax.device_put(tree_Dx, NamedSharding(self._mesh, PartitionSpec(AXIS)))
+    def shard(self, tree_Lx: Any) -> Any:
+        """Places row l of every array on this process's device l."""
+        return self._place(tree_Lx, PartitionSpec(AXIS))
+
+    def _place(self, tree: Any, spec: PartitionSpec) -> Any:
+        local = NamedSharding(Mesh(np.array(self.local_devices), (AXIS,)), spec)
+        placed = jax.device_put(tree, local)
+        # Across processes pmap takes each one's own rows. Placing on another's devices, as
+        # device_put offers, would compare all values over the network.
+        if self.parallelism == "pmap" or self.process[1] == 1:
+            return placed
+        everywhere = NamedSharding(self._mesh, spec)
+
+        def join(array: jax.Array) -> jax.Array:
+            rows = len(self.devices) if spec else None
+            return jax.make_array_from_single_device_arrays(
+                (rows, *array.shape[1:]) if rows else array.shape,
+                everywhere,
+                [shard.data for shard in array.addressable_shards],
+            )
+
+        return jax.tree.map(join, placed)
 
     def parallelize(
         self,
@@ -97,11 +130,17 @@ class DataMesh:
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
 
+def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
+    """Returns those of this process: only they can be asked for anything."""
+    own = processes.index()
+    return tuple(device for device in devices if device.process_index == own)
+
+
 def create_mesh(config: Experiment) -> DataMesh:
-    """Takes the first `num_devices` local devices (0: all of them).
+    """Takes the first `num_devices` devices (0: all of them), as many of each process.
 
     Raises:
-      BadInput: there are fewer.
+      BadInput: there are fewer, or they cannot be taken evenly.
     """
     try:
         local = jax.local_devices()
@@ -111,12 +150,31 @@ def create_mesh(config: Experiment) -> DataMesh:
             f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
             + (str(error).split("\n", 1)[0] or type(error).__name__)
         ) from error
-    if config.num_devices > len(local):
+    count = jax.process_count()
+    if count != processes.count():
         raise BadInput(
-            f"num_devices={config.num_devices}: this machine has {len(local)} "
-            f"{local[0].device_kind} device(s), so 1 to {len(local)}, or 0 for all"
+            f"these devices belong to {count} processes that have not met: start the same command "
+            "with --distributed=auto on every host"
         )
-    return DataMesh(tuple(local[: config.num_devices or len(local)]), config.parallelism)
+    by_process = [jax.local_devices(process_index=index) for index in range(count)]
+    fewest = min(map(len, by_process))
+    if config.num_devices > fewest * count or config.num_devices % count:
+        kind = local[0].device_kind
+        allowed = f"this machine has {fewest} {kind} device(s), so 1 to {fewest}"
+        if count > 1:
+            allowed = (
+                f"{count} processes have {fewest} {kind} device(s) each, so a multiple of {count} "
+                f"up to {fewest * count}"
+            )
+        raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
+    if max(map(len, by_process)) > fewest and not config.num_devices:
+        raise BadInput(
+            f"the processes have {' and '.join(str(len(own)) for own in by_process)} devices: "
+            f"give num_devices, at most {fewest * count}, to take as many of each"
+        )
+    share = config.num_devices // count or fewest
+    taken = [device for own in by_process for device in own[:share]]
+    return DataMesh(tuple(taken), config.parallelism)
 
 
 def create_training_mesh(config: Config) -> DataMesh:
@@ -148,6 +206,22 @@ def check_batch(config: Config, num_devices: int) -> None:
         )
 
 
+def sent_by_first(tree: Any) -> Any:
+    """Returns process 0's arrays of NumPy in every process, bit for bit; all must ask.
+
+    Args:
+      tree: in the other processes, arrays of the same shapes and types.
+    """
+    from jax.experimental import multihost_utils
+
+    # As bytes: they are sent as a sum, and -0.0 + 0.0 is 0.0.
+    as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
+    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=processes.is_first())
+    return jax.tree.map(
+        lambda leaf, data: np.asarray(data).view(leaf.dtype).reshape(leaf.shape), tree, sent
+    )
+
+
 def all_ready(tree: Any) -> bool:
     """Whether every array has been computed; never waits."""
     return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
@@ -156,7 +230,7 @@ def all_ready(tree: Any) -> bool:
 def unequal_copies(tree: Any) -> list[str]:
     """Returns which of a tree's replicated arrays are not bit for bit the same on every device.
 
-    Each copy is fetched to the host.
+    Each copy is fetched to the host. Only this process's devices are looked at.
     """
     return [
         jax.tree_util.keystr(path, simple=True, separator="/")
@@ -193,9 +267,12 @@ def device_memory_bytes() -> int | None:
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """The most memory that any of these devices has had in use, None where it is not counted."""
+    """The most memory that any of these devices has had in use, None where it is not counted.
+
+    Of this process's devices: those of others do not tell.
+    """
     peaks = []
-    for device in devices:
+    for device in local_devices(devices):
         stats = device.memory_stats()
         if stats and "peak_bytes_in_use" in stats:
             peaks.append(stats["peak_bytes_in_use"])

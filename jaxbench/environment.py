@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import psutil
 
+from jaxbench.devices import local_devices
 from jaxbench.variables import relevant_variables
 
 _PACKAGES = (
@@ -42,6 +43,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "device_kind": ", ".join(sorted({device.device_kind for device in devices})),
         "num_devices": len(devices),
         "num_processes": jax.process_count(),
+        "num_local_devices": len(local_devices(devices)),
         "driver": _driver(),
         "variables": relevant_variables(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.

@@ -39,6 +39,26 @@ class WandbFailed(Exception):
     """Weights & Biases was asked for and could not begin; the message says why."""
 
 
+class Unreachable(Exception):
+    """The processes of a run do not come together; the message says where and how long."""
+
+
+class OtherProcessEnded(BaseException):
+    """Another process of the run has ended, so this one does.
+
+    Like `Terminated` no `Exception`, for it may be raised anywhere.
+
+    Args:
+      message: which process, and why.
+      status: what a run directory says of it.
+      code: the exit code.
+    """
+
+    def __init__(self, message: str, status: str, code: int):
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
 class Terminated(BaseException):
     """SIGTERM arrived, as a scheduler or a preempted machine sends it.
 

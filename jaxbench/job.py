@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 
+from jaxbench import processes
 from jaxbench.clock import Clock, wait_until
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feed import Feed, create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import DataMesh, all_ready, create_training_mesh
+from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.precision import get_precision
 from jaxbench.program import Program, build_program, compile_step
@@ -101,11 +103,14 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class StagesResult:
-    """What a job that measures in stages hands back: a record for each, the summary, the folder."""
+    """What a job that measures in stages hands back: a record for each, the summary, the folder.
+
+    Only the first process of a run has a folder.
+    """
 
     stages: list[dict[str, Any]]
     summary: dict[str, Any]
-    run_dir: RunDir
+    run_dir: RunDir | None
 
 
 @contextlib.contextmanager
@@ -127,8 +132,10 @@ def prepared(
     Raises:
       BadInput: the experiment cannot run here.
     """
-    if not checked:
+    if not checked and processes.is_first():
         check_workdir(workdir, config.name)
+    if processes.count() > 1:
+        _check_across_processes(config)
     clock = Clock()
     with contextlib.ExitStack() as stack:
         precision = get_precision(config.precision)
@@ -148,6 +155,21 @@ def prepared(
         program = build_program(config, mesh, feed.steps_per_epoch)
         program.check()
         yield Job(config, clock, console, mesh, dataset, feed, program)
+
+
+def _check_across_processes(config: Config) -> None:
+    """Raises BadInput for what several processes do not do together."""
+    across = f"across {processes.count()} processes"
+    if config.replicas == "independent":
+        raise BadInput(
+            f"replicas='independent' {across}: each would know its own models only; give each "
+            "seed a run, or each process a run of its own"
+        )
+    if config.data.max_damaged:
+        raise BadInput(
+            f"data.max_damaged={config.data.max_damaged} {across}: each would count its own "
+            "damaged images; it must be 0"
+        )
 
 
 def with_feed(config: Config, feed: str) -> Config:
@@ -172,7 +194,8 @@ def _headline(config: Config, mesh: DataMesh) -> str:
     models = config.num_models(mesh.num_devices)
     each = f"{models} independent models, each with batch" if models > 1 else "global batch"
     return (
-        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
+        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
+        f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "
         f"{each} {config.batch_size}, {config.data.feed} feed, "
         f"{config.precision}, {config.parallelism}, "
         f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"

@@ -5,12 +5,14 @@
 """
 
 import json
+import sys
 from typing import Any
 
 from absl import flags
 
-from jaxbench import catalog, cli, price_flags
+from jaxbench import catalog, cli, price_flags, processes
 from jaxbench.config import Experiment
+from jaxbench.local_processes import run_local_processes
 from jaxbench.signals import postponed
 
 _MODE = flags.DEFINE_enum(
@@ -117,6 +119,44 @@ _KEEP_CHECKPOINTS = flags.DEFINE_integer(
     2,
     "With --mode=train: the newest so many are kept, and beside them the best evaluated one.",
 )
+_DISTRIBUTED = flags.DEFINE_enum(
+    "distributed",
+    None,
+    ["auto", "off"],
+    "auto: one of many processes, on a Cloud TPU slice or under Slurm, that find one another by "
+    "themselves; off: never, even on a host of a slice.",
+)
+_COORDINATOR_ADDRESS = flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "HOST:PORT of process 0, which listens there, for many processes on hosts of any kind.",
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "With --coordinator_address: of how many processes.", lower_bound=1
+)
+_PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "With --coordinator_address: which of them this is, from 0."
+)
+_LOCAL_PROCESSES = flags.DEFINE_integer(
+    "local_processes",
+    None,
+    "Starts so many processes on this machine, which share its work; of GPUs each has one.",
+    lower_bound=2,
+)
+_INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
+    "initialization_timeout_s",
+    300,
+    "How long processes wait for one another at their start.",
+    lower_bound=1,
+)
+_HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
+    "heartbeat_timeout_s",
+    30,
+    "A process that has not been heard of for so long is lost, and the others end.",
+    lower_bound=2,
+)
+# How processes meet, which is each one's own affair.
+MEETING_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 _WANDB = flags.DEFINE_string(
@@ -144,6 +184,10 @@ _MODES_OF = {
     "checkpoint_minutes": ("train",),
     "checkpoint_epochs": ("train",),
     "keep_checkpoints": ("train",),
+    **dict.fromkeys(
+        (*MEETING_FLAGS, "local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
+        ("train", "throughput"),
+    ),
     **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),
     "wandb": ("train",),
 }
@@ -157,6 +201,13 @@ def main() -> int:
         return 0
     mode = chosen_mode(experiment)
     check_flags(experiment, mode)
+    if _LOCAL_PROCESSES.value:
+        return run_local_processes(sys.orig_argv, _LOCAL_PROCESSES.value)
+    with processes.joined(_meeting(mode), _ending):
+        return _run(experiment, mode)
+
+
+def _run(experiment: Experiment, mode: str) -> int:
     telemetry = {"telemetry_s": _TELEMETRY_S.value}
     if mode == "train":
         from jaxbench.train import train_and_evaluate
@@ -222,6 +273,32 @@ def main() -> int:
     return 0
 
 
+def _meeting(mode: str) -> processes.Meeting | None:
+    """Returns where this process meets others, None where it is alone."""
+    timeouts = {
+        "initialization_timeout_s": _INITIALIZATION_TIMEOUT_S.value,
+        "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S.value,
+    }
+    if _DISTRIBUTED.value == "auto":
+        return processes.found_by_jax(**timeouts)
+    if _COORDINATOR_ADDRESS.value is None:
+        if _DISTRIBUTED.value is None and mode != "describe":
+            processes.check_single()
+        return None
+    return processes.Meeting(
+        _COORDINATOR_ADDRESS.value, _NUM_PROCESSES.value, _PROCESS_ID.value, **timeouts
+    )
+
+
+def _ending(error: BaseException) -> processes.Ending:
+    from jaxbench.recorder import classify
+
+    code, line = cli.exit_code(error)
+    if isinstance(error, cli.BadInput):
+        return processes.Ending("failed", str(error), code, line)
+    return processes.Ending(*classify(error), code, line)
+
+
 def chosen_mode(experiment: Experiment) -> str:
     """Returns what the flags say to do with this experiment.
 
@@ -282,6 +359,13 @@ def check_flags(experiment: Experiment, mode: str) -> None:
     price_flags.stated_price()
     _parse_counts(_DEVICE_COUNTS.value)
     check_link(_LINK_GB_PER_S.value)
+    meeting = [flags.FLAGS[name].value for name in MEETING_FLAGS]
+    if _LOCAL_PROCESSES.value and any(value is not None for value in meeting):
+        raise cli.BadInput(
+            f"--local_processes={_LOCAL_PROCESSES.value}: starts the others itself; leave out --"
+            + ", --".join(MEETING_FLAGS)
+        )
+    processes.check_meeting(*meeting)
     if mode == "train":
         check_target(experiment, _STOP_AT_TOP1.value)
         check_policy(_policy())

@@ -65,11 +65,15 @@ class Profiler:
 
     Attributes:
       steps: the numbers of those that are to be traced.
+
+    Args:
+      steps: these numbers.
+      run_folder: None runs the steps and traces nothing, for processes that write nothing.
     """
 
-    def __init__(self, steps: range, run_folder: pathlib.Path):
+    def __init__(self, steps: range, run_folder: pathlib.Path | None):
         self.steps = steps
-        self._folder = run_folder / _FOLDER
+        self._folder = run_folder and run_folder / _FOLDER
         self._traced: list[int] = []
 
     def trace(
@@ -88,15 +92,16 @@ class Profiler:
         name = f"steps-{steps[0]}-to-{steps[-1]}"
         inflight = InFlight()
         results = []
-        with self._tracing(name):
+        with self._tracing(name) if self._folder else contextlib.nullcontext():
             for number in steps:
                 with jax.profiler.StepTraceAnnotation("train", step_num=number):
                     with jax.profiler.TraceAnnotation("data_wait"):
                         row = next(rows)
                     results += inflight.push(train_step(row))
             results += inflight.drain()
-        _write_for_perfetto(self._folder / "plugins" / "profile" / name)
-        self._traced += steps
+        if self._folder:
+            _write_for_perfetto(self._folder / "plugins" / "profile" / name)
+            self._traced += steps
         return results
 
     @contextlib.contextmanager

@@ -2,16 +2,18 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jaxbench import processes
 from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, mixed_devices
 from jaxbench.economics import add_costs
 from jaxbench.environment import describe_environment
-from jaxbench.errors import OUT_OF_MEMORY, Diverged, Terminated
+from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminated
 from jaxbench.prices import Price
 from jaxbench.resume import measure_records
 from jaxbench.rundir import RunDir, create_run_dir
@@ -27,14 +29,17 @@ class Recorder:
     """A job's folder and writers.
 
     Attributes:
-      run_dir: the folder, with run.json in it.
+      run_dir: the folder, with run.json in it; None in any process but the first, which alone
+        writes.
       writers: where records go; the job adds its own kinds.
       telemetry: reads the hardware meanwhile; the job marks what it measures.
       summarize: status -> the summary record of however much has been done; the job sets it.
       summary: that record, once the job has ended.
     """
 
-    def __init__(self, run_dir: RunDir, telemetry: Telemetry, usd_per_hour: float | None = None):
+    def __init__(
+        self, run_dir: RunDir | None, telemetry: Telemetry, usd_per_hour: float | None = None
+    ):
         self.run_dir = run_dir
         self._usd_per_hour = usd_per_hour
         self.telemetry = telemetry
@@ -44,6 +49,11 @@ class Recorder:
             "status": status,
         }
         self.summary: dict[str, Any] = {}
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """Where files go, None where nothing is written."""
+        return self.run_dir and self.run_dir.path
 
     def mark(self) -> dict[str, int]:
         """Returns how long each file of records is, once all that was recorded is in them."""
@@ -63,9 +73,10 @@ class Recorder:
         if status == "done" and self.summary.get("invalid"):
             status, reason = "invalid", "; ".join(self.summary["invalid"])
             self.summary["status"] = status
-        self.run_dir.update(
-            status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
-        )
+        if self.run_dir is not None:
+            self.run_dir.update(
+                status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
+            )
         self.writers.write(self.summary)
 
 
@@ -99,6 +110,13 @@ def recording(
       MixedDevices: in place of what a backend says of devices that it does not run together.
     """
     check_interval(telemetry_s)
+    # Whoever cannot run has said so by now: nothing has been written then.
+    processes.wait_for_all("the record")
+    if not processes.is_first():
+        recorder = Recorder(None, Telemetry(None, 0.0, clock, []))
+        yield recorder
+        recorder.finish("done", None)
+        return
     document = {
         "experiment": experiment.name,
         "job": experiment.job,
@@ -114,8 +132,17 @@ def recording(
         run_dir = create_run_dir(workdir, experiment.name, document)
     else:
         run_dir = taken_up(document)
-    readers = create_readers(mesh.devices) if telemetry_s else []
-    telemetry = Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers)
+    own = mesh.local_devices
+    readers = create_readers(own) if telemetry_s else []
+    telemetry = Telemetry(
+        run_dir.path / "telemetry.csv", telemetry_s, clock, readers, len(own) / mesh.num_devices
+    )
+    # Where another process has ended and this one's main thread hangs.
+    processes.on_cut_short(
+        lambda end: run_dir.update(
+            status=end.status, reason=str(end), finished_at=now().isoformat()
+        )
+    )
     recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)
     try:
         console.say(f"records in {run_dir.path}")
@@ -125,15 +152,15 @@ def recording(
             telemetry.start()
         yield recorder
     except BaseException as error:
-        mixed = mixed_devices(mesh.devices, error)
         # Whatever else happens now must not hide why the run ended, nor keep it untold.
         with postponed():
+            cause = processes.cause_of(mixed_devices(mesh.devices, error) or error)
             with contextlib.suppress(Exception):
-                recorder.finish(*classify(mixed or error))
+                recorder.finish(*classify(cause))
             with contextlib.suppress(Exception):
                 recorder.writers.close()
-        if mixed:
-            raise mixed from error
+        if cause is not error:
+            raise cause from error
         raise
     with postponed():
         recorder.finish("done", None)
@@ -148,6 +175,8 @@ def classify(error: BaseException) -> tuple[str, str]:
         return "preempted", "terminated (SIGTERM)"
     if isinstance(error, Diverged):
         return "diverged", str(error)
+    if isinstance(error, OtherProcessEnded):
+        return error.status, str(error)
     message = f"{type(error).__name__}: {str(error).strip()}"
     if OUT_OF_MEMORY.search(message):
         return "oom", message

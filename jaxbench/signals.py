@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ _depth = 0
 _pending: int | None = None
 _asking = False
 _asked = False
+_from_thread: BaseException | None = None
+_instead: Callable[[], None] | None = None
 
 
 def raise_on_signals() -> None:
@@ -70,13 +73,34 @@ def asked_to_end() -> Iterator[Callable[[], bool]]:
         raise Terminated
 
 
+def raise_in_main_thread(error: BaseException) -> None:
+    """Has the main thread raise this as it would for a signal; for other threads."""
+    global _from_thread
+    _from_thread = error
+    terminate_main_thread()
+
+
+def terminate_main_thread() -> None:
+    """Does what SIGTERM from outside does; for other threads."""
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+
+def instead_of_terminating(ask: Callable[[], None]) -> None:
+    """Has SIGTERM call this, and no more, for the rest of the process; it must be quick."""
+    global _instead
+    _instead = ask
+
+
 def _handle(number: int, frame: Any) -> None:
     global _asked, _pending
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: _cut_short(_EXIT_CODES[number]))
         signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
-    if _asking and number == signal.SIGTERM:
-        _asked = True
+    if number == signal.SIGTERM and _from_thread is None and (_instead or _asking):
+        if _instead:
+            _instead()
+        else:
+            _asked = True
     elif _depth:
         _pending = number
     elif _is_swallowed(frame):
@@ -101,6 +125,8 @@ def _try_again(number: int) -> None:
 
 
 def _raise(number: int) -> None:
+    if _from_thread is not None:
+        raise _from_thread
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 

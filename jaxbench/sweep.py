@@ -119,6 +119,12 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     for name in _NOT_FORWARDED:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
+    for name in program.MEETING_FLAGS:
+        if flags.FLAGS[name].present:
+            raise BadInput(
+                f"--{name}: is for one run; a sweep's cells take --local_processes, or a sweep of "
+                "your own calls jaxbench.main on every host"
+            )
     if not _GRID.value and not _FIND_MAX_BATCH.value:
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch)")
     if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:

@@ -20,6 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.prices import Price
+from jaxbench.processes import agreed
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import slowed_down
@@ -105,7 +106,7 @@ def measure_throughput(
                 meter.records.append(record)
                 recorder.writers.write(record)
             if traced_steps:
-                meter.profile(Profiler(traced_steps, recorder.run_dir.path))
+                meter.profile(Profiler(traced_steps, recorder.folder))
         return StagesResult(meter.records, recorder.summary, recorder.run_dir)
 
 
@@ -194,7 +195,7 @@ class _Meter:
                 compile_all(how)
             if how:
                 continue
-            outcomes = {record["compile_cache"] for record in found.values()}
+            outcomes = set(agreed([record["compile_cache"] for record in found.values()]))
             if "hit" in outcomes:
                 turns.append((", cold cache", without_cache))
             # Leaves everything compiled for the measurements.
@@ -235,7 +236,8 @@ class _Meter:
                 run(calls)
                 elapsed_s = watch.elapsed_s()
             filled += fill
-            return elapsed_s
+            # How long windows are and when they agree follows from it.
+            return agreed(elapsed_s)
 
         found = warm_up(time_calls, self._window_s, self._rounds)
         self._calls[name] = found.calls_per_window

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxbench import processes
 from jaxbench.checkpoints import (
     NO_CHECKPOINTS,
     Checkpoint,
@@ -25,22 +26,21 @@ from jaxbench.checkpoints import (
 from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.config import Config
 from jaxbench.data.feed import Feed
-from jaxbench.devices import all_ready, peak_memory_bytes
+from jaxbench.devices import all_ready, peak_memory_bytes, sent_by_first
 from jaxbench.economics import first_at_target
 from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
-from jaxbench.job import prepared
+from jaxbench.job import Job, prepared
 from jaxbench.optim import tabulator
 from jaxbench.prices import Price
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.program import Program, compile_step
 from jaxbench.progress import EpochProgress
-from jaxbench.recorder import recording
+from jaxbench.recorder import Recorder, recording
 from jaxbench.resume import CHECKPOINTS, Resume, check_same, find_resume, take_up
 from jaxbench.rundir import RunDir
-from jaxbench.runs import load_run
 from jaxbench.signals import asked_to_end, postponed
 from jaxbench.spread import slowed_down
 from jaxbench.step import TrainState
@@ -68,11 +68,11 @@ _SPREAD = ("std", "min", "max")
 class Result:
     """What `train_and_evaluate` hands back: the summary record, its folder, the final state.
 
-    There is no state where the run was done already.
+    Only the first process of a run has a folder. There is no state where the run was done already.
     """
 
     summary: dict[str, Any]
-    run_dir: RunDir
+    run_dir: RunDir | None
     state: TrainState | None
 
 
@@ -116,11 +116,13 @@ def train_and_evaluate(
     traced_steps = parse_steps(profile)
     if wandb is not None:
         check_wandb(wandb)
-    resumed = find_resume(workdir, resume, config.name)
-    if resumed:
-        check_same(resumed, config)
-        if resumed.is_done:
-            return _done_already(resumed, console or create_console())
+    resumed = None
+    if processes.is_first():
+        resumed = find_resume(workdir, resume, config.name)
+        if resumed:
+            check_same(resumed, config)
+    if processes.agreed(resumed is not None and resumed.is_done):
+        return _done_already(resumed, console or create_console())
     with prepared(config, workdir, console, checked=True) as job:
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
@@ -128,14 +130,10 @@ def train_and_evaluate(
                 f"{_MOST_STEPS:,} steps; max_steps ends a run earlier"
             )
         check_end(traced_steps, config.num_steps(job.feed.steps_per_epoch), "this run")
-        program = job.program
-        saved, taken_up = None, None
-        if resumed:
-            with job.clock.phase("restore"), job.console.phase("reading the checkpoint"):
-                saved = _read_saved(resumed, workdir, program, job.console.say)
-            if saved:
-                job.clock.add(saved.point["totals_s"])
-            taken_up = functools.partial(take_up, resumed, saved, workdir, config.name)
+        with job.clock.phase("restore"):
+            saved = _share(_read_saved(job, resumed, workdir) if resumed else None, job.program)
+        if saved:
+            job.clock.add(saved.point["totals_s"])
         with recording(
             workdir,
             config,
@@ -145,12 +143,14 @@ def train_and_evaluate(
             job.clock,
             telemetry_s,
             price,
-            taken_up,
+            functools.partial(take_up, resumed, saved, workdir, config.name) if resumed else None,
         ) as recorder:
-            folder = recorder.run_dir.path
-            saver = Checkpoints(folder / CHECKPOINTS, checkpoints, job.console.say)
+            folder = recorder.folder
+            saver = None
+            if folder and checkpoints.is_on:
+                saver = Checkpoints(folder / CHECKPOINTS, checkpoints, job.console.say)
             trainer = Trainer(
-                program,
+                job.program,
                 job.feed,
                 job.clock,
                 recorder.writers,
@@ -158,25 +158,13 @@ def train_and_evaluate(
                 measured=recorder.telemetry.measured,
                 target=stop_at_top1,
                 profiler=Profiler(traced_steps, folder) if traced_steps else None,
-                saver=saver if checkpoints.is_on else None,
+                saver=saver,
                 mark=recorder.mark,
             )
             recorder.summarize = trainer.summarize
-            figures = (program.task.train_figures, program.task.eval_figures)
-            recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
-            fields = dataclasses.asdict(config)
-            with_images: list[TensorBoardWriter | WandbWriter] = [
-                TensorBoardWriter(folder, *figures, fields)
-            ]
-            recorder.writers.add(with_images[0])
-            if wandb is not None:
-                with job.clock.phase("records"), job.console.phase("beginning the wandb run"):
-                    with_images.append(
-                        WandbWriter(folder, wandb, *figures, fields, job.console.say)
-                    )
-                recorder.writers.add(with_images[1])
+            with_images = _add_writers(recorder, trainer, job, wandb) if folder else []
             if saved:
-                trainer.go_on(saved.state, saved.point, load_run(str(folder)).of_kind("epoch"))
+                trainer.go_on(saved.state, saved.point)
                 job.console.say(f"going on after step {saved.point['step']} ({saved.name})")
             trainer.prepare()
             if not saved:
@@ -187,38 +175,75 @@ def train_and_evaluate(
             try:
                 trainer.train()
             finally:
-                with job.clock.phase("checkpoint"):
-                    saver.wait()
+                if saver:
+                    with job.clock.phase("checkpoint"):
+                        saver.wait()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
 
-def _done_already(resumed: Resume, console: Console) -> Result:
+def _add_writers(
+    recorder: Recorder, trainer: "Trainer", job: Job, wandb: str | None
+) -> list[TensorBoardWriter | WandbWriter]:
+    """Adds what writes into the folder beside metrics.jsonl; returns those that show images."""
+    folder, task = recorder.folder, job.program.task
+    recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
+    about = (task.train_figures, task.eval_figures, dataclasses.asdict(job.config))
+    with_images: list[TensorBoardWriter | WandbWriter] = [TensorBoardWriter(folder, *about)]
+    recorder.writers.add(with_images[0])
+    if wandb is not None:
+        with job.clock.phase("records"), job.console.phase("beginning the wandb run"):
+            with_images.append(WandbWriter(folder, wandb, *about, job.console.say))
+        recorder.writers.add(with_images[1])
+    return with_images
+
+
+def _done_already(resumed: Resume | None, console: Console) -> Result:
+    """In all processes; only the first knows which run it is."""
+    if resumed is None:
+        return Result({}, None, None)
     path = resumed.run.path
     console.say(f"{path}: this run is done already")
     console.close()
     return Result(resumed.run.document["summary"], RunDir(path, resumed.run.document), None)
 
 
-def _read_saved(
-    resumed: Resume, workdir: str | None, program: Program, say: Callable[[str], None]
-) -> Checkpoint | None:
+def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | None:
     """Reads the checkpoint to go on from; None where the run begins again.
 
     Raises:
       BadInput: there is none, or it is another model's.
     """
-    folder, target = resumed.run.path / CHECKPOINTS, program.abstract_placed_state()
-    if resumed.checkpoint:
-        try:
-            return read_checkpoint(folder, resumed.checkpoint, target)
-        except Damaged as error:
-            raise BadInput(f"{folder / resumed.checkpoint}: is damaged: {error}") from error
-    found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
+    path, say = resumed.run.path, job.console.say
+    folder, target = path / CHECKPOINTS, job.program.abstract_placed_state()
+    with job.console.phase("reading the checkpoint"):
+        if resumed.checkpoint:
+            try:
+                found = read_checkpoint(folder, resumed.checkpoint, target)
+            except Damaged as error:
+                raise BadInput(f"{folder / resumed.checkpoint}: is damaged: {error}") from error
+        else:
+            found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
     if found is None:
         if not resumed.again:
-            raise BadInput(f"{resumed.run.path}: has no checkpoint that can be read")
-        say(f"{resumed.run.path} has no checkpoint that can be read: beginning again")
-    return found
+            raise BadInput(f"{path}: has no checkpoint that can be read")
+        say(f"{path} has no checkpoint that can be read: beginning again")
+        return None
+    # As they were recorded: those of later epochs are done again.
+    epochs = resumed.run.of_kind("epoch")[: found.point["epochs_done"]]
+    return found._replace(point=found.point | {"epochs": epochs})
+
+
+def _share(saved: Checkpoint | None, program: Program) -> Checkpoint | None:
+    """Gives every process what the first has read; the others need not see its disk."""
+    if processes.count() == 1:
+        return saved
+    found = processes.agreed(saved and [saved.name, saved.point])
+    if found is None:
+        return None
+    name, point = found
+    target = program.abstract_placed_state()
+    state = saved.state if saved else jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), target)
+    return Checkpoint(name, sent_by_first(state), point, saved.damaged if saved else {})
 
 
 def check_target(config: Config, stop_at_top1: float | None) -> None:
@@ -345,18 +370,17 @@ class Trainer:
             "totals_s": self._clock.totals_s(),
         }
 
-    def go_on(self, state: TrainState, point: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+    def go_on(self, state: TrainState, point: dict[str, Any]) -> None:
         """Takes the run up where a checkpoint left it, before `prepare`.
 
         Args:
           state: the arrays, on the host, as `device_get` returns those of `program.init`, or with
             a leading axis of models.
-          point: what `_point` returned.
-          epochs: the records of the epochs that are done.
+          point: what `_point` returned, and the records of the `epochs` that are done.
         """
         self._saved_state = state
         self._steps_done = point["step"]
-        self._epochs = epochs
+        self._epochs = list(point["epochs"])
         if point["progress"]:
             self._progress = EpochProgress.from_json(point["progress"])
         self._compile_s = point["compile_s"]

@@ -19,6 +19,7 @@ LAYERS = [
         "signals",
         "speedup",
         "variables",
+        "processes",
     },
     {"config", "flops", "prices", "precision", "rundir", "runs", "task", "models", "experiments"},
     {
@@ -31,6 +32,7 @@ LAYERS = [
         "environment",
         "storage",
         "child",
+        "local_processes",
         "launcher",
         "sweepdir",
         "windows",
@@ -79,3 +81,12 @@ def test_pmap_and_shard_map_are_named_in_one_module():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in ("pmap", "shard_map"), path
+
+
+def test_jax_distributed_is_named_in_one_module():
+    found = set()
+    for path in ROOT.glob("jaxbench/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "distributed":
+                found.add(path.name)
+    assert found == {"processes.py"}

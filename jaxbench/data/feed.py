@@ -71,31 +71,34 @@ def create_feed(
     mesh: DataMesh,
     param_dtype: Any,
     *,
-    process: tuple[int, int] = (0, 1),
+    process: tuple[int, int] | None = None,
 ) -> Feed:
     """Builds the feed that the config names; places on the devices what stays there.
 
     Args:
       config: the experiment.
       dataset: its splits; None for data.feed=synthetic.
-      mesh: this process's devices.
+      mesh: the devices.
       param_dtype: of the pixels' mean and deviation.
-      process: (index, count) of processes with as many devices each; this one reads its own
-        devices' rows only, all together read every row.
+      process: (index, count) of processes with as many devices each, by default the mesh's; this
+        one reads its own devices' rows only, all together read every row.
 
     Raises:
       BadInput: the config asks for what the data set cannot do.
     """
-    num_devices = mesh.num_devices * process[1]
+    process = process or mesh.process
+    share = len(mesh.local_devices)
+    num_devices = share * process[1]
     if dataset is None:
         seeds_R = config.seeds(num_devices)
         devices_per_model = num_devices // len(seeds_R)
         seeds_D = np.repeat(np.array(seeds_R, np.uint32), devices_per_model)
-        first = process[0] * mesh.num_devices
+        first = process[0] * share
         return MadeUpFeed(
             config.data,
             mesh,
-            seeds_D[first : first + mesh.num_devices],
+            seeds_D[first : first + share],
+            process,
             config.batch_size // devices_per_model,
             get_task(config.task).label_shape(config.data.image_shape),
             param_dtype,

@@ -24,7 +24,8 @@ class MadeUpFeed:
     Args:
       data: the images' shape and the number of classes.
       mesh: the devices.
-      seeds_D: the seed of each device's model.
+      seeds_L: the seed of the model on each device of this process.
+      process: (index, count) of the processes.
       share: B, examples per device.
       label_shape: of one example's label, () or a mask's.
       param_dtype: of the pixels' mean and deviation.
@@ -42,27 +43,30 @@ class MadeUpFeed:
         self,
         data: DataConfig,
         mesh: DataMesh,
-        seeds_D: np.ndarray,
+        seeds_L: np.ndarray,
+        process: tuple[int, int],
         share: int,
         label_shape: tuple[int, ...],
         param_dtype: Any,
     ):
-        devices = mesh.num_devices
-        generator = np.random.Generator(np.random.Philox(key=[int(seeds_D[0]), 0]))
+        devices = len(seeds_L)
+        # Each process makes up its own images, and none of the others'.
+        generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process[0]]))
         shape = (devices, share, *data.image_shape)
         if label_shape:
-            labels_DxBx = generator.integers(0, 2, (devices, share, *label_shape), np.uint8)
+            labels_LxBx = generator.integers(0, 2, (devices, share, *label_shape), np.uint8)
         else:
-            labels_DxBx = generator.integers(0, data.num_classes, (devices, share), np.int32)
-        self._row = mesh.shard(
-            {
-                "images": generator.integers(0, 256, shape, np.uint8),
-                "labels": labels_DxBx,
-                "indices": np.arange(devices * share, dtype=np.int32).reshape(devices, share),
-                "seed": seeds_D,
-                "epoch": np.zeros(devices, np.int32),
-            }
-        )
+            labels_LxBx = generator.integers(0, data.num_classes, (devices, share), np.int32)
+        first = process[0] * devices * share
+        indices_N = np.arange(first, first + devices * share, dtype=np.int32)
+        row = {
+            "images": generator.integers(0, 256, shape, np.uint8),
+            "labels": labels_LxBx,
+            "indices": indices_N.reshape(devices, share),
+            "seed": seeds_L,
+            "epoch": np.zeros(devices, np.int32),
+        }
+        self._row = mesh.shard(row)
         channels = data.image_shape[-1]
         self.train_data = self.eval_data = mesh.replicate(
             {
@@ -70,10 +74,11 @@ class MadeUpFeed:
                 "std": np.resize(np.array(IMAGENET_STD, param_dtype), channels),
             }
         )
-        self.num_eval = self.eval_count = devices * share
+        self.num_eval = self.eval_count = process[1] * devices * share
         self.damaged: dict[str, str] = {}
-        held = jax.tree.leaves((self._row, self.train_data))
-        self.resident_bytes_per_device = sum(leaf.nbytes for leaf in held) // devices
+        self.resident_bytes_per_device = sum(
+            leaf.nbytes for leaf in jax.tree.leaves(self.train_data)
+        ) + sum(leaf.nbytes // devices for leaf in row.values())
 
     def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yields the one batch again and again."""

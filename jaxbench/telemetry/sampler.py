@@ -81,14 +81,21 @@ class Telemetry:
       interval_s: between samples; 0 takes none and writes no file.
       clock: the run's, so that `elapsed_s` is that of the other records.
       readers: what to ask.
+      share: of all images, what goes through the devices that the readers know.
     """
 
     def __init__(
-        self, path: pathlib.Path, interval_s: float, clock: Clock, readers: Sequence[Reader]
+        self,
+        path: pathlib.Path | None,
+        interval_s: float,
+        clock: Clock,
+        readers: Sequence[Reader],
+        share: float = 1.0,
     ):
         self._path = path
         self._interval_s = interval_s
         self._clock = clock
+        self._share = share
         self._threads = [_ReaderThread(reader, interval_s, self) for reader in readers]
         self._lock = threading.Lock()
         self._file: Any = None
@@ -122,7 +129,8 @@ class Telemetry:
         self._sample_edge()
         yield
         end_s = self._clock.wall_s()
-        self._windows.append(Window(start_s, end_s, images() if callable(images) else images))
+        count = images() if callable(images) else images
+        self._windows.append(Window(start_s, end_s, round(count * self._share)))
         self._sample_edge()
 
     def _sample_edge(self) -> None:

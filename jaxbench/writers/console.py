@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from jaxbench import processes
 from jaxbench.clock import Stopwatch
 
 # The figure that each kind of training is judged by, and what people call it.
@@ -35,19 +36,26 @@ class Console(Protocol):
 
 
 def create_console(stream=None) -> Console:
-    """Returns the live console for a terminal, the plain one otherwise."""
+    """Returns the live console for a terminal, the plain one otherwise.
+
+    In any process but the first of a run, one that says nothing.
+    """
+    if not processes.is_first():
+        return PlainConsole(None)
     stream = stream or sys.stdout
     return RichConsole() if stream.isatty() else PlainConsole(stream)
 
 
 class PlainConsole:
-    """One line an event, flushed."""
+    """One line an event, flushed; none where there is no stream."""
 
     def __init__(self, stream):
         self._stream = stream
         self._since_progress = Stopwatch()
 
     def say(self, line: str) -> None:
+        if self._stream is None:
+            return
         # A reader that has gone away (`| head`) does not end the run.
         with contextlib.suppress(BrokenPipeError):
             print(line, file=self._stream, flush=True)

@@ -1,0 +1,63 @@
+"""Sets a training step up for many simulated devices; prints what that took as JSON.
+
+    python set_up_at_scale.py PARALLELISM COUNT...
+
+A program of its own: the devices of a process are made when JAX starts.
+"""
+
+import dataclasses
+import json
+import sys
+
+from jaxbench import catalog
+from jaxbench.clock import Stopwatch
+from jaxbench.data.feed import abstract_args
+from jaxbench.data.order import Orders
+from jaxbench.devices import create_training_mesh
+from jaxbench.program import build_program, compile_step
+from jaxbench.task import get_task
+
+ROUNDS = 2
+SHARE = 2
+
+
+def set_up(config):
+    """Returns the mesh, the step's arguments, and seconds for mesh, orders and lowering."""
+    watch = Stopwatch()
+    mesh = create_training_mesh(config)
+    orders = Orders(
+        num_train=50_000,
+        num_eval=10_000,
+        batch_size=config.batch_size,
+        eval_batch_size=config.batch_size,
+        seeds_R=(0,),
+        num_devices=mesh.num_devices,
+    )
+    orders.train_DxSxB(0)
+    program = build_program(config, mesh, orders.steps_per_epoch)
+    label_shape = get_task(config.task).label_shape(config.data.image_shape)
+    arrays = abstract_args(config, mesh.num_devices, label_shape, program.precision.param_dtype)
+    args = (program.abstract_placed_state(), *arrays)
+    program.train_step.lower(*args)
+    return program, args, watch.elapsed_s()
+
+
+def main(parallelism, *counts):
+    config = catalog.load("quickstart:tiny")
+    config.parallelism, config.optimizer.warmup_epochs = parallelism, 0
+    counts = [int(count) for count in counts]
+    found = {count: {"setup_s": []} for count in counts}
+    for _ in range(ROUNDS):
+        for count in counts:
+            of_count = dataclasses.replace(config, num_devices=count, batch_size=SHARE * count)
+            program, args, setup_s = set_up(of_count)
+            found[count]["setup_s"].append(setup_s)
+            if len(found[count]["setup_s"]) == ROUNDS:
+                record = compile_step("train_step", program.train_step, *args)
+                found[count] |= {key: record[key] for key in ("memory", "collectives", "compile_s")}
+                found[count]["parameters"] = program.num_parameters()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
