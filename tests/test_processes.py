@@ -158,7 +158,7 @@ def test_four_processes_and_fp32(tmp_path, alone):
     ("sent", "to", "codes", "status", "reason"),
     [
         (signal.SIGKILL, 1, [1, -9], "failed", "process 1 was lost: it has not been heard of"),
-        (signal.SIGTERM, 1, [143, 143], "preempted", "process 1: terminated (SIGTERM)"),
+        (signal.SIGTERM, 1, [143, 143], "preempted", "terminated (SIGTERM)"),
         pytest.param(
             *(signal.SIGINT, 0, [130, 130], "failed", "interrupted (Ctrl-C)"),
             marks=pytest.mark.slow,
@@ -352,3 +352,57 @@ def test_a_sweeps_cells_take_several_processes(tmp_path):
         assert [row["num_devices"] for row in csv.DictReader(file)] == ["16", "16"]
     folders = pathlib.Path(tmp_path, "sweep", "cells").glob("*/*/run.json")
     assert len(list(folders)) == 2
+
+
+def test_a_job_that_lost_a_process_goes_on_bit_for_bit(tmp_path):
+    """SIGKILL to one, SIGTERM to it, the same command each time; only process 0's disk counts."""
+    more = fields(precision="fp32", epochs=10)
+    whole = Processes(tmp_path / "whole", TINY, *more, "--workdir=run")
+    assert whole.wait() == [0, 0], whole.log(0)
+    args = (TINY, *more, "--workdir=run", "--checkpoint_minutes=0.005", "--resume=auto")
+    run = tmp_path / "process-0" / "run"
+
+    def until(step, resumes):
+        """Starts it, and returns once it has been taken up so often and come so far."""
+        started = Processes(tmp_path, *args)
+
+        def there():
+            assert started.running[0].poll() is None, started.log(0)
+            with contextlib.suppress(FileNotFoundError):
+                taken_up = len(run_json(run).get("resumes", ())) == resumes
+                return taken_up and last_step(run) >= step
+            return False
+
+        wait_until(there)
+        return started
+
+    lost = until(12, resumes=0)
+    lost.running[1].kill()
+    assert lost.wait()[0] == 1, lost.log(0)
+    assert run_json(run)["reason"].startswith("process 1 was lost")
+    assert list((tmp_path / "process-1").iterdir()) == []
+    stopped = until(16, resumes=1)
+    stopped.running[1].send_signal(signal.SIGTERM)
+    assert stopped.wait() == [143, 143], stopped.log(0)
+    assert run_json(run)["status"] == "preempted"
+    done = Processes(tmp_path, *args)
+    assert done.wait() == [0, 0], done.log(0)
+    document = run_json(run)
+    assert document["status"] == "done"
+    lost_at, stopped_at = (entry["step"] for entry in document["resumes"])
+    assert 0 < lost_at < 16 <= stopped_at < 50
+    # Nothing is there twice, and the losses are those of the run that nobody stopped.
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        ours, theirs = (
+            [(record["step"], record[figure]) for record in records(path, kind)]
+            for path in (run, whole.folders[0] / "run")
+        )
+        assert ours == theirs and len(ours) >= 10
+
+
+def last_step(run):
+    try:
+        found = re.findall(r'"step": (\d+)', (run / "metrics.jsonl").read_text())
+    except OSError:
+        return 0
+    return int(found[-1]) if found else 0
