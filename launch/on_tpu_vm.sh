@@ -51,7 +51,10 @@ set_up() {
   if ! venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf venv
     local python
-    python=$(find_python) || { install_python && python=$(find_python); }
+    if ! python=$(find_python); then
+      install_python || true
+      python=$(find_python) || { say "Python 3.12 could not be installed" && exit 1; }
+    fi
     "$python" -m venv venv
   fi
   venv/bin/python -m pip install -q --disable-pip-version-check -e "src[$1]"
@@ -79,7 +82,7 @@ run() {
     exit 75
   fi
   exec 9>&-
-  tail -n +1 -f --pid="$(cat job/pid)" job/log
+  tail -n +1 -f -s 0.2 --pid="$(cat job/pid)" job/log
   [ -e job/code ] || { say "the job was killed before it could say how it ended" && exit 1; }
   exit "$(cat job/code)"
 }
@@ -91,17 +94,19 @@ job() {
   if [ -n "$bucket" ]; then
     # Refuses to begin without: it would begin anew what lies in the bucket.
     download "$workdir" "$bucket" || { echo $? >job/code && exit 1; }
-    # Without the lock, which its last sleep would hold after the end.
-    while sleep "$sync_s"; do upload "$workdir" "$bucket"; done 9>&- &
+    keep_uploading "$workdir" "$bucket" &
     syncing=$!
   fi
   # A signal for all processes, as at the machine's end, leaves this one to wait for jaxbench.
   trap : TERM INT HUP
   (trap - TERM INT HUP && cd src && exec ../venv/bin/python -u -m jaxbench.main "$@") || code=$?
   if [ -n "$bucket" ]; then
-    kill "$syncing" 2>/dev/null || true
-    wait "$syncing" 2>/dev/null || true
-    upload "$workdir" "$bucket" || [ "$code" != 0 ] || code=1
+    : >job/ended
+    wait "$syncing" || true
+    upload "$workdir" "$bucket" || {
+      say "what was recorded last is not in $bucket"
+      [ "$code" != 0 ] || code=1
+    }
   fi
   echo "$code" >job/code
 }
@@ -111,11 +116,23 @@ download() {
   local there
   if there=$(gcloud storage ls "$2/$1/" 2>&1); then
     mkdir -p "$1"
-    gcloud storage rsync --recursive "$2/$1" "$1"
+    gcloud storage rsync "$2/$1" "$1" --recursive
   elif [[ $there != *"matched no objects"* ]]; then
     say "cannot read $2/$1: $there"
     return 1
   fi
+}
+
+# workdir, bucket: until the job has ended.
+keep_uploading() {
+  local second
+  until [ -e job/ended ]; do
+    for ((second = 0; second < sync_s; second++)); do
+      [ ! -e job/ended ] || return 0
+      sleep 1
+    done
+    upload "$1" "$2" || say "copying to $2 failed, and is tried again in $sync_s s"
+  done
 }
 
 # workdir, bucket: first the checkpoints are held fast, then the records go, then the checkpoints: a
@@ -123,12 +140,13 @@ download() {
 upload() {
   [ -e "$1/run.json" ] || return 0
   rm -rf held && mkdir -p held
-  [ ! -d "$1/checkpoints" ] || cp -al "$1/checkpoints" held/
-  gcloud storage rsync --recursive --exclude='^checkpoints/' "$1" "$2/$1" || return
+  # Where one is deleted just then, another round will do.
+  [ ! -d "$1/checkpoints" ] || cp -al "$1/checkpoints" held/ || return
+  gcloud storage rsync "$1" "$2/$1" --recursive --exclude='^checkpoints/' || return
   [ -d held/checkpoints ] || return 0
-  gcloud storage rsync --recursive held/checkpoints "$2/$1/checkpoints" &&
-    gcloud storage rsync --recursive --delete-unmatched-destination-objects \
-      held/checkpoints "$2/$1/checkpoints"
+  gcloud storage rsync held/checkpoints "$2/$1/checkpoints" --recursive &&
+    gcloud storage rsync held/checkpoints "$2/$1/checkpoints" --recursive \
+      --delete-unmatched-destination-objects
 }
 
 # workdir or '': prints how the job ended and its run directory, if it made one.

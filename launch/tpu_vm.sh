@@ -111,7 +111,7 @@ if [ -n "$workdir" ]; then
 fi
 if [ -n "$bucket" ]; then
   bucket=${bucket%/}
-  [[ $bucket =~ ^gs://[a-z0-9][a-zA-Z0-9._/-]+$ ]] || bad "--bucket=$bucket: must be gs://BUCKET or gs://BUCKET/FOLDER"
+  [[ $bucket =~ ^gs://[a-z0-9][a-zA-Z0-9._/-]*$ ]] || bad "--bucket=$bucket: must be gs://BUCKET or gs://BUCKET/FOLDER"
   [ -n "$workdir" ] || bad "--bucket=$bucket: give jaxbench.main a --workdir too, by which it lies there"
 fi
 [ -n "$dry_run" ] || command -v gcloud >/dev/null || bad "gcloud is not on PATH: install the Google Cloud CLI"
@@ -334,8 +334,8 @@ esac
 if [ -n "$folder" ]; then
   [[ $folder =~ ^runs/[A-Za-z0-9._/-]+$ ]] || give_up "fetching jaxbench/$folder: fetch it by hand" 1
   [ -n "$dry_run" ] || mkdir -p "$(dirname "$folder")"
-  step "fetching $folder" "${tpu[@]}" scp --recurse "$name:jaxbench/$folder" "$(dirname "$folder")" \
-    "${where[@]}" --worker=0
+  step "fetching $folder" "${tpu[@]}" scp "$name:jaxbench/$folder" "$(dirname "$folder")" \
+    "${where[@]}" --worker=0 --recurse
 fi
 fetched=yes
 if [ -z "$delete" ]; then
