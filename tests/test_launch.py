@@ -381,12 +381,12 @@ def test_python_of_an_old_image_is_replaced(cloud, tmp_path, there):
     for tool in ("bash", "dirname", "mkdir", "rm", "mv", "ln", "flock", "cat", "cp", "true"):
         (binaries / tool).symlink_to(shutil.which(tool))
     executable(binaries / "python3", "#!/bin/sh\nexit 1\n")
-    later = cloud.environment["PATH"].split(":")[0] + "/python3.12"
+    later = cloud.environment["PATH"].split(":")[0] + "/python3.12" if there else "/nowhere"
     executable(
         binaries / "sudo",
         f'#!/bin/sh\necho "$@" >> {log}\ncase "$*" in\n'
         f"add-apt*) true > {log}.added ;;\n"
-        f"*install*) [ -e {log}.added ] && cp {later if there else '/nowhere'} {binaries}/python3.12 ;;\nesac\n",
+        f"*install*) [ -e {log}.added ] && cp {later} {binaries}/python3.12 ;;\nesac\n",
     )
     home = tmp_path / "home"
     shutil.copytree(LAUNCH, home / "jaxbench/new/launch")
@@ -408,6 +408,28 @@ def test_python_of_an_old_image_is_replaced(cloud, tmp_path, there):
         assert cloud.pythons()[-1]["argv"][-1] == "src[tpu]"
     else:
         assert "could not be installed" in done.stderr
+
+
+def test_what_is_sent_knows_its_commit(tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    archive = tmp_path / "a.tgz"
+    commands = (
+        ["git", "archive", "--format=tar.gz", f"--output={archive}", "HEAD", "jaxbench"],
+        ["tar", "-xzf", str(archive), "-C", str(tmp_path)],
+        ["git", "rev-parse", "HEAD"],
+    )
+    for command in commands:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", "from jaxbench import environment; print(environment._git())"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    expected = {"commit": done.stdout.strip(), "dirty": False}
+    assert found.stdout == f"{expected}\n", found.stderr
 
 
 def slurm(tmp_path, job):
@@ -501,7 +523,7 @@ def test_files_name_flags_that_exist():
     known = set(re.findall(r"^ +--(?:\[no\])?(\w+)", helped.stdout, re.MULTILINE)) | {"experiment"}
     text = "".join((LAUNCH / name).read_text() for name in (*SCRIPTS, "jobset.yaml"))
     # What follows the entry point or its `--`, and the arguments of the JobSet.
-    heads = r"(?:jaxbench\.main \"\$@\"|-- |\$@\" |sbatch )"
+    heads = r"(?:jaxbench\.main \"\$@\"|-- (?=\\\n|--)|\$@\" |sbatch )"
     commands = re.findall(heads + r"(?:\\\n|[^\n])*", text)
     commands += re.findall(r"^ +- --.*", text, re.MULTILINE)
     used = set(re.findall(r"--(\w+)=", "\n".join(commands)))
