@@ -109,7 +109,7 @@ def _driver() -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of jaxbench's own checkout; None for an installed wheel."""
+    """The commit of jaxbench's own checkout or `git archive`; None for an installed wheel."""
     here = pathlib.Path(__file__).resolve()
 
     def git(*args):
@@ -120,12 +120,20 @@ def _git() -> dict[str, Any] | None:
     try:
         # An environment inside somebody else's repository is not jaxbench's checkout.
         if git("ls-files", "--error-unmatch", here.name).returncode:
-            return None
+            return _archived(here.with_name("commit.txt"))
         commit = git("rev-parse", "HEAD").stdout.strip()
         dirty = bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
+    except FileNotFoundError:  # no git
+        return _archived(here.with_name("commit.txt"))
     except (OSError, subprocess.TimeoutExpired):
         return None
     return {"commit": commit, "dirty": dirty} if commit else None
+
+
+def _archived(path: pathlib.Path) -> dict[str, Any] | None:
+    """What `git archive` wrote in place of the file's `$Format`, as launch/tpu_vm.sh sends it."""
+    commit = path.read_text().strip() if path.exists() else ""
+    return {"commit": commit, "dirty": False} if re.fullmatch("[0-9a-f]{40,64}", commit) else None
 
 
 def _cpu() -> str | None:
