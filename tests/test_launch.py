@@ -528,6 +528,4 @@ def test_files_name_flags_that_exist():
     commands += re.findall(r"^ +- --.*", text, re.MULTILINE)
     used = set(re.findall(r"--(\w+)=", "\n".join(commands)))
     assert used >= {"experiment", "mode", "workdir", "resume", "distributed"}
-    assert used - {"distributed"} <= known, used - known
-    if "distributed" not in known:
-        pytest.skip("runs of several processes are not there yet")
+    assert used <= known, used - known
