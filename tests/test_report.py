@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 
 from jaxbench.errors import BadInput
-from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Point, Series, Table
+from jaxbench.report.blocks import BarChart, Cell, Dot, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
 from jaxbench.report.details import with_details
 from jaxbench.report.measurements import COLUMNS, measurements
@@ -721,6 +721,13 @@ def test_a_logarithmic_axis_has_ticks_to_read_by(xs, ticks):
     chart = LineChart("t", "n", "x", "y", [line], Table(("a",), []), x_log=True)
     found = re.findall(r'y="272" text-anchor="middle">([^<]+)<', draw(chart))
     assert found == ticks
+
+
+def test_a_long_label_of_a_dot_is_read_to_its_end():
+    label = "R1 fp32, 8 devices, NVIDIA H200, data.image_shape=[224, 224, 3], 3.600 USD/h, spot"
+    text = draw(DotChart("t", "n", "x", [Dot(label, 1.0), Dot("R2", 2.0)], Table(("a",), [])))
+    shown = re.findall(r'text-anchor="end">([^<]+)<', text)
+    assert " ".join(shown).startswith(label) and "R2" in shown
 
 
 def test_points_that_are_not_joined_have_no_line_in_the_legend():

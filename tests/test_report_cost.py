@@ -110,9 +110,10 @@ def test_other_images_stand_beside_no_published_price(tmp_path):
         throughput(tmp_path / name / "a", 2500.0, price=PRICE, config=config, **network)
         priced = PRICE | {"usd_per_hour": 1.0}
         throughput(tmp_path / name / "b", 2500.0, price=priced, config=config, **network)
-    for name, published in (("small", 0), ("whole", 3)):
-        [chart] = charts(sections_of(tmp_path / name)["cost"], DotChart)
-        assert [dot.published for dot in chart.dots].count(True) == published
+    # Together they are two charts all the same.
+    both = charts(sections_of(tmp_path)["cost"], DotChart)
+    assert [[dot.published for dot in chart.dots].count(True) for chart in both] == [0, 3]
+    assert [chart.note.rpartition("; ")[2] for chart in both] == ["R1, R2", "R3, R4"]
 
 
 def test_electricity_needs_no_price(tmp_path):

@@ -39,6 +39,11 @@ def hardware_of(row: Mapping[str, Any]) -> str:
     return told if counted or row["devices"] == 1 else f"{row['devices']} × {told}"
 
 
+def images_of(row: Measurement) -> tuple[str, str]:
+    """Their shape and the number of classes, to group by."""
+    return str(row.setting.get("data.image_shape")), str(row.setting.get("data.num_classes"))
+
+
 def is_made_up(row: Measurement) -> bool:
     """Whether its images come from no data set."""
     return row.feed == "synthetic" or row.setting.get("data.source") == "synthetic"

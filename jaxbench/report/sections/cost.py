@@ -15,7 +15,7 @@ from jaxbench.published import load_published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import STAGES, Measurement, series_labels
 from jaxbench.report.offers import is_of_other_hardware, price_label, price_words
-from jaxbench.report.published import Sources, hardware_of, is_made_up, other_work
+from jaxbench.report.published import Sources, hardware_of, images_of, is_made_up, other_work
 from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, interval, number, percent, plain, rate, seconds, text
 from jaxbench.report.ways import SCORES, way_of
@@ -81,15 +81,15 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 def _charts(
     priced: Sequence[_Priced], published: Sequence[tuple[dict[str, Any], Price]], table: Table
 ) -> list[DotChart]:
-    """A chart for each network, data and stage: only the same work is beside one another."""
+    """A chart for each network, images and stage: only the same work is beside one another."""
     groups: dict[tuple, list[_Priced]] = {}
     for item in priced:
         row = item[0]
         if row.usable:
-            key = (row.experiment, row.network, row.data, row.feed, row.stage)
+            key = (row.experiment, row.network, row.data, row.feed, row.stage, images_of(row))
             groups.setdefault(key, []).append(item)
     charts = []
-    for (experiment, network, data, feed, stage), items in groups.items():
+    for (experiment, network, data, feed, stage, _), items in groups.items():
         labels = series_labels([{**r.setting, "batch_size": r.batch_size} for r, _, _ in items])
         dots = [
             Dot(

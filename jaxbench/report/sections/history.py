@@ -312,6 +312,7 @@ def _own_hardware(row: Measurement) -> str:
 def _own_source(row: Measurement, other: str) -> Cell:
     told = [(row.date or "no date")[:10], row.framework, row.data]
     told += [f"OTHER WORK: {other}"] if other else []
+    told += [] if row.usable else [f"status: {row.status}"]
     return Cell("; ".join(filter(None, told)), "soft" if other else "")
 
 
