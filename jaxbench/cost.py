@@ -116,8 +116,9 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     """
     rate, definition = rate_of(run)
     has_rate = rate is not None and rate > 0
-    if not run.document:
-        raise BadInput(str(run.reason))
+    if run.status == "damaged":
+        reason = str(run.reason)
+        raise BadInput(reason if reason.startswith(run.name) else f"{run.name}: {reason}")
     if run.status != "done" or not has_rate:
         told = f" ({run.reason})" if run.reason else ""
         raise BadInput(

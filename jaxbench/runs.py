@@ -93,7 +93,7 @@ def what_is_lost(run: Run) -> str | None:
         return "metrics.jsonl ends before its summary: records are lost"
     told, found = summary.get("epochs_done"), len(run.of_kind("epoch"))
     if isinstance(told, int) and told != found:
-        return f"metrics.jsonl has {found} of {told} epochs: records are lost"
+        return f"metrics.jsonl has {found} epochs, its summary counts {told}: records are lost"
     return None
 
 

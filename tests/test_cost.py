@@ -239,7 +239,7 @@ def test_no_damage_is_a_crash(tmp_path):
     run(lambda _: None, "it has no rate", images_per_s="fast")
     run(edit(summary=["x"]), "it has no rate")
     run(no_score, "has no evaluations to look for --target in")
-    run(cut, "damaged (metrics.jsonl ends before its summary")
+    run(cut, "run4: metrics.jsonl ends before its summary")
     run(lambda path: (path / "run.json").write_text("[" * 100_000), "cannot be read")
     run(edit(status="running", **killed), "its status is killed")
     for (kind, message), words in zip(costs_of(*runs), told, strict=True):

@@ -581,7 +581,7 @@ def test_a_run_that_lost_records_is_not_well(tmp_path):
     states = {run.name: (run.status, run.reason) for run in collect([str(tmp_path)]).runs}
     assert states == {
         "cut": ("damaged", "metrics.jsonl ends before its summary: records are lost"),
-        "epoch": ("damaged", "metrics.jsonl has 3 of 4 epochs: records are lost"),
+        "epoch": ("damaged", "metrics.jsonl has 3 epochs, its summary counts 4: records are lost"),
         "whole": ("done", None),
     }
     careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
