@@ -390,6 +390,19 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
     assert cut == []
 
 
+def test_a_folded_table_is_unfolded_on_paper(chromium):
+    page = chromium.new_page(viewport=PAPER)
+    table = Table(("a",), [[f"row {number}"] for number in range(99)], title="long")
+    page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
+    last = page.get_by_text("row 98", exact=True)
+    seen = "node => node.checkVisibility() && node.getBoundingClientRect().height > 0"
+    assert not last.evaluate(seen)
+    page.emulate_media(media="print")
+    assert last.evaluate(seen)
+    assert page.get_by_text("printed without the tables of their numbers").is_visible()
+    page.close()
+
+
 def test_markup_in_a_name_stays_text(opened):
     page = opened()
     assert page.locator("script, img, iframe, object, embed, b, [onerror]").count() == 0
