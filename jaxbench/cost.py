@@ -6,15 +6,18 @@ of runs. `--list_offers` shows the prices that are known.
 
 import json
 import math
+import pathlib
+import statistics
 from typing import Any
 
 from absl import flags
 
 from jaxbench import cli
 from jaxbench.economics import (
+    J_PER_KWH,
+    S_PER_HOUR,
     electricity_usd,
     rate_per_price,
-    time_to_target_s,
     training_s,
     usd,
     usd_per_million_images,
@@ -22,7 +25,10 @@ from jaxbench.economics import (
 from jaxbench.errors import BadInput
 from jaxbench.price_flags import PRICES, check_positive, check_target, stated_price
 from jaxbench.prices import Price, load_prices, recorded_price
-from jaxbench.runs import Run, load_run
+from jaxbench.report.collect import ReportedRun
+from jaxbench.report.measurements import later_rates
+from jaxbench.report.values import number, plain, printable, text
+from jaxbench.report.ways import way_of
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
 _TARGET = flags.DEFINE_float(
@@ -43,12 +49,12 @@ def main(paths: list[str]) -> int:
     _check(paths)
     if _LIST_OFFERS.value:
         for price in load_prices(PRICES.value):
-            print(f"{price.offer}: {_describe(price)}")
+            print(f"{printable(price.offer)}: {_describe(price)}")
         return 0
     price = stated_price()
     if paths:
-        runs = [load_run(path) for path in paths]
-        costs = {str(run.path): cost_of_run(run, _price_of(run, price)) for run in runs}
+        runs = [ReportedRun(path, path, pathlib.Path(path).expanduser()) for path in paths]
+        costs = {run.name: cost_of_run(run, price) for run in runs}
     elif price is None:
         raise BadInput(_NO_PRICE)
     else:
@@ -57,7 +63,7 @@ def main(paths: list[str]) -> int:
         print(json.dumps({"costs": _finite(costs)}))
         return 0
     for name, found in costs.items():
-        print(name)
+        print(printable(name))
         for line in _lines(found):
             print(f"  {line}")
     return 0
@@ -80,11 +86,11 @@ def _check(paths: list[str]) -> None:
             raise BadInput(f"--{name}: it is for run directories")
 
 
-def _price_of(run: Run, stated: Price | None) -> Price:
-    """The stated price, else the one that the run's own record has."""
+def _price_of(run: ReportedRun, stated: Price | None) -> Price | None:
+    """The stated price, else the one of the run's own record; None where electricity is all."""
     price = stated or recorded_price(run.document)
-    if price is None:
-        raise BadInput(f"{run.path}: its record has no price; {_NO_PRICE}")
+    if price is None and _USD_PER_KWH.value is None:
+        raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
     return price
 
 
@@ -98,45 +104,75 @@ def cost_of_rate(price: Price) -> dict[str, Any]:
     return found
 
 
-def cost_of_run(run: Run, price: Price) -> dict[str, Any]:
-    """What a run cost, and what its rate comes to.
+def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
+    """What a run cost, and what its rate comes to; None for what its record does not tell.
+
+    Args:
+      run: that ended well.
+      stated: the price of its hardware, in place of the one in its record.
 
     Raises:
       BadInput: it has no figures to go by.
     """
-    summary = run.document.get("summary") or {}
-    rate = summary.get("images_per_s")
-    if run.document["status"] != "done" or rate is None:
+    rate, definition = rate_of(run)
+    has_rate = rate is not None and rate > 0
+    if run.status == "damaged":
+        reason = str(run.reason)
+        raise BadInput(reason if reason.startswith(run.name) else f"{run.name}: {reason}")
+    if run.status != "done" or not has_rate:
+        told = f" ({run.reason})" if run.reason else ""
         raise BadInput(
-            f"{run.path}: its status is {run.document['status']}, and it has "
-            f"{'a' if rate else 'no'} rate; costs are told of runs that are done and have one"
+            f"{run.name}: its status is {run.status}{told}, and it has "
+            f"{'a' if has_rate else 'no'} rate; costs are told of runs that are done and have one"
         )
-    found: dict[str, Any] = {"price": price._asdict(), "images_per_s": rate}
-    found |= _per_price(rate, price)
-    found |= {"wall_s": summary["wall_s"], "wall_usd": usd(summary["wall_s"], price.usd_per_hour)}
+    price = _price_of(run, stated)
+    wall_s = number(run.summary, "wall_s")
+    found = {"price": price and price._asdict(), "images_per_s": rate, "rate_is": definition}
+    found |= _per_price(rate, price) if price else {}
+    found |= {"wall_s": wall_s, "wall_usd": _usd(wall_s, price)}
+    way = None
     if _TARGET.value is not None:
-        evaluations = run.of_kind("epoch")
-        if not evaluations:
-            raise BadInput(f"{run.path}: has no evaluations to look for --target in")
-        score = "eval_top1" if "eval_top1" in evaluations[0] else "eval_dice"
-        time_s, epoch = time_to_target_s(evaluations, score, _TARGET.value)
+        way = way_of(run, _TARGET.value)
+        if way is None or not way.evaluations:
+            raise BadInput(f"{run.name}: has no evaluations to look for --target in")
         found |= {
             "target": _TARGET.value,
-            "target_epoch": epoch,
-            "target_s": time_s,
-            "target_usd": usd(time_s, price.usd_per_hour),
+            "target_epoch": way.epoch,
+            "target_s": way.time_s,
+            "target_usd": _usd(way.time_s, price),
         }
-    telemetry = summary.get("telemetry") or {}
     if _USD_PER_KWH.value is not None:
-        energy_j = telemetry.get("energy_j")
+        energy_j = number(run.summary, "telemetry", "energy_j")
         found |= {
             "energy_j": energy_j,
-            "energy_covers": telemetry.get("energy_covers"),
-            "electricity_usd": (
-                None if energy_j is None else electricity_usd(energy_j, _USD_PER_KWH.value)
-            ),
+            "energy_covers": text(run.summary, "telemetry", "energy_covers"),
+            "electricity_usd": _electricity(energy_j),
         }
+        if way is not None:
+            found |= {
+                "target_energy_j": way.energy_j,
+                "target_electricity_usd": _electricity(way.energy_j),
+            }
     return found
+
+
+def rate_of(run: ReportedRun) -> tuple[float | None, str]:
+    """Returns a run's images/s and what that is: the report's figure wherever it has one."""
+    if run.mode != "train":
+        return number(run.summary, "images_per_s"), "median of windows"
+    rates = later_rates(run.of_kind("epoch"))
+    if rates:
+        return statistics.median(rates), f"median of {len(rates)} epochs from the 2nd on"
+    mean = number(run.summary, "images_per_s")
+    return mean, "mean over all of its training, the first epoch included"
+
+
+def _usd(time_s: float | None, price: Price | None) -> float | None:
+    return None if time_s is None or price is None else usd(time_s, price.usd_per_hour)
+
+
+def _electricity(energy_j: float | None) -> float | None:
+    return None if energy_j is None else electricity_usd(energy_j, _USD_PER_KWH.value)
 
 
 def _per_price(rate: float, price: Price) -> dict[str, float]:
@@ -148,39 +184,61 @@ def _per_price(rate: float, price: Price) -> dict[str, float]:
 
 def _describe(price: Price) -> str:
     hardware = f" for {price.hardware}" if price.hardware else ""
-    return f"{price.usd_per_hour:g} USD an hour{hardware} ({price.source}, {price.date})"
+    told = f"{price.usd_per_hour:g} USD an hour{hardware} ({price.source}, {price.date})"
+    return printable(told)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [
-        f"price: {_describe(Price(**found['price']))}",
-        f"{found['images_per_s']:,.1f} images/s: "
-        f"{found['images_per_s_per_usd_per_hour']:,.1f} images/s per USD/h, "
-        f"{found['usd_per_million_images']:,.4f} USD per million images",
-    ]
+    price = found["price"]
+    definition = f" ({found['rate_is']})" if "rate_is" in found else ""
+    rate = f"{_amount(found['images_per_s'], 1)} images/s{definition}"
+    lines = [rate]
+    if price:
+        lines = [
+            f"price: {_describe(Price(**price))}",
+            f"{rate}: {_amount(found['images_per_s_per_usd_per_hour'], 1)} images/s per USD/h, "
+            f"{_amount(found['usd_per_million_images'])} USD per million images",
+        ]
     if "time_s" in found:
-        lines.append(f"{found['time_s'] / 3600:,.2f} h, {found['usd']:,.2f} USD")
-    if "wall_s" in found:
-        lines.append(
-            f"the whole run: {found['wall_s'] / 3600:,.4f} h, {found['wall_usd']:,.4f} USD"
-        )
+        lines.append(f"{_hours(found['time_s'], 2)}, {_amount(found['usd'], 2)} USD")
+    if found.get("wall_s") is not None:
+        lines.append(f"the whole run: {_hours(found['wall_s'])}{_in_usd(found['wall_usd'])}")
     if "target" in found:
         if found["target_epoch"] is None:
             lines.append(f"{found['target']:.2%}: never reached, costs without end")
         else:
             lines.append(
-                f"{found['target']:.2%} in epoch {found['target_epoch']}: "
-                f"{found['target_s'] / 3600:,.4f} h, {found['target_usd']:,.4f} USD"
+                f"{found['target']:.2%} in epoch {found['target_epoch']:.0f}: "
+                f"{_hours(found['target_s'])}{_in_usd(found['target_usd'])}"
             )
     if "electricity_usd" in found:
-        if found["electricity_usd"] is None:
-            lines.append("electricity: the run has no energy readings")
-        else:
-            lines.append(
-                f"electricity: {found['energy_j'] / 3.6e6:,.4f} kWh, "
-                f"{found['electricity_usd']:,.4f} USD ({found['energy_covers']})"
-            )
+        covers = found["energy_covers"]
+        lines.append(
+            f"electricity{f' of {printable(covers)}' if covers else ''}, while training or "
+            f"measuring: {_paid(found['energy_j'], found['electricity_usd'])}"
+        )
+    if "target_electricity_usd" in found:
+        paid = _paid(found["target_energy_j"], found["target_electricity_usd"])
+        lines.append(f"electricity up to {found['target']:.2%}: {paid}")
     return lines
+
+
+def _paid(energy_j: float | None, paid_usd: float | None) -> str:
+    if energy_j is None:
+        return "no reading"
+    return f"{_amount(energy_j / J_PER_KWH)} kWh{_in_usd(paid_usd)}"
+
+
+def _hours(time_s: float, digits: int = 4) -> str:
+    return f"{_amount(time_s / S_PER_HOUR, digits)} h"
+
+
+def _in_usd(paid: float | None) -> str:
+    return "" if paid is None else f", {_amount(paid)} USD"
+
+
+def _amount(value: float, digits: int = 4) -> str:
+    return f"{value:,.{digits}f}" if abs(value) < 1e12 else plain(value)
 
 
 def _finite(value: Any) -> Any:

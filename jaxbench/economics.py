@@ -1,6 +1,5 @@
 """What rates, times and energies come to in money."""
 
-import math
 from typing import Any
 
 S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
@@ -40,19 +39,6 @@ def first_at_target(
       target: as a share, 0.94 for 94 %.
     """
     return next((record for record in evaluations if record[score] >= target), None)
-
-
-def time_to_target_s(
-    evaluations: list[dict[str, Any]], score: str, target: float
-) -> tuple[float, int | None]:
-    """Returns seconds from the run's start to the first evaluation at the target, and its epoch.
-
-    Infinite, and None, where a run never gets there.
-    """
-    record = first_at_target(evaluations, score, target)
-    if record is None:
-        return math.inf, None
-    return record["elapsed_s"], record["epoch"]
 
 
 def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:

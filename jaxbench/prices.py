@@ -3,6 +3,7 @@
 import csv
 import math
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -89,27 +90,52 @@ def read_prices(path: str) -> list[Price]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"--prices={path}: {reason}") from error
+    if rows.fieldnames and not listed:
+        raise BadInput(f"--prices={path}: has no offer below its first line")
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
         raise BadInput(
             f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
             f"{','.join(COLUMNS)}"
         )
-    return [_parse(path, number, row) for number, row in enumerate(listed, 2)]
+    prices = [_parse(path, number, row) for number, row in enumerate(listed, 2)]
+    names = [price.offer for price in prices]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInput(f"--prices={path}: has offers of one name: {', '.join(twice)}")
+    return prices
 
 
-def _parse(path: str, line: int, row: dict[str, str | None]) -> Price:
+def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
+    if None in row:
+        raise BadInput(
+            f"--prices={path}: line {line} has more cells than the first line; a text with a comma "
+            'stands in quotation marks: "like, this"'
+        )
     values = {name: (row[name] or "").strip() for name in COLUMNS}
     empty = [name for name, value in values.items() if not value and name != "devices"]
     if empty:
         raise BadInput(f"--prices={path}: line {line} has no {', '.join(empty)}")
+    # It would steer the terminal that it is shown in.
+    odd = [name for name, value in values.items() if not value.isprintable()]
+    if odd:
+        raise BadInput(f"--prices={path}: line {line}: {odd[0]} holds a control character")
     try:
-        usd_per_hour = float(values["usd_per_hour"])
-        devices = int(values["devices"]) if values["devices"] else None
+        usd_per_hour = float(values["usd_per_hour"].replace("_", "?"))  # Python reads 1_0 as 10
     except ValueError as error:
-        raise BadInput(f"--prices={path}: line {line}: {error}") from error
+        raise BadInput(
+            f"--prices={path}: line {line}: usd_per_hour={values['usd_per_hour']} must be a number"
+        ) from error
+    devices = values["devices"]
+    if devices and not re.fullmatch("[1-9][0-9]{0,6}", devices):
+        raise BadInput(
+            f"--prices={path}: line {line}: devices={devices} must be a whole number above 0, or "
+            "nothing"
+        )
     if not 0 < usd_per_hour < math.inf:
         raise BadInput(
             f"--prices={path}: line {line}: usd_per_hour={usd_per_hour:g} must be more than 0"
         )
-    return Price(**values | {"usd_per_hour": usd_per_hour, "devices": devices})
+    return Price(
+        **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
+    )

@@ -59,19 +59,19 @@ def load_run(path: str) -> Run:
     """
     folder = pathlib.Path(path).expanduser()
     try:
-        document = json.loads((folder / "run.json").read_text())
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        document = json.loads(_read_file(folder / "run.json"))
+        lines = _read_file(folder / "metrics.jsonl").splitlines()
     except FileNotFoundError as error:
         raise BadInput(
             f"{path}: no run directory, it has no {pathlib.Path(error.filename).name}"
         ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
     records = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             if number < len(lines):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged") from error
             continue
@@ -83,8 +83,32 @@ def load_run(path: str) -> Run:
     return Run(folder, document, records)
 
 
-def read_results(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+def what_is_lost(run: Run) -> str | None:
+    """Says which records of a run that has ended are gone, None where all of them are there."""
+    summary = run.document.get("summary")
+    # One that is running has none yet, nor has one that was killed.
+    if not isinstance(summary, dict) or not summary or run.document.get("status") == "running":
+        return None
+    if not run.of_kind("summary"):
+        return "metrics.jsonl ends before its summary: records are lost"
+    told, found = summary.get("epochs_done"), len(run.of_kind("epoch"))
+    if isinstance(told, int) and told != found:
+        return f"metrics.jsonl has {found} epochs, its summary counts {told}: records are lost"
+    return None
+
+
+def _read_file(path: pathlib.Path) -> str:
+    if path.exists() and not path.is_file():  # to read a pipe would wait without end
+        raise OSError(f"{path.name} is no regular file")
+    return path.read_text()
+
+
+def read_results(path: pathlib.Path, damaged: list[int] | None = None) -> dict[str, dict[str, Any]]:
     """Reads a sweep's results.jsonl, which need not be there yet.
+
+    Args:
+      path: the file.
+      damaged: gets the numbers of lines that are none; without it the first of them is an error.
 
     Returns:
       {key: the last line of that key}; a line that a crash cut off is left out.
@@ -94,6 +118,8 @@ def read_results(path: pathlib.Path) -> dict[str, dict[str, Any]]:
     """
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise BadInput(f"{path}: is no regular file")
     results = {}
     try:
         lines = path.read_bytes().split(b"\n")
@@ -104,10 +130,11 @@ def read_results(path: pathlib.Path) -> dict[str, dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-            whole = record["status"] in CELL_STATUSES and {"figures", "wall_s"} <= set(record)
+            if record["status"] not in CELL_STATUSES or not {"figures", "wall_s"} <= set(record):
+                raise ValueError("a field is missing")
             results[record["key"]] = record
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{path}: line {number} is damaged") from error
-        if not whole:
-            raise BadInput(f"{path}: line {number} is damaged")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if damaged is None:
+                raise BadInput(f"{path}: line {number} is damaged") from error
+            damaged.append(number)
     return results

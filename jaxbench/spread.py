@@ -4,12 +4,15 @@ import math
 import statistics
 from collections.abc import Sequence
 
+# Of fewer, order statistics do not hold the true median with 95 %.
+FEWEST_FOR_INTERVAL = 6
+
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """Returns the median and the order statistics between which the true one lies with 95 %.
 
-    Nothing is assumed of the distribution. With fewer than six samples the interval is their
-    whole range, and 95 % is not reached.
+    Nothing is assumed of the distribution. With fewer than `FEWEST_FOR_INTERVAL` samples the
+    interval is their whole range, and 95 % is not reached.
     """
     ordered = sorted(samples)
     count = len(ordered)

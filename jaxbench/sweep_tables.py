@@ -36,6 +36,7 @@ FIGURES = (
     "best_eval_dice",
     "epochs_done",
     "target_value",
+    "target_reached",
     "target_s",
     "target_epoch",
     "target_images",
@@ -106,6 +107,7 @@ def figures_of(run: Run) -> dict[str, Any]:
     if target := summary.get("target"):
         figures |= {
             "target_value": target["value"],
+            "target_reached": target["reached"],
             "target_s": target["time_s"],
             "target_epoch": target["epoch"],
             "target_images": target["images"],

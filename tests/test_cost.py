@@ -2,6 +2,8 @@
 
 import json
 import math
+import pathlib
+import platform
 import subprocess
 import sys
 
@@ -12,6 +14,8 @@ from jaxbench.cells import make_cells
 from jaxbench.errors import BadInput
 from jaxbench.prices import find_price, load_prices
 from jaxbench.published import load_published
+from jaxbench.runs import Run
+from jaxbench.sweep_tables import COLUMNS, figures_of
 
 IMAGENET = 1_281_167
 TPU, AWS, RESERVED = (
@@ -70,9 +74,9 @@ def test_the_first_evaluation_at_or_above_a_target_counts():
         {"epoch": epoch, "eval_top1": top1, "elapsed_s": 10.0 * epoch}
         for epoch, top1 in enumerate((0.5, 0.94, 0.9, 0.95), 1)
     ]
-    assert cost.time_to_target_s(evaluations, "eval_top1", 0.94) == (20.0, 2)
-    assert cost.time_to_target_s(evaluations, "eval_top1", 0.941) == (40.0, 4)
-    assert cost.time_to_target_s(evaluations, "eval_top1", 0.96) == (math.inf, None)
+    assert cost.first_at_target(evaluations, "eval_top1", 0.94) is evaluations[1]
+    assert cost.first_at_target(evaluations, "eval_top1", 0.941) is evaluations[3]
+    assert cost.first_at_target(evaluations, "eval_top1", 0.96) is None
 
 
 HEADER = "offer,hardware,devices,usd_per_hour,date,source\n"
@@ -96,7 +100,14 @@ def test_a_users_prices_come_first(tmp_path):
         ("", "has no column offer"),
         (HEADER + "x,y,1,,2026,web\n", "line 2 has no usd_per_hour"),
         (HEADER + "x,y,1,2.5,,\n", "line 2 has no date, source"),
-        (HEADER + "x,y,one,2.5,2026,web\n", "line 2: invalid literal"),
+        (HEADER, "has no offer below its first line"),
+        (HEADER + "x,y,one,2.5,2026,web\n", "devices=one must be a whole number above 0"),
+        (HEADER + "x,y,0,2.5,2026,web\n", "devices=0 must be a whole number above 0"),
+        (HEADER + "x,y,1_0,2.5,2026,web\n", "devices=1_0 must be a whole number above 0"),
+        (HEADER + "x,y,1,1_0,2026,web\n", "usd_per_hour=1_0 must be a number"),
+        (HEADER + "x, on demand,y,1,2.5,2026,web\n", "line 2 has more cells .* quotation marks"),
+        (HEADER + "x,y,1,2.5,2026,web\n" * 2, "has offers of one name: x"),
+        (HEADER + "x\x1b[2J,y,1,2.5,2026,web\n", "offer holds a control character"),
         (HEADER + "x,y,1,nan,2026,web\n", "usd_per_hour=nan must be more than 0"),
         (HEADER + "x,y,1,-1,2026,web\n", "usd_per_hour=-1 must be more than 0"),
         (HEADER + "x,y\n", "line 2 has no usd_per_hour, date, source"),
@@ -120,12 +131,13 @@ def run_cost(*args):
 def write_run(path, epochs, **summary):
     """A finished training run whose epochs ended with these top-1, ten seconds each."""
     path.mkdir()
-    summary = {"images_per_s": 2000.0, "wall_s": 3600.0} | summary
+    summary = {"kind": "summary", "images_per_s": 2000.0, "wall_s": 3600.0} | summary
     (path / "run.json").write_text(json.dumps({"status": "done", "summary": summary}))
     records = [
         {"kind": "epoch", "epoch": n, "eval_top1": top1, "elapsed_s": 10.0 * n}
         for n, top1 in enumerate(epochs, 1)
     ]
+    records.append(summary)
     (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return str(path)
 
@@ -154,20 +166,113 @@ def test_the_command_says_what_a_run_cost(tmp_path):
         "target_usd": 0.02,
         "energy_j": 7.2e6,
         "electricity_usd": 0.5,
+        "target_energy_j": None,
+        "target_electricity_usd": None,
     }
+    definition = "mean over all of its training, the first epoch included"
+    assert found["costs"][run].pop("rate_is") == definition
     assert found["costs"][run].pop("energy_covers") == "GPU boards: gpu0"
     assert found["costs"][run] == pytest.approx(expected)
     told = run_cost(*args).stdout
     for words in ("3.6 USD an hour", "555.6 images/s per USD/h", "94.00% in epoch 2", "0.5000 USD"):
         assert words in told
+    assert f"({definition})" in told and "electricity up to 94.00%: no reading" in told
     never = run_cost(run, "--usd_per_hour=3.6", "--target=0.96").stdout
     assert "never reached, costs without end" in never
+
+
+# One process for many runs: says of each what it comes to, or what is wrong.
+_EACH = """
+import json, sys
+from absl import flags
+from jaxbench import cost
+from jaxbench.errors import BadInput
+from jaxbench.prices import Price
+from jaxbench.report.collect import ReportedRun
+import pathlib
+flags.FLAGS(["cost", "--target=0.9", "--usd_per_kwh=0.25"])
+for path in sys.argv[1:]:
+    try:
+        found = cost.cost_of_run(ReportedRun("R", path, pathlib.Path(path)), None)
+        print(json.dumps([found, cost._lines(found)]))
+    except BadInput as error:
+        print(json.dumps(["BadInput", str(error)]))
+"""
+
+
+def costs_of(*runs):
+    done = subprocess.run(
+        [sys.executable, "-c", _EACH, *map(str, runs)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_no_damage_is_a_crash(tmp_path):
+    runs, told = [], []
+
+    def run(change, words, top1=(0.8, 0.95), **summary):
+        path = pathlib.Path(write_run(tmp_path / f"run{len(runs)}", top1, **summary))
+        change(path)
+        runs.append(path)
+        told.append(words)
+
+    def edit(**fields):
+        def change(path):
+            document = json.loads((path / "run.json").read_text())
+            (path / "run.json").write_text(json.dumps(document | fields))
+
+        return change
+
+    def no_score(path):
+        kept = (path / "metrics.jsonl").read_text().replace("eval_top1", "eval_iou")
+        (path / "metrics.jsonl").write_text(kept)
+
+    def cut(path):
+        kept = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (path / "metrics.jsonl").write_text(kept[0])
+
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    killed = {"pid": gone.pid, "environment": {"hostname": platform.node()}}
+    run(lambda _: None, "it has no rate", images_per_s=0)
+    run(lambda _: None, "it has no rate", images_per_s="fast")
+    run(edit(summary=["x"]), "it has no rate")
+    run(no_score, "has no evaluations to look for --target in")
+    run(cut, "run4: metrics.jsonl ends before its summary")
+    run(lambda path: (path / "run.json").write_text("[" * 100_000), "cannot be read")
+    run(edit(status="running", **killed), "its status is killed")
+    for (kind, message), words in zip(costs_of(*runs), told, strict=True):
+        assert kind == "BadInput" and words in message and "\n" not in message
+
+
+def test_costs_by_the_reports_rate_and_electricity_without_a_price(tmp_path):
+    run = pathlib.Path(
+        write_run(
+            tmp_path / "run",
+            (0.5, 0.8, 0.95),
+            wall_s=None,
+            telemetry={"energy_j": 7.2e6},
+            target={"value": 0.9, "score": "top1", "reached": True, "energy_j": 3.6e6},
+        )
+    )
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record, rate in zip(lines, (100.0, 1000.0, 1200.0, None), strict=True):
+        record |= {"complete": True, "images_per_s": rate} if rate else {}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [[found, told]] = costs_of(run)
+    assert (found["images_per_s"], found["price"], found["wall_s"]) == (1100.0, None, None)
+    assert found["electricity_usd"] == 0.5 and found["target_electricity_usd"] == 0.25
+    assert told[0] == "1,100.0 images/s (median of 2 epochs from the 2nd on)"
+    assert told[-1] == "electricity up to 90.00%: 1.0000 kWh, 0.2500 USD"
 
 
 def test_the_command_says_what_would_be():
     args = ("--images_per_s=2796", "--epochs=64", f"--images_per_epoch={IMAGENET}")
     done = run_cost(*args, f"--offer={TPU}")
     assert "8.15 h, 54.58 USD" in done.stdout and "2018" in done.stdout, done.stderr
+    huge = run_cost("--images_per_s=1e-300", "--usd_per_hour=1e10").stdout
+    assert max(map(len, huge.splitlines())) < 120
 
 
 def test_a_run_records_its_price_and_what_its_way_cost(tmp_path):
@@ -195,6 +300,13 @@ def test_another_price_is_no_other_cell():
     }
     assert len(keys) == 1
     assert make_cells("quickstart:tiny", [], ["seed=0"], ["--stop_at_top1=0.5"])[0].key not in keys
+
+
+def test_sweep_csv_tells_never_reached_from_not_known():
+    target = {"value": 0.99, "reached": False, "epoch": None, "images": None, "time_s": None}
+    figures = figures_of(Run(pathlib.Path(), {"summary": {"target": target}}, []))
+    assert figures == {"target_value": 0.99, "target_reached": False}
+    assert "target_reached" in COLUMNS
 
 
 @pytest.mark.parametrize(

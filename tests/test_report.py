@@ -18,7 +18,7 @@ from conftest import ROOT
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
-from jaxbench.report.blocks import BarChart, Cell, DotChart, LineChart, Point, Series, Table
+from jaxbench.report.blocks import BarChart, Cell, Dot, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
 from jaxbench.report.details import with_details
 from jaxbench.report.measurements import COLUMNS, measurements
@@ -62,7 +62,9 @@ def write_run(folder, records=(), *, status="done", summary=None, **fields):
         "summary": {"kind": "summary", "wall_s": 100.0, **(summary or {})},
     }
     (folder / "run.json").write_text(json.dumps(document))
-    lines = "".join(json.dumps(record) + "\n" for record in records)
+    # A run that has ended wrote its summary there too.
+    ended = [] if status == "running" else [document["summary"]]
+    lines = "".join(json.dumps(record) + "\n" for record in [*records, *ended])
     (folder / "metrics.jsonl").write_text(lines)
     return folder
 
@@ -282,12 +284,26 @@ def test_the_page_is_well_formed_and_needs_nothing_else(everything):
 def test_rates_come_out_as_they_went_in(tmp_path):
     trained(tmp_path / "run", 5000.0)
     [row] = measurements(collect([str(tmp_path)]))
-    # The first epoch is warm-up; the median of the three others, and their range.
+    # The first epoch is warm-up; the median of the three others, too few for an interval.
     assert (row.images_per_s, row.n) == (5000.0, 3)
-    assert (row.images_per_s_low, row.images_per_s_high) == (4950.0, 5050.0)
+    assert (row.images_per_s_low, row.images_per_s_high) == (None, None)
     assert row.total_s == pytest.approx(7 + 20 + 10 + 10 / 1.01 + 10 / 0.99)
     table = tables(sections_of(tmp_path)["rates"])["All rates"]
-    assert texts(table.rows[0])[7:11] == ["128", "5,000", "4,950 to 5,050", "3"]
+    assert texts(table.rows[0])[7:11] == ["128", "5,000", "–", "3"]
+
+
+def test_an_interval_is_of_six_or_more(tmp_path):
+    for later in (5, 6):
+        write_run(tmp_path / f"{later}", epochs([500.0, *(1000.0 + n for n in range(later))]))
+    five, six = measurements(collect([str(tmp_path)]))
+    assert (five.n, five.images_per_s_low, five.images_per_s_high) == (5, None, None)
+    assert (six.n, six.images_per_s_low, six.images_per_s_high) == (6, 1000.0, 1005.0)
+    stage = throughput(tmp_path / "step", 1000.0)
+    assert measurements(collect([str(stage)]))[0].images_per_s_low == 980.0
+    lines = (stage / "metrics.jsonl").read_text().replace(", ".join(["1.0"] * 11), "1.0, 1.0")
+    (stage / "metrics.jsonl").write_text(lines)
+    [row] = measurements(collect([str(stage)]))
+    assert (row.n, row.images_per_s_low, row.images_per_s_high) == (2, None, None)
 
 
 def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
@@ -545,7 +561,7 @@ def test_states_are_told_apart(tmp_path):
         "killed",
         "damaged",
         "damaged",
-        "done",
+        "damaged",
         "damaged",
         "damaged",
         "damaged",
@@ -572,6 +588,39 @@ def test_a_run_that_was_taken_up_again_has_another_process(tmp_path):
     [row] = [texts(row) for row in careful.rows if "taken up again" in texts(row)[0]]
     assert row[0].startswith("taken up again 2 times; 12.50 s of work was lost")
     assert row[1] == "R1, R2"
+
+
+def test_a_run_that_lost_records_is_not_well(tmp_path):
+    for name, lines in (("cut", 2), ("epoch", 3), ("whole", None)):
+        folder = trained(tmp_path / name)
+        kept = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+        kept = [*kept[:lines], *kept[4:]] if name == "epoch" else kept[:lines]
+        (folder / "metrics.jsonl").write_text("".join(kept))
+    states = {run.name: (run.status, run.reason) for run in collect([str(tmp_path)]).runs}
+    assert states == {
+        "cut": ("damaged", "metrics.jsonl ends before its summary: records are lost"),
+        "epoch": ("damaged", "metrics.jsonl has 3 epochs, its summary counts 4: records are lost"),
+        "whole": ("done", None),
+    }
+    careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
+    assert [texts(row)[1] for row in careful.rows] == ["R1", "R2"]
+    assert [row.usable for row in measurements(collect([str(tmp_path)]))] == [False, False, True]
+
+
+def test_a_run_json_that_is_a_pipe_does_not_wait(tmp_path):
+    folder = trained(tmp_path / "run")
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+    [run] = collect([str(tmp_path)]).runs
+    assert run.status == "damaged" and "run.json is no regular file" in run.reason
+
+
+def test_linked_folders_are_searched_once(tmp_path):
+    trained(tmp_path / "elsewhere" / "run")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere" / "run")
+    (tmp_path / "runs" / "round").symlink_to(tmp_path / "runs")
+    assert [run.name for run in collect([str(tmp_path / "runs")]).runs] == ["linked"]
 
 
 def leaves(value, path=()):
@@ -642,8 +691,13 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
     ]
     found = tables(sections_of(tmp_path)["batches"])["cnn10, training"]
     assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "ok", "running", "timeout"]
-    (sweep / "results.jsonl").write_text("nonsense\n")
+    # A damaged line hides no other one.
+    (sweep / "results.jsonl").write_text("\n".join(["nonsense", *lines]) + "\n")
     assert "results.jsonl: line 1 is damaged" in page_of(tmp_path)
+    again = measurements(collect([str(tmp_path)]))
+    assert [(row.batch_size, row.status) for row in again] == [
+        (row.batch_size, row.status) for row in rows
+    ]
 
 
 def test_a_cell_that_left_no_run_stands_with_its_sweep(tmp_path):
@@ -687,6 +741,13 @@ def test_a_logarithmic_axis_has_ticks_to_read_by(xs, ticks):
     assert found == ticks
 
 
+def test_a_long_label_of_a_dot_is_read_to_its_end():
+    label = "R1 fp32, 8 devices, NVIDIA H200, data.image_shape=[224, 224, 3], 3.600 USD/h, spot"
+    text = draw(DotChart("t", "n", "x", [Dot(label, 1.0), Dot("R2", 2.0)], Table(("a",), [])))
+    shown = re.findall(r'text-anchor="end">([^<]+)<', text)
+    assert " ".join(shown).startswith(label) and "R2" in shown
+
+
 def test_points_that_are_not_joined_have_no_line_in_the_legend():
     assert "H29" in legend_mark(0) and "H29" not in legend_mark(0, joined=False)
     assert legend_mark(0, joined=False).count("<path") == 1
@@ -701,6 +762,18 @@ def test_environments_are_told_apart(tmp_path):
     assert set(rows) == {"runs", "jax"}
     assert [cell.mark for cell in rows["jax"][1:]] == ["", "differs"]
     assert ["hostname", "lab"] in [texts(row) for row in found["The same for all runs"].rows]
+
+
+def test_most_runs_say_what_is_usual(tmp_path):
+    """One environment of three runs, two of one run each: two of three is not most."""
+    for number in range(3):
+        trained(tmp_path / f"a{number}", environment={"hostname": "big"})
+    for number in range(2):
+        place = {"hostname": "small", "python": f"3.{number}"}
+        trained(tmp_path / f"b{number}", environment=place)
+    found = tables(sections_of(tmp_path)["runs"])["Where the environments differ"]
+    rows = {texts(row)[0]: row for row in found.rows}
+    assert [cell.mark for cell in rows["hostname"][1:]] == ["", "differs", "differs"]
 
 
 def test_published_rows_stand_beside_and_apart(tmp_path):
@@ -719,6 +792,87 @@ def test_published_rows_stand_beside_and_apart(tmp_path):
     [chart] = charts(section, DotChart)
     own = [dot for dot in chart.dots if not dot.published]
     assert [dot.value for dot in own] == [10.0] and own[0].label.endswith("R1")
+
+
+def test_dots_beside_published_ones_are_of_one_setting(tmp_path):
+    cpu = {"device_kind": "cpu", "num_devices": 1}
+    trained(tmp_path / "a", 5000.0)
+    trained(tmp_path / "b", 6000.0, config={"seed": 1})
+    trained(tmp_path / "c", 2000.0, data={"feed": "stream"})
+    trained(tmp_path / "d", 100.0, environment=cpu | {"cpu": "Xeon"})
+    trained(tmp_path / "e", 300.0, environment=cpu | {"cpu": "EPYC"})
+    section = sections_of(tmp_path)["history"]
+    [chart] = charts(section, DotChart)
+    own = {dot.label: round(dot.value, 2) for dot in chart.dots if not dot.published}
+    assert sorted(own.values()) == [9.17, 25.0, 166.67, 500.0]
+    [seeds] = [label for label, value in own.items() if value == 9.17]
+    assert "resident" in seeds and seeds.endswith("R1, R2")
+    assert any("stream" in label for label in own)
+    assert any("cpu=Xeon" in label for label in own) and any("cpu=EPYC" in label for label in own)
+    table = tables(section)["cnn10 on cifar10: training"]
+    at = table.columns.index("feed")
+    assert {texts(row)[at] for row in table.rows if row[1].mark == "measured"} == {
+        "resident",
+        "stream",
+    }
+
+
+RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
+IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({}, None),
+        ({"image_shape": [32, 32, 3]}, "images of 32×32×3"),
+        ({"num_classes": 100}, "100 classes"),
+    ],
+)
+def test_other_images_are_other_work(tmp_path, data, told):
+    throughput(tmp_path / "run", 2500.0, config={"data": IMAGENET | data}, **RESNET)
+    section = sections_of(tmp_path)["history"]
+    table = tables(section)["resnet50: training, images/s"]
+    [row] = [texts(row) for row in table.rows if row[0].mark == "measured"]
+    assert row[table.columns.index("what")] == "training step alone"
+    assert ("OTHER WORK" in row[-1]) == bool(told) and (told or "") in row[-1]
+    drawn = [dot.label for c in charts(section, DotChart) for dot in c.dots if not dot.published]
+    assert len(drawn) == (0 if told else 1)
+    assert all("training step alone" in label for label in drawn)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"source": "tfds", "name": "cifar10"}, ""),
+        ({"source": "tfds", "name": "svhn"}, "data set svhn"),
+        ({"source": "synthetic"}, "made-up images"),
+    ],
+)
+def test_other_data_are_other_work(tmp_path, config, told):
+    trained(tmp_path / "run", config={"data": config})
+    table = tables(sections_of(tmp_path)["history"])["cnn10 on cifar10: training"]
+    [row] = [texts(row) for row in table.rows if row[1].mark == "measured"]
+    assert row[-1].endswith(f"OTHER WORK: {told}" if told else "cifar10 3.0.2")
+
+
+def test_a_dot_of_one_run_is_no_median(tmp_path):
+    throughput(tmp_path / "a", 1000.0)
+    throughput(tmp_path / "b", 2000.0, config={"seed": 1})
+    [chart, *_] = charts(sections_of(tmp_path)["rates"], DotChart)
+    assert "a dot is one run" in chart.note and "of several runs" not in chart.note
+
+
+def test_time_of_checkpoints_is_a_part(tmp_path):
+    phases_s = {"train": 80.0, "checkpoint": 12.0, "restore": 3.0, "records": 4.0, "other": 1.0}
+    trained(tmp_path / "a", summary={"phases_s": phases_s})
+    section = sections_of(tmp_path)["time"]
+    found = tables(section)["Seconds"]
+    row = dict(zip(found.columns, texts(found.rows[0]), strict=True))
+    assert (row["checkpoints [s]"], row["other [s]"], row["adds up"]) == ("15.00", "5.00", "yes")
+    [chart] = charts(section, BarChart)
+    style = (ROOT / "jaxbench" / "report" / "page.css").read_text()
+    assert all(f".f{place} {{" in style for place in range(len(chart.parts)))
 
 
 def test_time_split_adds_up_or_says_that_it_does_not(tmp_path):
@@ -768,6 +922,39 @@ def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):
         file.write(b"t,nan,gpu0,gpu,1,1,1,1,1\nt,31,gpu0\n\xff\xfe\x00\nt,32,gpu0,gpu,x,,,,")
     [load, *_] = charts(sections_of(tmp_path)["telemetry"])
     assert "n = 30 samples" in load.note and "4 damaged lines" in load.note
+    # So few are drawn one by one.
+    assert "band" not in load.note
+    (folder / "telemetry.csv").write_bytes(random.Random(0).randbytes(5000))
+    assert "R1: telemetry.csv is damaged" in page_of(tmp_path)
+
+
+def test_readings_stand_at_their_own_time(tmp_path):
+    """One device is silent after a while; the others' rows go on, and it has none there."""
+    folder = trained(tmp_path / "run")
+    write_telemetry(folder, 40, ["gpu0", "gpu1"])
+    lines = (folder / "telemetry.csv").read_text().splitlines(keepends=True)
+    kept = [s for s in lines if not (",gpu0," in s and 10 <= float(s.split(",")[1]) < 30)]
+    (folder / "telemetry.csv").write_text("".join(kept))
+    [load, *_] = charts(sections_of(tmp_path)["telemetry"])
+    found = {texts(row)[0]: texts(row) for row in load.table.rows}
+    assert len(found) == 40
+    assert [time for time, row in found.items() if row[1] == "–"] == [
+        f"{second}.50" for second in range(10, 30)
+    ]
+    assert found["35.50"][1] == next(
+        f"{float(s.split(',')[4]):.2f}" for s in kept if s.startswith("t,35.5,gpu0")
+    )
+
+
+def test_many_devices_are_split_evenly(tmp_path):
+    folder = trained(tmp_path / "run")
+    write_telemetry(folder, 5, [f"gpu{number}" for number in range(12)])
+    loads = [c for c in charts(sections_of(tmp_path)["telemetry"]) if ": load" in c.title]
+    assert [c.title[-8:] for c in loads] == ["(1 of 2)", "(2 of 2)"]
+    assert [[s.label for s in c.series] for c in loads] == [
+        [f"gpu{number}" for number in range(6)],
+        [f"gpu{number}" for number in range(6, 12)],
+    ]
 
 
 def test_markdown_and_csv(everything):
@@ -791,6 +978,12 @@ def test_markdown_and_csv(everything):
     assert {row["run"] for row in own} == {run.id for run in collection.runs}
     published = [row for row in read if row["origin"] == "published"]
     assert len(published) == 15 and all(row["source"] and not row["run"] for row in published)
+
+
+def test_csv_text_is_no_formula(tmp_path):
+    trained(tmp_path / "run", experiment='=HYPERLINK("x")')
+    [row] = csv_rows(tmp_path)
+    assert row["experiment"] == '\'=HYPERLINK("x")' and row["images_per_s"] == "5000.0"
 
 
 def csv_rows(*folders):
@@ -868,6 +1061,8 @@ def test_csv_has_scaling_and_tells_what_is_predicted(tmp_path):
     # Of what is predicted there is neither n nor an interval, nor was anything compiled.
     assert [row["origin"] for row in predicted] == ["predicted"] * 2
     assert [row["overlap"] for row in predicted] == ["none", "full"]
+    shown = tables(sections_of(tmp_path)["scaling"])["Predicted, not measured"]
+    assert texts(shown.rows[0])[shown.columns.index("scaling")] == "weak"
     for row, rate, share in zip(predicted, (50_000, 60_000), (0.8, 0.96), strict=True):
         assert figures(row, *names) == [64, 64 * 32, rate, None, None]
         assert figures(row, *shares) == [share, None, None, None, rate / 64]
@@ -886,7 +1081,7 @@ def test_csv_has_every_part_of_a_convolution(tmp_path):
             "scipy_s": 0.4,
             "samples": {
                 "host_to_device_s": [0.003, 0.004, 0.005],
-                "compute_s": [0.001, 0.002, 0.004],
+                "compute_s": [0.001, 0.001, 0.002, 0.002, 0.004, 0.004],
                 "device_to_host_s": [0.001, 0.001],
                 "scipy_s": [0.4],
             },
@@ -903,12 +1098,18 @@ def test_csv_has_every_part_of_a_convolution(tmp_path):
     by_stage = {row["stage"]: row for row in rows[6:]}
     times = ("num_devices", "time_s", "time_s_low", "time_s_high", "n")
     assert figures(by_stage["compile"], *times) == [2, 0.75, None, None, 1]
-    assert figures(by_stage["host_to_device"], *times) == [2, 0.004, 0.003, 0.005, 3]
+    assert figures(by_stage["host_to_device"], *times) == [2, 0.004, None, None, 3]
     assert figures(by_stage["device_to_host"], *times) == [2, 0.001, None, None, 2]
     rates = ("images_per_s", "images_per_s_low", "images_per_s_high", "images_per_s_per_device")
     assert figures(by_stage["compute"], *rates) == [420_000, 210_000, 840_000, 210_000]
     assert figures(rows[5], *times, *rates) == [None, 0.4, None, None, 1, 2100, None, None, None]
     assert rows[5]["hardware"] == "1 CPU thread"
+    # The page has the same interval, and how many rounds it is of.
+    found = sections_of(tmp_path)
+    shown = tables(found["conv2d"])["Every part"]
+    cells = dict(zip(shown.columns, texts(shown.rows[0]), strict=True))
+    assert cells["compute [ms]"] == "2.00 (1.00 to 4.00)" and cells["n"] == "6"
+    assert cells["host to device [ms]"] == "4.00"
 
 
 def test_csv_has_the_way_to_a_target(tmp_path):
@@ -963,6 +1164,13 @@ def test_command_line(everything, tmp_path):
     (tmp_path / "report.csv").write_text(FIRST_HEADER + "\n")
     assert run_report(everything, "--format=csv", cwd=tmp_path).returncode == 0
     (tmp_path / "thesis.html").write_text("years of work")
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "nothing.html").symlink_to(tmp_path / "gone.html")
+    # A link stays one.
+    (tmp_path / "link.html").symlink_to(tmp_path / "report.html")
+    assert run_report(everything, "--out=link.html", "--title=new", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert "<title>new</title>" in (tmp_path / "report.html").read_text()
     empty = tmp_path / "empty"
     empty.mkdir()
     for args, told in (
@@ -975,6 +1183,11 @@ def test_command_line(everything, tmp_path):
         ([everything, f"--out={empty}"], "is a folder"),
         ([everything, "--out="], "must name a file"),
         ([everything, "--format=pdf"], "format"),
+        ([everything, "--format=md", "--out=x.html"], "say two things"),
+        ([everything, "--out=x.txt"], "ends in none of .html, .md, .csv"),
+        ([everything, "--out=pipe.html"], "is no regular file"),
+        ([everything, "--out=/dev/null", "--format=html"], "is no regular file"),
+        ([everything, "--out=nothing.html"], "is a link to nothing"),
     ):
         failed = run_report(*args, cwd=tmp_path)
         assert failed.returncode == 2, args

@@ -390,6 +390,19 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
     assert cut == []
 
 
+def test_a_folded_table_is_unfolded_on_paper(chromium):
+    page = chromium.new_page(viewport=PAPER)
+    table = Table(("a",), [[f"row {number}"] for number in range(99)], title="long")
+    page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
+    last = page.get_by_text("row 98", exact=True)
+    seen = "node => node.checkVisibility() && node.getBoundingClientRect().height > 0"
+    assert not last.evaluate(seen)
+    page.emulate_media(media="print")
+    assert last.evaluate(seen)
+    assert page.get_by_text("printed without the tables of their numbers").is_visible()
+    page.close()
+
+
 def test_markup_in_a_name_stays_text(opened):
     page = opened()
     assert page.locator("script, img, iframe, object, embed, b, [onerror]").count() == 0
@@ -406,7 +419,7 @@ def run_gallery(*flags):
 
 def check_pictures(out):
     paths = sorted(out.iterdir())
-    assert len(paths) == 12 and sum(path.stat().st_size for path in paths) < 1.5e6
+    assert len(paths) == 14 and sum(path.stat().st_size for path in paths) < 1.5e6
     for dark, light in zip(paths[::2], paths[1::2], strict=True):
         assert (dark.stem, light.stem) == (f"{light.stem[:-6]}-dark", f"{dark.stem[:-5]}-light")
         assert dark.stem[:-5] in SECTIONS

@@ -49,8 +49,7 @@ def main(paths: list[str]) -> int:
         raise BadInput("give at least one DIR: a run directory, a sweep, or a folder of them")
     if _OUT.value == "":
         raise BadInput("--out=: must name a file")
-    suffix = pathlib.Path(_OUT.value or "").suffix.removeprefix(".")
-    form = _FORMAT.value or (suffix if suffix in _FORMATS else "html")
+    form = _form()
     out = pathlib.Path(_OUT.value or f"report.{form}").expanduser()
     _check_out(out)
     offers = _offers()
@@ -79,6 +78,18 @@ def render(
     return (render_html if form == "html" else render_markdown)(sections, title)
 
 
+def _form() -> str:
+    """Returns what is to be written: what --format says, else the file's name."""
+    suffix = pathlib.Path(_OUT.value or "").suffix.removeprefix(".")
+    if suffix in _FORMATS:
+        if _FORMAT.value not in (None, suffix):
+            raise BadInput(f"--format={_FORMAT.value} --out={_OUT.value}: say two things")
+        return suffix
+    if suffix and _FORMAT.value is None:
+        raise BadInput(f"--out={_OUT.value}: ends in none of .html, .md, .csv; give --format too")
+    return _FORMAT.value or "html"
+
+
 def _offers() -> Offers:
     price_flags.check_positive("usd_per_kwh")
     listed = []
@@ -97,6 +108,10 @@ def _title(paths: list[str]) -> str:
 
 def _check_out(out: pathlib.Path) -> None:
     """Raises BadInput where nothing can be written, or something else would be overwritten."""
+    if out.exists() and not out.is_dir() and not out.is_file():
+        raise BadInput(f"--out={out}: is no regular file; name another one")
+    if out.is_symlink() and not out.exists():
+        raise BadInput(f"--out={out}: is a link to nothing; name a file")
     if out.is_dir():
         raise BadInput(f"--out={out}: is a folder; name a file")
     if not out.absolute().parent.is_dir():
@@ -114,7 +129,8 @@ def _check_out(out: pathlib.Path) -> None:
 
 
 def _write(out: pathlib.Path, text: str) -> None:
-    """Replaces the file whole."""
+    """Replaces the file whole; of a link, the file that it leads to."""
+    out = pathlib.Path(os.path.realpath(out))
     partial = out.with_name(f"{out.name}.partial")
     try:
         # What a record holds need not be text that can be written (lone surrogates).

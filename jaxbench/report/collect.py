@@ -13,7 +13,7 @@ import psutil
 from jaxbench.clock import timestamp_s
 from jaxbench.errors import BadInput
 from jaxbench.report.values import find, items, mapping, number, text
-from jaxbench.runs import Run, load_run, read_results
+from jaxbench.runs import Run, load_run, read_results, what_is_lost
 
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
@@ -56,7 +56,7 @@ class ReportedRun:
     def _read(self) -> None:
         try:
             run = load_run(str(self.path))
-        except (BadInput, ValueError, RecursionError) as error:
+        except (BadInput, ValueError) as error:
             self.status = "damaged"
             self.reason: str | None = str(error).replace(f"{self.path}", self.name)
             self.document = _read_document(self.path)
@@ -74,6 +74,9 @@ class ReportedRun:
             self.reason = "its run.json has no status"
         elif self.status == "running":
             self.status, self.reason = self._still_running()
+        elif lost := what_is_lost(run):
+            ended = f"; it ended as {self.status}: {self.reason}" if self.reason else ""
+            self.status, self.reason = "damaged", lost + ended
 
     def _still_running(self) -> tuple[str, str | None]:
         """Tells a run that goes on from one whose process is gone, where that can be known."""
@@ -227,17 +230,21 @@ class Sweep:
       name: its path below the folder that was given.
       cells: (its record in results.jsonl, the run or None).
       max_batches: the rows of max_batch.csv.
-      problem: why its results cannot be read, if so.
+      problem: which of its results cannot be read, if so.
     """
 
     def __init__(self, name: str, path: pathlib.Path):
         self.name, self.path = name, path
         self.cells: list[tuple[dict[str, Any], ReportedRun | None]] = []
         self.problem: str | None = None
+        damaged: list[int] = []
         try:
-            self.results = list(read_results(path / "results.jsonl").values())
-        except (BadInput, OSError, UnicodeDecodeError, RecursionError) as error:
+            self.results = list(read_results(path / "results.jsonl", damaged).values())
+        except (BadInput, OSError) as error:
             self.results, self.problem = [], str(error).replace(str(path), name)
+        if damaged:
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            self.problem = f"{name}/results.jsonl: line {damaged[0]} is damaged{more}; left out"
         self.max_batches = _read_table(path / "max_batch.csv")
 
     def attempts(self) -> Iterator[tuple[dict[str, Any] | None, pathlib.Path | None]]:
@@ -330,9 +337,17 @@ def collect(paths: Sequence[str]) -> Collection:
 
 
 def _search(top: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields folders, in order; does not go below a run directory or a sweep."""
-    for folder, names, _ in os.walk(top):
-        path = pathlib.Path(folder)
+    """Yields folders, in order; does not go below a run directory or a sweep.
+
+    Linked folders count too, each once, so that a link to a folder above it ends.
+    """
+    seen = set()
+    for folder, names, _ in os.walk(top, followlinks=True):
+        path, own = pathlib.Path(folder), os.path.realpath(folder)
+        if own in seen:
+            names.clear()
+            continue
+        seen.add(own)
         yield path
         depth = len(path.parts) - len(top.parts)
         if depth >= _DEEPEST or _kind(path) is not None:
@@ -359,6 +374,8 @@ def _name(top: pathlib.Path, path: pathlib.Path, several: bool) -> str:
 
 def _read_document(path: pathlib.Path) -> dict[str, Any]:
     """What can be had of a damaged run directory's run.json."""
+    if not os.path.isfile(path / "run.json"):
+        return {}
     try:
         document = json.loads((path / "run.json").read_text())
     except (OSError, ValueError, RecursionError):
@@ -367,6 +384,8 @@ def _read_document(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+    if not os.path.isfile(path):
+        return []
     try:
         with open(path, newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))

@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxbench.economics import usd
 from jaxbench.report.collect import Collection, ReportedRun
-from jaxbench.report.measurements import Measurement
+from jaxbench.report.measurements import Measurement, interval_of
 from jaxbench.report.offers import Offers, price_words
 from jaxbench.report.values import items, mapping, number, text
 from jaxbench.report.ways import way_of
-from jaxbench.spread import median_interval
+from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
 
 # What a run's row says of its own rate, and of no other figure.
 _OF_THE_RATE = (
@@ -79,7 +79,7 @@ def _priced(row: Measurement, run: ReportedRun, offers: Offers) -> list[Measurem
         dataclasses.replace(
             row,
             usd_per_hour=price.usd_per_hour,
-            price=price_words(price),
+            price=price_words(price, run),
             usd=None if time_s is None else usd(time_s, price.usd_per_hour),
         )
         for price in prices
@@ -98,6 +98,9 @@ def _details(run: ReportedRun, row: Measurement, target: float | None) -> list[M
 
 def _scaling(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
     for record in run.of_kind("scaling"):
+        n = len(items(record, "windows_s"))
+        low, high = interval_of(record, "images_per_s", n)
+        share_low, share_high = interval_of(record, "efficiency", n)
         # One cell may be out of memory where the run goes on.
         own = text(record, "status")
         lost = {} if own in (None, "done") else {"status": own, "reason": text(record, "reason")}
@@ -107,18 +110,13 @@ def _scaling(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
             scaling=text(record, "scaling"),
             batch_size=number(record, "batch_size"),
             **_devices(run, number(record, "num_devices"), number(record, "images_per_s")),
-            n=len(items(record, "windows_s")) or None,
-            **{
-                name: number(record, name)
-                for name in (
-                    "images_per_s_low",
-                    "images_per_s_high",
-                    "mfu",
-                    "efficiency",
-                    "efficiency_low",
-                    "efficiency_high",
-                )
-            },
+            n=n or None,
+            images_per_s_low=low,
+            images_per_s_high=high,
+            mfu=number(record, "mfu"),
+            efficiency=number(record, "efficiency"),
+            efficiency_low=share_low,
+            efficiency_high=share_high,
             **lost,
         )
 
@@ -166,13 +164,13 @@ def _conv2d(run: ReportedRun, bare: Measurement) -> Iterator[Measurement]:
             if time_s is not None:
                 yield dataclasses.replace(cell, stage=stage, time_s=time_s, n=1)
         for stage in _PARTS:
-            timed = _timed(record, f"{stage}_s")
+            timed = timed_rounds(record, f"{stage}_s")
             if timed:
                 rates = _rates(timed, problem["images"], cell.num_devices)
                 own = rates if stage == "compute" else {}
                 yield dataclasses.replace(cell, stage=stage, **timed, **own)
         # SciPy took its turns once for all numbers of devices.
-        key, timed = tuple(problem.values()), _timed(record, "scipy_s")
+        key, timed = tuple(problem.values()), timed_rounds(record, "scipy_s")
         if timed and key not in on_the_host:
             on_the_host.add(key)
             version = text(run.environment, "versions", "scipy")
@@ -195,16 +193,15 @@ def _sum(record: Mapping[str, Any], *names: str) -> float | None:
     return None if None in values else sum(values)
 
 
-def _timed(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A median of rounds with its interval; nothing where it was not measured."""
+def timed_rounds(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns a median of rounds with its interval; nothing where it was not measured."""
     time_s = number(record, name)
     if time_s is None:
         return {}
     samples_s = [number(sample) for sample in items(mapping(record, "samples"), name)]
     samples_s = [sample_s for sample_s in samples_s if sample_s is not None]
     timed = {"time_s": time_s, "n": len(samples_s) or None}
-    # Of one or two nobody can say how far they scatter.
-    if len(samples_s) >= 3:
+    if len(samples_s) >= FEWEST_FOR_INTERVAL:
         _, timed["time_s_low"], timed["time_s_high"] = median_interval(samples_s)
     return timed
 
@@ -230,7 +227,7 @@ def _rates(
 def _target(run: ReportedRun, bare: Measurement, asked: float | None) -> Iterator[Measurement]:
     """How long a run took to its target; without a time where it never got there."""
     way = way_of(run, asked)
-    if way is None:
+    if way is None or not way.evaluations:
         return
     reached = way.epoch is not None
     yield dataclasses.replace(

@@ -6,8 +6,10 @@ from typing import Any
 
 from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.values import items, mapping, number, text
-from jaxbench.spread import median_interval
+from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
 
+# A training run and its training step measured alone are two figures.
+STAGES = {"training": "training", "train_step": "training step alone"}
 # How a run's status reads in tables.
 _STATUS = {"done": "ok"}
 
@@ -25,7 +27,8 @@ class Measurement:
       origin: `measured`, `published` (`source` and `date` say where) or `predicted` (`source` says
         of what).
       stage: training, or one of --mode=throughput's or input's; those of `details` besides.
-      images_per_s_low, images_per_s_high: its 95 % interval, from `n` windows or epochs.
+      images_per_s_low, images_per_s_high: its 95 % interval, from `n` windows or epochs; None of
+        fewer than `FEWEST_FOR_INTERVAL`.
       total_s: compiling and all epochs.
       figure: what `score` is: top-1 or Dice, of the last epoch.
       scaling: weak or strong.
@@ -218,13 +221,14 @@ def _of_stage(common: Measurement, record: Mapping[str, Any]) -> Measurement:
     windows = items(record, "windows_s") or items(record, "windows_images_per_s")
     # An input run's training step takes one batch that is there already: another feed.
     fed = "synthetic" if record["kind"] == "input" and record["stage"] == "train_step" else None
+    low, high = interval_of(record, "images_per_s", len(windows))
     return dataclasses.replace(
         common,
         stage=record["stage"],
         feed=fed or common.feed,
         images_per_s=number(record, "images_per_s"),
-        images_per_s_low=number(record, "images_per_s_low"),
-        images_per_s_high=number(record, "images_per_s_high"),
+        images_per_s_low=low,
+        images_per_s_high=high,
         n=len(windows) or None,
         **{
             name: number(record, name)
@@ -244,18 +248,31 @@ def _of_stage(common: Measurement, record: Mapping[str, Any]) -> Measurement:
     )
 
 
-def _of_training(common: Measurement, epochs: Sequence[Mapping[str, Any]]) -> Measurement:
+def interval_of(
+    record: Mapping[str, Any], name: str, n: int | None
+) -> tuple[float | None, float | None]:
+    """Returns the ends of a figure's interval, None and None where it is of too few."""
+    if not n or n < FEWEST_FOR_INTERVAL:
+        return None, None
+    return number(record, f"{name}_low"), number(record, f"{name}_high")
+
+
+def later_rates(epochs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Returns images/s of the whole epochs from the second on: the first one is warm-up."""
     rates = [
         number(epoch, "images_per_s")
         for epoch in epochs
         if epoch.get("complete") is True and (number(epoch, "epoch") or 0) > 1
     ]
-    rates = [rate for rate in rates if rate is not None]
+    return [rate for rate in rates if rate is not None]
+
+
+def _of_training(common: Measurement, epochs: Sequence[Mapping[str, Any]]) -> Measurement:
+    rates = later_rates(epochs)
     row = dataclasses.replace(common, stage="training", n=len(rates) or None)
     if rates:
         row.images_per_s, low, high = median_interval(rates)
-        # Of one or two nobody can say how far they scatter.
-        if len(rates) >= 3:
+        if len(rates) >= FEWEST_FOR_INTERVAL:
             row.images_per_s_low, row.images_per_s_high = low, high
         if row.num_devices:
             row.images_per_s_per_device = row.images_per_s / row.num_devices

@@ -1,11 +1,12 @@
 """Which prices hold for which run."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from jaxbench.errors import BadInput
 from jaxbench.prices import Price, recorded_price
 from jaxbench.report.collect import ReportedRun
-from jaxbench.report.values import words
+from jaxbench.report.values import number, plain, words
 
 
 class Offers:
@@ -30,7 +31,8 @@ class Offers:
     def check(self, runs: Iterable[ReportedRun]) -> None:
         """Raises BadInput where one price is stated for different hardware, or fits none."""
         runs = [run for run in runs if run.environment]
-        kinds = sorted({run.device_kind for run in runs})
+        # CPU devices are all of one kind; their processor tells them apart.
+        kinds = sorted({run.processor or run.device_kind for run in runs})
         if self._stated and len(kinds) > 1:
             raise BadInput(
                 f"one price, but the runs are on {' and on '.join(kinds)}: state the price when "
@@ -51,14 +53,30 @@ class Offers:
         return ([own] if own else []) + [offer for offer in listed if offer != own]
 
 
-def price_words(price: Price) -> str:
-    """A price with its origin."""
+def price_words(price: Price, run: ReportedRun) -> str:
+    """A price with its origin, and whether it is one of what the run was on."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
-    return f"{offer}{words(price.date)}, {words(price.source)}"
+    other = is_of_other_hardware(price, run)
+    mark = f"; PRICE OF OTHER HARDWARE: {words(price.hardware)}" if other else ""
+    return f"{offer}{words(price.date)}, {words(price.source)}{mark}"
+
+
+def price_label(price: Price) -> str:
+    """A price in few words: two offers of one amount are told apart."""
+    offer = "" if price.offer == "stated" else f", {words(price.offer)}"
+    return f"{plain(price.usd_per_hour)} USD/h{offer}"
+
+
+def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
+    """Whether an offer names hardware that the run was not on; --usd_per_hour names none."""
+    return bool(price.hardware) and not _fits(price, run)
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:
     """Whether it is an offer of the run's hardware: its very name, and devices enough."""
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
-    enough = offer.devices is None or offer.devices >= (run.num_devices or 1)
-    return offer.hardware.casefold() in names and enough
+    devices = number(offer.devices)
+    enough = devices is None or devices >= (run.num_devices or 1)
+    # Four devices are written "4x TPU v2" too.
+    named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())
+    return named in names and enough

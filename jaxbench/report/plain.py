@@ -4,6 +4,7 @@ import csv
 import html
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from jaxbench.published import load_published
 from jaxbench.report.blocks import Cell, Section, Table, Text
@@ -62,17 +63,23 @@ def _inline(words: str) -> str:
 
 
 def render_csv(measurements: Sequence[Measurement]) -> str:
-    """Returns a row for each measurement, and one for each published row of the same networks.
+    """Returns a row for each measurement, and for each published run and rate of its networks.
 
-    Times are in seconds, an unknown value is an empty cell.
+    Times are in seconds, an unknown value is an empty cell. Text that a spreadsheet would take for
+    a formula has an apostrophe before it.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     networks = {row.published_network for row in measurements}
     for row in [*measurements, *_published(networks)]:
-        writer.writerow([getattr(row, name) for name in COLUMNS])
+        writer.writerow([_inert(getattr(row, name)) for name in COLUMNS])
     return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
 
 
 def _published(networks: set[str | None]) -> list[Measurement]:

@@ -9,6 +9,7 @@ import functools
 import html
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ _TICK_ROOM = 30
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
+# Of a label in several lines.
+_LINE = 14
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
 _FONT, _CHARACTER = 12, 0.56
 
@@ -212,14 +215,14 @@ def _point_words(point: Point) -> str:
 
 def _draw_bars(chart: BarChart) -> str:
     row, gap = 24, 8
-    left = _label_width([label for label, _ in chart.bars])
+    left = _label_width([_lines(label, 1) for label, _ in chart.bars])
     height = _TOP + len(chart.bars) * (row + gap) + _BOTTOM
     longest = max(sum(values) for _, values in chart.bars)
     x_axis = _Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
     for number, (label, values) in enumerate(chart.bars):
         y = _TOP + number * (row + gap)
-        parts.append(_row_label(label, left, y + row / 2))
+        parts.append(_row_label(label, _lines(label, 1), left, y + row / 2))
         before = 0.0
         for place, value in enumerate(values):
             start, end = x_axis(before), x_axis(before + value)
@@ -253,16 +256,19 @@ def _draw_bars(chart: BarChart) -> str:
 
 
 def _draw_dots(chart: DotChart) -> str:
-    row = 22
-    left = _label_width([dot.label for dot in chart.dots])
-    height = _TOP + len(chart.dots) * row + _BOTTOM
+    labels = [_lines(dot.label, 3) for dot in chart.dots]
+    rows = [_LINE * len(lines) + 8 for lines in labels]
+    left = _label_width(labels)
+    height = _TOP + sum(rows) + _BOTTOM
     values = [
         value for dot in chart.dots for value in (dot.value, dot.low, dot.high) if value is not None
     ]
     x_axis = _Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True, tick_room=64)
     parts = [_frame(x_axis, None, chart.x_label, "", height)]
-    for number, dot in enumerate(chart.dots):
-        y = _TOP + number * row + row / 2
+    bottom = _TOP
+    for dot, lines, row in zip(chart.dots, labels, rows, strict=True):
+        y = bottom + row / 2
+        bottom += row
         x = x_axis(dot.value)
         mark = [_element("path", d=f"M{_round(left)} {_round(y)}H{_round(x)}", class_="lead")]
         if dot.low is not None and dot.high is not None:
@@ -271,7 +277,7 @@ def _draw_dots(chart: DotChart) -> str:
         mark.append(_element("circle", cx=_round(x), cy=_round(y), r=4.5))
         mark.append(_element("title", f"{dot.label}: {plain(dot.value)}"))
         look = "published" if dot.published else "measured"
-        parts.append(_row_label(dot.label, left, y))
+        parts.append(_row_label(dot.label, lines, left, y))
         parts.append(f'<g class="dot {look}">{"".join(mark)}</g>')
         end = max(x, x_axis(dot.high)) if dot.high is not None else x
         parts.append(
@@ -280,21 +286,25 @@ def _draw_dots(chart: DotChart) -> str:
     return _svg(chart.title, height, parts)
 
 
-def _label_width(labels: Sequence[str]) -> float:
-    return min(320.0, 14 + max(len(_shortened(label)) for label in labels) * _FONT * _CHARACTER)
+def _label_width(labels: Sequence[Sequence[str]]) -> float:
+    longest = max(len(line) for lines in labels for line in lines)
+    return min(320.0, 14 + longest * _FONT * _CHARACTER)
 
 
-def _row_label(label: str, left: float, middle: float) -> str:
+def _row_label(label: str, lines: Sequence[str], left: float, middle: float) -> str:
+    """A label beside its row; what did not fit is shown by the pointer."""
     told = _element("title", label)
-    words = html.escape(_shortened(label))
-    return (
-        f'<text x="{_round(left - 8)}" y="{_round(middle + 4)}" text-anchor="end">'
-        f"{words}{told}</text>"
+    first = middle + 4 - _LINE * (len(lines) - 1) / 2
+    return "".join(
+        f'<text x="{_round(left - 8)}" y="{_round(first + number * _LINE)}" text-anchor="end">'
+        f"{html.escape(line)}{told}</text>"
+        for number, line in enumerate(lines)
     )
 
 
-def _shortened(label: str, most: int = 42) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"
+def _lines(label: str, most: int) -> list[str]:
+    wrapped = textwrap.wrap(label, 42, max_lines=most, placeholder="…", break_on_hyphens=False)
+    return wrapped or ["–"]
 
 
 def _frame(x_axis: _Axis, y_axis: _Axis | None, x_label: str, y_label: str, height: float) -> str:

@@ -53,6 +53,11 @@ def plain(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def printable(words: str) -> str:
+    """Text for a terminal: what would steer it is shown as a question mark."""
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
 def rate(value: float | None) -> str:
     """Images per second."""
     if value is None:

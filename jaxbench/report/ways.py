@@ -4,8 +4,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from jaxbench.economics import first_at_target
 from jaxbench.report.collect import ReportedRun
-from jaxbench.report.values import items, number
+from jaxbench.report.values import items, number, text
 
 SCORES = {"eval_top1": "top-1", "eval_dice": "Dice"}
 # Ended by themselves: that they did not get there is a result.
@@ -17,9 +18,12 @@ class Way:
     """A run's way to its target.
 
     Attributes:
-      evaluations: (seconds since the run's start, score as a share), in order.
+      evaluations: (seconds since the run's start, score as a share), in order; none where the run
+        ended before its first one.
       epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
         reached.
+      epochs_s: of it what the epochs took with their evaluations: compiling, reading and starting
+        are not in it. None where that is not known.
     """
 
     run: ReportedRun
@@ -30,6 +34,7 @@ class Way:
     time_s: float
     images: float | None
     energy_j: float | None
+    epochs_s: float | None
 
     @property
     def ended(self) -> bool:
@@ -43,22 +48,21 @@ def way_of(run: ReportedRun, asked: float | None) -> Way | None:
     if target is None:
         target = _given_target(run)
     # Models that are trained apart have no score of their own in an epoch's record.
-    if target is None or run.config.get("replicas") == "independent":
+    if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
     epochs = run.of_kind("epoch")
-    score = next((s for s in SCORES if any(number(e, s) is not None for e in epochs)), None)
-    if score is None:
-        return None
-    evaluations, reached = [], None
-    for record in epochs:
-        time_s, value = number(record, "elapsed_s"), number(record, score)
-        if time_s is None or value is None:
-            continue
-        evaluations.append((time_s, value))
-        if reached is None and value >= target:
-            reached = record
-    if not evaluations:
-        return None
+    asked_for = f"eval_{text(run.summary, 'target', 'score')}"
+    score = next(
+        (s for s in SCORES if any(number(e, s) is not None for e in epochs)),
+        asked_for if asked_for in SCORES else "eval_top1",
+    )
+    fields = ("epoch", "elapsed_s", score)
+    evaluated = [e for e in epochs if None not in [number(e, field) for field in fields]]
+    reached = first_at_target(evaluated, score, target)
+    epochs_s: float | None = math.inf
+    if reached is not None:
+        parts_s = [number(e, "epoch_time_s") for e in epochs[: epochs.index(reached) + 1]]
+        epochs_s = None if None in parts_s else sum(parts_s)
     steps = number(reached, "step")
     known = reached is not None and run.batch_size is not None and steps is not None
     # The whole run's energy, so only where it ended with the target.
@@ -67,11 +71,12 @@ def way_of(run: ReportedRun, asked: float | None) -> Way | None:
         run,
         target,
         score,
-        evaluations,
+        [(number(e, "elapsed_s"), number(e, score)) for e in evaluated],
         epoch=number(reached, "epoch"),
         time_s=math.inf if reached is None else number(reached, "elapsed_s"),
         images=steps * run.batch_size if known else None,
         energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
+        epochs_s=epochs_s,
     )
 
 

@@ -17,6 +17,7 @@ from jaxbench.report.values import (
     seconds,
     words,
 )
+from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 # (heading, what it is made of, how it is shown); columns without any figure are left out.
 _FIGURES = (
@@ -128,8 +129,8 @@ def _table(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table:
         cells,
         title=f"{experiment}, {'training' if mode == 'train' else 'training step alone'}",
         note=(
-            f"{score}images/s: median over all devices, of the epochs from the second on or of "
-            "windows; n of them."
+            f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
+            f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval."
         ),
         text_columns=(1, len(figures or _NO_FIGURES) + 2),
         groups=groups,

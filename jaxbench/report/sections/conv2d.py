@@ -5,8 +5,20 @@ from typing import Any
 
 from jaxbench.report.blocks import BarChart, Section, Table, Text
 from jaxbench.report.collect import ReportedRun
+from jaxbench.report.details import timed_rounds
 from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell
-from jaxbench.report.values import count, items, mapping, milliseconds, number, plain, rate, words
+from jaxbench.report.values import (
+    count,
+    interval,
+    items,
+    mapping,
+    milliseconds,
+    number,
+    plain,
+    rate,
+    words,
+)
+from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 _PARTS = {
     "host to device": "host_to_device_s",
@@ -78,10 +90,10 @@ def _table(runs: list[tuple[ReportedRun, list[Mapping[str, Any]]]]) -> Table:
                     run.device_kind,
                     *(count(number(cell, name)) for name in ("kernel", "channels", "devices")),
                     milliseconds(both_s),
-                    *(milliseconds(number(cell, field)) for field in _PARTS.values()),
+                    *(_rounds(cell, field) for field in _PARTS.values()),
                     milliseconds(number(cell, "steady_total_s")),
                     milliseconds(number(cell, "first_use_s")),
-                    milliseconds(number(cell, "scipy_s")),
+                    _rounds(cell, "scipy_s"),
                     rate(number(cell, "images_per_s")),
                     plain(number(cell, "speedup"), 3),
                     count(len(items(mapping(cell, "samples"), "compute_s")) or None),
@@ -106,6 +118,13 @@ def _table(runs: list[tuple[ReportedRun, list[Mapping[str, Any]]]]) -> Table:
         ),
         rows,
         title="Every part",
-        note="Medians of n rounds; images/s by the computing alone.",
+        note=f"Medians of n rounds, in brackets the 95 % interval where n is {FEWEST_FOR_INTERVAL} "
+        "or more; compiling and the first use happen once; images/s by the computing alone.",
         text_columns=(0, 1, 2),
     )
+
+
+def _rounds(cell: Mapping[str, Any], field: str) -> str:
+    timed = timed_rounds(cell, field)
+    ends = interval(timed.get("time_s_low"), timed.get("time_s_high"), milliseconds)
+    return milliseconds(timed.get("time_s")) + ("" if ends == "–" else f" ({ends})")

@@ -6,12 +6,14 @@ from typing import Any
 
 from jaxbench.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
-from jaxbench.report.measurements import Measurement
-from jaxbench.report.published import Sources, hardware_of, other_work
+from jaxbench.report.measurements import STAGES, Measurement, series_labels, setting_key
+from jaxbench.report.published import Sources, hardware_of, is_made_up, other_work
 from jaxbench.report.sections.material import Material, run_cell, run_ids
 from jaxbench.report.values import (
     clock_time,
     count,
+    items,
+    mapping,
     milliseconds,
     number,
     percent,
@@ -32,6 +34,7 @@ _EXPERIMENTS = {
     "mnist_cnn": "mnist_cnn",
 }
 _MOST_DOTS = 16
+_SAID = ("num_devices", "device_kind")
 
 
 def history(material: Material) -> Section | None:
@@ -88,6 +91,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
                     Cell("published", "published"),
                     hardware_of(row),
                     row["precision"] or "–",
+                    "–",
                     *figures,
                     "–",
                     sources.cite(row),
@@ -95,7 +99,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             )
         )
     for row in rows:
-        other = other_work(row, network, dataset)
+        other = _other_training(row, network, dataset)
         if row.median_epoch_s is None and row.first_epoch_with_compile_s is None:
             told = OOM if row.status == "oom" else row.status or "?"
             figures = [Cell(told, "bad", span=5)]
@@ -116,6 +120,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
             "origin",
             "hardware",
             "precision",
+            "feed",
             "1st epoch, with compile [s]",
             "2nd on, median [s]",
             "whole run [h:mm:ss]",
@@ -128,7 +133,7 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
         title=f"{network} on {dataset}: training",
         note=f"{sources.note()} n = 1 run a row; no interval was published. "
         "A whole run is so many epochs long; the published rows do not say how many.",
-        text_columns=(1, 2, 3, 9, 10),
+        text_columns=(1, 2, 3, 4, 10, 11),
     )
     dots = [
         Dot(
@@ -139,10 +144,16 @@ def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
         for row in published
         if row["median_epoch_s"] is not None
     ]
-    same = [row for row in rows if row.usable and not other_work(row, network, dataset)]
+    same = [row for row in rows if row.usable and not _other_training(row, network, dataset)]
     own = [row for row in same if row.median_epoch_s is not None]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     return [table, *_dots(title, "seconds an epoch", own, "median_epoch_s", dots, table)]
+
+
+def _other_training(row: Measurement, network: str, dataset: str) -> str:
+    """Nobody learns from made-up images."""
+    made_up = "made-up images" if is_made_up(row) else ""
+    return other_work(row, network, dataset) or made_up
 
 
 def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
@@ -158,6 +169,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
                 row["images_per_s"],
                 [
                     Cell("published", "published"),
+                    STAGES["training"],
                     hardware_of(row),
                     row["precision"] or "–",
                     count(row["global_batch"]),
@@ -170,13 +182,15 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
                 ],
             )
         )
+    dataset = published[0]["dataset"]
     for row in rows:
-        other = other_work(row, network, None)
+        other = other_work(row, network, dataset)
         lines.append(
             (
                 row.images_per_s,
                 [
                     Cell("measured", "measured"),
+                    STAGES.get(row.stage or "", "–"),
                     _own_hardware(row),
                     row.precision or "–",
                     count(row.batch_size),
@@ -190,10 +204,10 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
             )
         )
     lines.sort(key=lambda line: -line[0])
-    dataset = published[0]["dataset"]
     table = Table(
         (
             "origin",
+            "what",
             "hardware",
             "precision",
             "batch",
@@ -206,8 +220,9 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
         ),
         [line for _, line in lines],
         title=f"{network}: training, images/s",
-        note=sources.note(),
-        text_columns=(0, 1, 2, 4, 8, 9),
+        note=f"{sources.note()} Published rates are of training. A training step alone has no data "
+        "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
+        text_columns=(0, 1, 2, 3, 5, 9, 10),
     )
     blocks: list[Any] = [table]
     # What was made up and what was read are two figures, in two charts.
@@ -220,9 +235,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
         own = [
             row
             for row in rows
-            if (row.feed == "synthetic") == synthetic
-            and row.usable
-            and not other_work(row, network, None)
+            if is_made_up(row) == synthetic and row.usable and not other_work(row, network, dataset)
         ]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         blocks += _dots(f"{network}: {data}", "images/s", own, "images_per_s", dots, table)
@@ -242,14 +255,23 @@ def _dots(
         return []
     repeats: dict[tuple, list[Measurement]] = {}
     for row in rows:
-        repeats.setdefault((row.batch_size, row.hardware, row.precision), []).append(row)
+        repeats.setdefault((row.batch_size, setting_key(row.setting)), []).append(row)
+    # The hardware's own words say what devices there are, and how many.
+    settings = [
+        {name: value for name, value in same[0].setting.items() if name not in _SAID}
+        | {"stage": STAGES.get(same[0].stage or "")}
+        for same in repeats.values()
+    ]
     own = []
-    for (batch_size, hardware, precision), same in repeats.items():
+    for same, told in zip(repeats.values(), series_labels(settings), strict=True):
         figures = [getattr(row, field) for row in same]
         ends = (min(figures), max(figures)) if len(same) > 1 else (None, None)
         if len(same) == 1 and field == "images_per_s":
             ends = (same[0].images_per_s_low, same[0].images_per_s_high)
-        label = f"{count(batch_size)}: {hardware}, {precision}, {run_ids(row.run for row in same)}"
+        head = f"{count(same[0].batch_size)}: {same[0].hardware}"
+        label = f"{head}, {told}, {run_ids(row.run for row in same)}"
+        if same[0].stage == "train_step" and STAGES["train_step"] not in told:
+            label += f", {STAGES['train_step']}"
         own.append(Dot(label, statistics.median(figures), *ends))
     dots = sorted([*own[:_MOST_DOTS], *published], key=lambda dot: dot.value)
     more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
@@ -275,6 +297,7 @@ def _measured(row: Measurement, figures: list[Cell | str], other: str) -> list[C
         Cell("measured", "measured"),
         _own_hardware(row),
         row.precision or "–",
+        row.feed or "–",
         *figures,
         run_cell(row.run),
         _own_source(row, other),
@@ -289,6 +312,7 @@ def _own_hardware(row: Measurement) -> str:
 def _own_source(row: Measurement, other: str) -> Cell:
     told = [(row.date or "no date")[:10], row.framework, row.data]
     told += [f"OTHER WORK: {other}"] if other else []
+    told += [] if row.usable else [f"status: {row.status}"]
     return Cell("; ".join(filter(None, told)), "soft" if other else "")
 
 
@@ -314,6 +338,7 @@ def _convolutions(material: Material) -> list[Table]:
                 "–",
                 "–",
                 "–",
+                "–",
                 sources.cite(row),
             ]
         )
@@ -329,6 +354,7 @@ def _convolutions(material: Material) -> list[Table]:
                 milliseconds(number(cell, "first_use_s")),
                 milliseconds(number(cell, "steady_total_s")),
                 milliseconds(number(cell, "scipy_s")),
+                count(len(items(mapping(cell, "samples"), "compute_s")) or None),
                 run_cell(run.id),
                 f"{(text(run.document, 'started_at') or 'no date')[:10]}{other}",
             ]
@@ -343,13 +369,15 @@ def _convolutions(material: Material) -> list[Table]:
                 "first call [ms]",
                 "later calls [ms]",
                 "SciPy, 1 thread [ms]",
+                "n",
                 "run",
                 "when, by whom",
             ),
             rows,
             title="One 3×3 convolution, 1 channel",
             note=f"{sources.note()} The published times are of a first and only call: compiling, "
-            "moving and computing in one number.",
-            text_columns=(0, 1, 3, 7, 8),
+            "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
+            "medians stand here; a first call is one.",
+            text_columns=(0, 1, 3, 8, 9),
         )
     ]

@@ -11,7 +11,7 @@ from jaxbench.report.measurements import series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import Material, left_out, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, interval, items, loss, number, percent, plain
-from jaxbench.spread import median_interval, spread
+from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval, spread
 
 # Of more epochs only so many are drawn and listed; the last one always is.
 _MOST_EPOCHS = 120
@@ -27,8 +27,6 @@ _CURVES = (
 _SCORES = {"eval_top1": "top-1", "eval_dice": "Dice"}
 # {field: {epoch: value}}.
 _Values = dict[str, dict[float, float]]
-# Of fewer, order statistics do not hold the true median with 95 %.
-_FEWEST_FOR_INTERVAL = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +272,7 @@ def _seeds_table(lines: Sequence[_Line]) -> Table | None:
             scores = [v[last] for v, last in zip(_of(line, field), lasts, strict=True)]
             run, summed = line[0].run, spread(scores)
             _, low, high = median_interval(scores)
-            known = len(scores) >= _FEWEST_FOR_INTERVAL
+            known = len(scores) >= FEWEST_FOR_INTERVAL
             first, final = count(min(lasts)), count(max(lasts))
             rows.append(
                 [
@@ -311,7 +309,8 @@ def _seeds_table(lines: Sequence[_Line]) -> Table | None:
         ),
         rows,
         title="Seeds together",
-        note="Each seed's last test score. The interval is of order statistics, from 6 seeds on.",
+        note="Each seed's last test score. The interval is of order statistics, from "
+        f"{FEWEST_FOR_INTERVAL} seeds on.",
         text_columns=(0, 1, 2, 3, 7),
     )
 

@@ -148,7 +148,7 @@ def _runs_table(material: Material) -> Table:
         rows,
         title="Runs",
         note=(
-            "images/s: median over all devices together, of training epochs from the second on, or "
+            "images/s: over all devices together, median of training epochs from the 2nd on, or "
             "of the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
         ),
         text_columns=(0, 1, 2, 3, 4, 5, 6, 8, 14, 15),
@@ -178,7 +178,10 @@ def _environments(runs: list[ReportedRun]) -> list[Table]:
         rows: list[list[Cell | str]] = [["runs", *(run_ids(ids) for _, ids in shown)]]
         for name in names:
             if name in differing:
-                usual = collections.Counter(d.get(name, "–") for d, _ in shown).most_common(1)[0][0]
+                runs_with: collections.Counter[str] = collections.Counter()
+                for described, ids in ordered:
+                    runs_with[described.get(name, "–")] += len(ids)
+                usual = runs_with.most_common(1)[0][0]
                 cells = [described.get(name, "–") for described, _ in shown]
                 rows.append([name, *(Cell(c, "" if c == usual else "differs") for c in cells)])
         tables.append(
@@ -188,7 +191,7 @@ def _environments(runs: list[ReportedRun]) -> list[Table]:
                 title="Where the environments differ",
                 note=(
                     f"Figures of different environments are two things: {len(ordered)} of them "
-                    "were found. ≠ marks what is not the commonest."
+                    "were found. ≠ marks what is not what most runs have."
                     + (f" {more} more are left out here." if more > 0 else "")
                 ),
                 text_columns=range(len(heads) + 1),

@@ -16,6 +16,7 @@ from jaxbench.report.sections.material import (
     status_cell,
 )
 from jaxbench.report.values import count, interval, milliseconds, percent, rate
+from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 # What a chart is about; lines within it differ in the rest.
 _OF_A_CHART = ("experiment", "network", "data", "feed", "stage")
@@ -94,16 +95,20 @@ def _charts(
         sizes = sorted({row.n for row in group if row.n})
         n = f"n = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") if sizes else ""
         bars = (
-            f"bars: 95 % interval of the median, {n} epochs or windows"
+            f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
+            f"{n} epochs or windows"
             if what == "images/s"
             else "points: median of steps closed one by one (p50), bars reach to p99"
         )
-        if any(len({row.batch_size for row in line}) < len(line) for _, line in own):
+        one_batch = len({row.batch_size for row in group}) == 1
+        if one_batch:
+            bars += "; a dot is one run"
+        elif any(len({row.batch_size for row in line}) < len(line) for _, line in own):
             bars += "; of several runs of one batch the median, bars from the least to the most"
         title = f"{experiment} · {stage} · {feed} feed: {what}"
         title += f" ({part} of {len(parts)})" if len(parts) > 1 else ""
         note = f"{network}; {data}; {bars}; {run_ids(row.run for row in group)}"
-        if len({row.batch_size for row in group}) == 1:
+        if one_batch:
             dots = [
                 Dot(f"{row.run} {label}", p.y, p.low, p.high)
                 for label, line in own
@@ -175,8 +180,9 @@ def _table(rows: Sequence[Measurement]) -> Table:
         ],
         title="All rates",
         note=(
-            "n: epochs or windows that the median and its interval are of. Latencies are of steps "
-            "closed one by one, as many as “steps” says."
+            "n: epochs (from the 2nd on) or windows that the median and its interval are of; fewer "
+            f"than {FEWEST_FOR_INTERVAL} give none. Latencies are of steps closed one by one, as "
+            "many as “steps” says."
         ),
         text_columns=range(7),
     )

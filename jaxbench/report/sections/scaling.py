@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
+from jaxbench.report.measurements import interval_of
 from jaxbench.report.sections.material import (
     MOST_CHARTS,
     Material,
@@ -62,8 +63,7 @@ def _chart(run: ReportedRun, kind: str, records: list[Mapping[str, Any]]) -> Lin
             Point(
                 number(record, "num_devices"),
                 number(record, "images_per_s"),
-                number(record, "images_per_s_low"),
-                number(record, "images_per_s_high"),
+                *interval_of(record, "images_per_s", len(items(record, "windows_s"))),
             )
             for record in records
             if number(record, "images_per_s") is not None
@@ -96,6 +96,7 @@ def _table(measured: list[tuple[ReportedRun, Mapping[str, Any]]]) -> Table:
     rows = []
     for run, record in measured:
         equal = record.get("replicas_equal_after_steps")
+        n = len(items(record, "windows_s"))
         rows.append(
             [
                 run_cell(run.id),
@@ -107,14 +108,10 @@ def _table(measured: list[tuple[ReportedRun, Mapping[str, Any]]]) -> Table:
                 count(number(record, "batch_size")),
                 count(number(record, "batch_per_device")),
                 rate(number(record, "images_per_s")),
-                interval(number(record, "images_per_s_low"), number(record, "images_per_s_high")),
-                count(len(items(record, "windows_s")) or None),
+                interval(*interval_of(record, "images_per_s", n)),
+                count(n or None),
                 percent(number(record, "efficiency"), 1),
-                interval(
-                    number(record, "efficiency_low"),
-                    number(record, "efficiency_high"),
-                    lambda share: percent(share, 1),
-                ),
+                interval(*interval_of(record, "efficiency", n), lambda share: percent(share, 1)),
                 {"True": "equal", "False": "DIFFER"}.get(repr(equal), "–"),
             ]
         )
@@ -150,8 +147,7 @@ def _all_reduces(runs: list[ReportedRun]) -> Table | None:
             count(number(record, "bytes")),
             milliseconds(number(record, "all_reduce_s")),
             interval(
-                number(record, "all_reduce_s_low"),
-                number(record, "all_reduce_s_high"),
+                *interval_of(record, "all_reduce_s", len(items(record, "windows_s"))),
                 milliseconds,
             ),
             count(len(items(record, "windows_s")) or None),
@@ -188,6 +184,7 @@ def _predictions(runs: list[ReportedRun]) -> Table | None:
                 [
                     run_cell(run.id),
                     "PREDICTED",
+                    text(record, "scaling") or "–",
                     count(number(record, "num_devices")),
                     rate(number(record, "images_per_s_no_overlap")),
                     rate(number(record, "images_per_s_full_overlap")),
@@ -203,6 +200,7 @@ def _predictions(runs: list[ReportedRun]) -> Table | None:
         (
             "run",
             "",
+            "scaling",
             "devices",
             "images/s, nothing hidden",
             "images/s, all hidden",
@@ -213,7 +211,7 @@ def _predictions(runs: list[ReportedRun]) -> Table | None:
         rows,
         title="Predicted, not measured",
         note=f"Reckoned from one device's step and the links' bandwidth: {told}.",
-        text_columns=(0, 1),
+        text_columns=(0, 1, 2),
     )
 
 

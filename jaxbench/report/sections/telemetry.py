@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.report.blocks import LineChart, Point, Section, Series, Table, Text
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import Material, run_cell, status_cell
+from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, mapping, mebibytes, number, plain, text, words
 
 # Runs whose panels are drawn: the longest. The table has all of them.
@@ -28,6 +28,8 @@ _COLUMNS = {
     "power_w": ("power", "power [W]", 1.0),
 }
 
+_NEEDED = {"device", "elapsed_s"}
+
 # {device: {column: (elapsed_s, values)}}
 Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
@@ -39,23 +41,40 @@ def telemetry(material: Material) -> Section | None:
     longest = sorted(runs, key=lambda run: -_size(run.path / "telemetry.csv"))
     charts: list[Any] = []
     drawn = []
+    damaged = [run.id for run in runs if not _has_header(run.path / "telemetry.csv")]
     for run in longest[: 2 * _MOST_RUNS]:
         if len(drawn) < _MOST_RUNS:
             readings, skipped = read_readings(run.path / "telemetry.csv")
             panels = _panels(run, readings, skipped)
             charts += panels
             drawn += [run] if panels else []
-    if not charts and table is None:
+    if not charts and table is None and not damaged:
         return None
     more = len(runs) - len(drawn)
     return Section(
         "telemetry",
         "Telemetry",
-        "Load, clocks, memory, temperature and power as they were sampled beside the run. The line "
-        "is the mean of each stretch of time, the band reaches from its least to its most reading."
+        "Load, clocks, memory, temperature and power as they were sampled beside the run. Of many "
+        "samples the line is the mean of each stretch of time, in a band from its least to its "
+        "most reading."
         + (f" Panels of the {len(drawn)} longest of {len(runs)} runs." if more > 0 else ""),
-        [*charts, *([table] if table else [])],
+        [*_complaints(damaged), *charts, *([table] if table else [])],
     )
+
+
+def _has_header(path: pathlib.Path) -> bool:
+    """Whether it begins as telemetry does; one that is empty has just been begun."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    return not head or set(head.decode(errors="replace").splitlines()[0].split(",")) >= _NEEDED
+
+
+def _complaints(damaged: list[str]) -> list[Text]:
+    told = "telemetry.csv is damaged, its first line names no columns: no panels."
+    return [Text(f"{run_ids(damaged)}: {told}")] if damaged else []
 
 
 def _size(path: pathlib.Path) -> int:
@@ -73,7 +92,7 @@ def read_readings(path: pathlib.Path) -> tuple[Readings, int]:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
             rows = csv.reader(line.replace("\0", "") for line in file)
             header = next(rows, [])
-            if "device" not in header or "elapsed_s" not in header:
+            if not set(header) >= _NEEDED:
                 return {}, 0
             device_at, elapsed_at = header.index("device"), header.index("elapsed_s")
             columns = [(name, header.index(name)) for name in _COLUMNS if name in header]
@@ -107,10 +126,14 @@ def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChar
         unit, per_unit = "h", 3600.0
     panels = []
     for column, (title, y_label, factor) in _COLUMNS.items():
-        devices = sorted(name for name, device in readings.items() if column in device)
-        for start in range(0, len(devices), MOST_SERIES):
+        devices = sorted(
+            (name for name, device in readings.items() if column in device), key=_by_number
+        )
+        parts = max(1, -(-len(devices) // MOST_SERIES))
+        size = -(-len(devices) // parts)
+        for part in range(parts):
             series, samples = [], []
-            for device in devices[start : start + MOST_SERIES]:
+            for device in devices[part * size : (part + 1) * size]:
                 elapsed_s, values = map(np.asarray, readings[device][column])
                 finite = np.isfinite(values)
                 if finite.any():
@@ -120,12 +143,15 @@ def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChar
             if series:
                 n = sorted(set(samples))
                 every = words(run.document.get("telemetry_s"))
+                which = f" ({part + 1} of {parts})" if parts > 1 else ""
+                banded = any(point.low is not None for one in series for point in one.points)
+                drawn = "; line: mean, band: least to most" if banded else "; all are drawn"
                 panels.append(
                     LineChart(
-                        title=f"{run.id} {run.experiment} {run.mode}: {title}",
+                        title=f"{run.id} {run.experiment} {run.mode}: {title}{which}",
                         note=(
                             f"n = {' to '.join(count(s) for s in n[:1] + n[1:][-1:])} samples a "
-                            f"device, every {every} s; line: mean, band: least to most; {run.id}"
+                            f"device, every {every} s{drawn}; {run.id}"
                             + (f"; {skipped} damaged lines left out" if skipped else "")
                         ),
                         x_label=f"since the run began [{unit}]",
@@ -159,14 +185,15 @@ def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
 
 
 def _panel_table(unit: str, y_label: str, series: list[Series]) -> Table:
-    """Series of one reader share their times nearly; rows go by the first's places."""
     rows = []
-    # The first to end ends the table: devices are sampled together, to a sample or two.
-    for points in zip(*(one.points for one in series), strict=False):
-        cells = [plain(points[0].x)]
-        for point in points:
-            band = "" if point.low is None else f" ({plain(point.low)} to {plain(point.high)})"
-            cells.append(f"{plain(point.y)}{band}")
+    for time, points in _by_time(series):
+        cells = [plain(time)]
+        for place in range(len(series)):
+            point = points.get(place)
+            band = ""
+            if point is not None and point.low is not None:
+                band = f" ({plain(point.low)} to {plain(point.high)})"
+            cells.append(f"{plain(point and point.y)}{band}")
         rows.append(cells)
     return Table(
         (f"time [{unit}]", *(f"{one.label}, {y_label}" for one in series)),
@@ -174,6 +201,30 @@ def _panel_table(unit: str, y_label: str, series: list[Series]) -> Table:
         note="mean (least to most) of each stretch of time",
         text_columns=(),
     )
+
+
+def _by_time(series: list[Series]) -> list[tuple[float, dict[int, Point]]]:
+    """(time, {place of the series: its point}): devices are sampled together, nearly.
+
+    Points share a row that are nearer than half of what is between two of one series.
+    """
+    apart = [(s.points[-1].x - s.points[0].x) / (len(s.points) - 1) for s in series if s.points[1:]]
+    near = min(apart, default=0.0) / 2
+    rows: list[tuple[float, dict[int, Point]]] = []
+    for point, place in sorted(
+        ((point, place) for place, one in enumerate(series) for point in one.points),
+        key=lambda entry: entry[0].x,
+    ):
+        if rows and place not in rows[-1][1] and point.x - rows[-1][0] <= near:
+            rows[-1][1][place] = point
+        else:
+            rows.append((point.x, {place: point}))
+    return rows
+
+
+def _by_number(device: str) -> tuple[str, int, str]:
+    """gpu10 comes after gpu9."""
+    return device.rstrip("0123456789"), len(device), device
 
 
 def _table(runs: list[ReportedRun]) -> Table | None:

@@ -15,7 +15,9 @@ _PARTS = {
     "train": ("train", "first_step"),
     "evaluate": ("eval",),
     "measure": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
-    "other": (),
+    "checkpoints": ("checkpoint", "restore"),
+    # `records`: event files and what wandb is told.
+    "other": ("records", "other"),
 }
 # Rounding of sums, and a clock that is read twice.
 _SAME = 1e-3

@@ -1,5 +1,6 @@
 """What it takes to reach an accuracy: hours, images, energy and USD."""
 
+import collections
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from jaxbench.published import load_published
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels, setting_key
-from jaxbench.report.offers import price_words
+from jaxbench.report.offers import price_label, price_words
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.published import Sources
 from jaxbench.report.sections.material import (
@@ -22,22 +23,21 @@ from jaxbench.report.sections.material import (
     run_ids,
     status_cell,
 )
-from jaxbench.report.values import count, number, percent, plain
+from jaxbench.report.values import count, number, percent, plain, text
 from jaxbench.report.ways import SCORES, Way, way_of
 from jaxbench.spread import spread
 
 # Fewer seeds are no result.
 _SEEDS = 5
 _MOST_POINTS = 120
+_UNENDED = {"running": "not yet", "damaged": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
 
 
 def to_target(material: Material) -> Section | None:
     """Score over time and money; each run's way to the target, and what seeds say together."""
-    ways = [
-        way for run in material.runs if (way := way_of(run, material.target)) and way.evaluations
-    ]
-    if not ways:
+    ways = [way for run in material.runs if (way := way_of(run, material.target))]
+    if not any(way.evaluations for way in ways):
         return None
     table = _runs_table(material, ways)
     charts = _charts(material, ways, table)
@@ -49,7 +49,8 @@ def to_target(material: Material) -> Section | None:
         "Time and cost to accuracy",
         "The first evaluation at or above the target, from the run's first moment: reading, "
         "compiling and evaluations are in it. A run that ended without getting there takes and "
-        "costs without end (∞); one that was broken off says nothing and is not counted. "
+        "costs without end (∞); one that was broken off, before its first evaluation perhaps, says "
+        "nothing and is not counted among those that ended. "
         + left_out(len(charts), len(shown), "the tables"),
         [*shown, _seeds_table(material, ways), table, *published],
     )
@@ -59,6 +60,8 @@ def _charts(material: Material, ways: Sequence[Way], table: Table) -> list[LineC
     """Score over hours, and over USD; a chart for each network, data and target."""
     groups: dict[tuple, list[Way]] = {}
     for way in ways:
+        if not way.evaluations:
+            continue
         run = way.run
         key = (run.experiment, run.network, run.data, way.score, way.target)
         groups.setdefault(key, []).append(way)
@@ -83,11 +86,7 @@ def _over(
     priced = lines[0][1] is not None
     longest_s = max(way.evaluations[-1][0] for way, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    settings = [
-        {**way.run.setting(), "batch_size": way.run.batch_size, "seed": _seed(way.run)}
-        for way, _ in lines
-    ]
-    labels = series_labels(settings)
+    labels = series_labels([{**_setting(way.run), "seed": _seed(way.run)} for way, _ in lines])
     charts = []
     for start in range(0, len(lines), MOST_SERIES):
         part = range(start, min(start + MOST_SERIES, len(lines)))
@@ -99,12 +98,10 @@ def _over(
                 if priced
                 else (lambda time_s: time_s / unit_s)
             )
-            points = [Point(at(time_s), 100 * value) for time_s, value in way.evaluations]
-            step = -(-len(points) // _MOST_POINTS)
-            points = points[::-1][::step][::-1]
+            points = [Point(at(time_s), 100 * value) for time_s, value in _thinned(way)]
             furthest = max(furthest, points[-1].x)
             status = "" if way.run.status == "done" else f" ({way.run.status})"
-            cost = f", {plain(price.usd_per_hour)} USD/h" if priced else ""
+            cost = f", {price_label(price)}" if priced else ""
             series.append(Series(f"{way.run.id} {labels[place]}{cost}{status}", points))
         goal = [Point(0.0, 100 * target), Point(furthest, 100 * target)]
         series.append(Series(f"target: {percent(target)} %", goal, reference=True))
@@ -123,6 +120,27 @@ def _over(
     return charts
 
 
+def _thinned(way: Way) -> list[tuple[float, float]]:
+    """The evaluations that are drawn: the last is, and the one that reached the target."""
+    step = -(-len(way.evaluations) // _MOST_POINTS)
+    last = len(way.evaluations) - 1
+    return [
+        (time_s, value)
+        for place, (time_s, value) in enumerate(way.evaluations)
+        if (last - place) % step == 0 or time_s == way.time_s
+    ]
+
+
+def _setting(run: ReportedRun) -> dict[str, Any]:
+    """All but the seed: what seeds together have in common."""
+    return {
+        **run.setting(),
+        "batch_size": run.batch_size,
+        "epochs": number(run.config, "epochs"),
+        "max_steps": number(run.config, "max_steps"),
+    }
+
+
 def _seed(run: ReportedRun) -> float | None:
     return number(run.config, "seed")
 
@@ -135,34 +153,31 @@ def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
     """Runs that differ in nothing but their seed, together."""
     groups: dict[tuple, list[Way]] = {}
     for way in ways:
-        config = way.run.config
-        key = (
-            setting_key(way.run.setting()),
-            *(str(config.get(name)) for name in ("batch_size", "epochs", "max_steps")),
-            way.target,
-        )
-        groups.setdefault(key, []).append(way)
-    labels = series_labels(
-        [{**g[0].run.setting(), "batch_size": g[0].run.batch_size} for g in groups.values()]
-    )
+        groups.setdefault((setting_key(_setting(way.run)), way.target), []).append(way)
+    labels = series_labels([_setting(group[0].run) for group in groups.values()])
     rows = []
     for group, label in zip(groups.values(), labels, strict=True):
-        counted = [way for way in group if way.ended]
+        seeds, repeats = _first_of_each_seed(group)
+        counted = [way for way in seeds if way.ended]
         reached = [way for way in counted if way.epoch is not None]
         head = [
             f"{group[0].run.experiment}, {label}",
             f"{SCORES[group[0].score]} {percent(group[0].target)}",
-            f"{len(counted)} of {len(group)}",
+            f"{len(counted)} of {len(seeds)}",
             count(len(reached)),
         ]
         if not counted:
-            rows.append([*head, Cell("none has ended", "soft", span=8), _ids(group)])
+            rows.append([*head, Cell("none has ended", "soft", span=9), _ids(group)])
             continue
         time = spread([way.time_s for way in counted])
         images = [way.images if way.epoch is not None else math.inf for way in counted]
         energy = [way.energy_j for way in counted]
         costs = _costs(material, counted)
-        few = Cell(f"fewer than {_SEEDS} seeds: no result yet", "soft")
+        caveats = [f"fewer than {_SEEDS} seeds: no result yet"] if len(counted) < _SEEDS else []
+        caveats += _compiled(counted)
+        if repeats:
+            ids = run_ids(way.run.id for way in repeats)
+            caveats.append(f"{ids}: a seed run again, not counted")
         rows.append(
             [
                 *head,
@@ -170,10 +185,11 @@ def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
                 _endless(time["mean"]),
                 _endless(time["std"]),
                 f"{_endless(time['min'])} to {_endless(time['max'])}",
+                _endless(_median([way.epochs_s for way in counted])),
                 _endless(_median(images), count),
                 _endless(_median(energy)),
                 "; ".join(f"{_endless(_median(c))} ({label})" for label, c in costs.items()) or "–",
-                few if len(counted) < _SEEDS else "",
+                Cell("; ".join(caveats), "soft"),
                 _ids(group),
             ]
         )
@@ -187,6 +203,7 @@ def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
             "mean [s]",
             "std [s]",
             "least to most [s]",
+            "epochs alone, median [s]",
             "images, median",
             "energy, median [J]",
             "USD, median",
@@ -196,9 +213,36 @@ def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
         rows,
         title="To the target, seeds together",
         note="n: runs that differ in their seed alone. Half of the seeds without end make the "
-        "median endless, one of them the mean. Energy is what telemetry measured while training.",
-        text_columns=(0, 1, 10, 11, 12),
+        "median endless, one of them the mean. Epochs alone: with their evaluations, without "
+        "compiling, reading and starting. Energy is what telemetry measured while training.",
+        text_columns=(0, 1, 11, 12, 13),
     )
+
+
+def _first_of_each_seed(group: Sequence[Way]) -> tuple[list[Way], list[Way]]:
+    """A way of every seed, and the repeats, which say nothing of other seeds.
+
+    Of several runs of one seed the first that ended counts; where none has, the first.
+    """
+    first: dict[Any, Way] = {}
+    for way in sorted(group, key=lambda way: not way.ended):
+        seed = _seed(way.run)
+        # A run whose seed nobody knows stands for itself.
+        first.setdefault(way.run.id if seed is None else seed, way)
+    counted = {way.run.id for way in first.values()}
+    seeds = [way for way in group if way.run.id in counted]
+    return seeds, [way for way in group if way.run.id not in counted]
+
+
+def _compiled(ways: Sequence[Way]) -> list[str]:
+    """Says so where some seeds compiled and others found their programs kept."""
+    outcomes = collections.Counter(
+        text(way.run.summary, "compile_cache") or "unknown" for way in ways
+    )
+    if len(outcomes) < 2:
+        return []
+    told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+    return [f"compilation cache differs ({told}): compare the epochs alone"]
 
 
 def _ids(group: Sequence[Way]) -> Cell | str:
@@ -213,8 +257,8 @@ def _costs(material: Material, ways: Sequence[Way]) -> dict[str, list[float]]:
     """{price: USD of each}, for prices that all have."""
     costs: dict[str, list[float]] = {}
     for way in ways:
-        for price in material.offers.of(way.run):
-            label = f"at {plain(price.usd_per_hour)} USD/h"
+        own = {f"at {price_label(price)}": price for price in material.offers.of(way.run)}
+        for label, price in own.items():
             costs.setdefault(label, []).append(usd(way.time_s, price.usd_per_hour))
     return {label: c for label, c in costs.items() if len(c) == len(ways)}
 
@@ -239,8 +283,8 @@ def _runs_table(material: Material, ways: Sequence[Way]) -> Table:
                 if reached
                 else Cell("never", "bad")
                 if way.ended
-                else Cell("broken off" if run.status != "running" else "not yet", "soft"),
-                percent(max(value for _, value in way.evaluations)),
+                else Cell(_UNENDED.get(run.status, "broken off"), "soft"),
+                percent(max((value for _, value in way.evaluations), default=None)),
                 count(way.epoch),
                 count(way.images),
                 _endless(time_s),
@@ -249,7 +293,7 @@ def _runs_table(material: Material, ways: Sequence[Way]) -> Table:
                 "; ".join(_endless(usd(time_s, p.usd_per_hour)) for p in offers)
                 if offers and time_s is not None
                 else "–",
-                "; ".join(f"{plain(p.usd_per_hour)} USD/h: {price_words(p)}" for p in offers)
+                "; ".join(f"{plain(p.usd_per_hour)} USD/h: {price_words(p, run)}" for p in offers)
                 or "–",
             ]
         )
