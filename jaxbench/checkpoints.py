@@ -28,6 +28,8 @@ from jaxbench.errors import BadInput
 MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _FORMAT = 1
 _NAME = re.compile(r"^step-(\d{9,})\.epoch-(\d{5,})$")
+# Of a disk that stays full.
+_MOST_WARNINGS = 10
 # A folder that is being written, is about to be removed, or was found damaged.
 _PART, _DEAD, _DAMAGED = ".part", ".dead", ".damaged"
 
@@ -139,15 +141,15 @@ class Checkpoints:
         if self._failed is not None:
             failed, self._failed = self._failed, None
             self._last = None
-            self.warnings.append(f"a checkpoint could not be written: {failed}")
-            self._say(f"warning: {self.warnings[-1]}")
+            warning = f"a checkpoint could not be written: {failed}"
+            self._say(f"warning: {warning}")
+            if len(self.warnings) < _MOST_WARNINGS:
+                self.warnings.append(warning)
 
     def _begin(self) -> bool:
         """Makes the folder ready and starts the thread, with the first save."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # In the main thread: an import in another fails while the process ends.
-            self._orbax = _checkpointer()
             for path in self._folder.iterdir():
                 if path.suffix in (_PART, _DEAD):
                     shutil.rmtree(path, ignore_errors=True)
@@ -158,6 +160,8 @@ class Checkpoints:
         for name in list_checkpoints(self._folder):
             with contextlib.suppress(Damaged):
                 self._note_score(name, _read_manifest(self._folder / name)["score"])
+        # In the main thread: an import in another fails while the process ends.
+        self._orbax = _checkpointer()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
         return True
@@ -171,7 +175,7 @@ class Checkpoints:
         part = self._folder / f"{name}{_PART}"
         try:
             shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
+            part.mkdir(parents=True)
             _save_arrays(self._orbax, part / _ARRAYS, state)
             body = {
                 "format": _FORMAT,
@@ -186,8 +190,7 @@ class Checkpoints:
                 for file in files:
                     _to_disk(os.path.join(folder, file))
                 _to_disk(folder)
-            os.rename(part, self._folder / name)
-            _to_disk(self._folder)
+            _commit(part, self._folder / name)
         except BaseException as error:  # whatever it was, the run goes on without this one
             self._failed = f"{name}: {_in_a_line(error)}"
             shutil.rmtree(part, ignore_errors=True)
@@ -297,6 +300,24 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
         raise Damaged(f"{MANIFEST}: {_in_a_line(error)}") from error
 
 
+def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:
+    """Copies a checkpoint to another run's folder, whole or not at all."""
+    part = target / f"{name}{_PART}"
+    shutil.copytree(source / name, part)
+    _commit(part, target / name)
+
+
+def _commit(part: pathlib.Path, path: pathlib.Path) -> None:
+    """Gives a checkpoint its name, in place of one that has it."""
+    dead = path.with_name(f"{path.name}{_DEAD}")
+    if path.exists():
+        shutil.rmtree(dead, ignore_errors=True)
+        os.rename(path, dead)
+    os.rename(part, path)
+    _to_disk(path.parent)
+    shutil.rmtree(dead, ignore_errors=True)
+
+
 def _checkpointer() -> Any:
     """Orbax, for this process alone: others are not waited for."""
     import orbax.checkpoint as ocp
@@ -362,4 +383,6 @@ def _to_disk(path: Any) -> None:
 def _in_a_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
+        return "No space left on device"  # in tensorstore's many words
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -13,6 +13,8 @@ from jaxbench.devices import all_ready
 # Deep enough that the device never waits for the host, shallow enough that what is shown is
 # recent and that few steps' outputs are alive at once.
 _DEPTH = 16
+# Of steps that take long: who is asked to end waits for all that are queued.
+_DEPTH_OF_SLOW = 3
 # Looking again and again answers Ctrl-C at once, but on a CPU it takes processor time from the
 # step (8 % of quickstart's). Waits that were shorter than this block in the runtime instead.
 _BLOCKING_WAIT_S = 0.5
@@ -34,11 +36,12 @@ class InFlight:
     def push(self, metrics: jax.Array) -> list[np.ndarray]:
         """Adds the metrics of a step just queued on the device; returns those that have finished.
 
-        Waits only while more than `_DEPTH` steps are outstanding.
+        Waits only while more than `_DEPTH` steps are outstanding, of slow ones `_DEPTH_OF_SLOW`.
         """
         metrics.copy_to_host_async()
         self._queue.append(metrics)
-        if len(self._queue) > _DEPTH:
+        slow = self._last_wait_s >= _BLOCKING_WAIT_S
+        if len(self._queue) > (_DEPTH_OF_SLOW if slow else _DEPTH):
             self._wait()
         return self._take_finished()
 

@@ -9,6 +9,7 @@ import gzip
 import json
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -65,6 +66,7 @@ class Profiler:
 
     Attributes:
       steps: the numbers of those that are to be traced.
+      traced: of those that have been.
 
     Args:
       steps: these numbers.
@@ -74,7 +76,7 @@ class Profiler:
     def __init__(self, steps: range, run_folder: pathlib.Path | None):
         self.steps = steps
         self._folder = run_folder and run_folder / _FOLDER
-        self._traced: list[int] = []
+        self.traced: list[int] = []
 
     def trace(
         self, steps: Sequence[int], rows: Iterator[Any], train_step: Callable[[Any], jax.Array]
@@ -90,6 +92,9 @@ class Profiler:
           Each step's metrics, once all of them have been computed.
         """
         name = f"steps-{steps[0]}-to-{steps[-1]}"
+        if self._folder is not None:
+            # Of a process that ended before these steps were saved.
+            shutil.rmtree(self._folder / "plugins" / "profile" / name, ignore_errors=True)
         inflight = InFlight()
         results = []
         with self._tracing(name) if self._folder else contextlib.nullcontext():
@@ -101,7 +106,7 @@ class Profiler:
             results += inflight.drain()
         if self._folder:
             _write_for_perfetto(self._folder / "plugins" / "profile" / name)
-            self._traced += steps
+            self.traced += steps
         return results
 
     @contextlib.contextmanager
@@ -126,12 +131,12 @@ class Profiler:
 
     def summary(self) -> dict[str, Any] | None:
         """What the run's summary says of the trace, None where no steps have been traced."""
-        if not self._traced:
+        if not self.traced:
             return None
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         return {
-            "first_step": self._traced[0],
-            "last_step": self._traced[-1],
+            "first_step": self.traced[0],
+            "last_step": self.traced[-1],
             "folder": _FOLDER,
             "bytes": sum(path.stat().st_size for path in files),
         }

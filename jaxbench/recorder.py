@@ -33,6 +33,7 @@ class Recorder:
         writes.
       writers: where records go; the job adds its own kinds.
       telemetry: reads the hardware meanwhile; the job marks what it measures.
+      is_resumed: whether another process began the run: what telemetry says is of this one alone.
       summarize: status -> the summary record of however much has been done; the job sets it.
       summary: that record, once the job has ended.
     """
@@ -43,6 +44,7 @@ class Recorder:
         self.run_dir = run_dir
         self._usd_per_hour = usd_per_hour
         self.telemetry = telemetry
+        self.is_resumed = False
         self.writers = Writers()
         self.summarize: Callable[[str], dict[str, Any]] = lambda status: {
             "kind": "summary",
@@ -63,9 +65,18 @@ class Recorder:
     def finish(self, status: str, reason: str | None) -> None:
         """Ends the telemetry and records how the job ended, its status before all else."""
         self.telemetry.stop()
-        self.summary = self.summarize(status)
+        try:
+            self.summary = self.summarize(status)
+        except Exception as error:  # how it ended must be told in any case
+            told = f"the summary could not be made: {type(error).__name__}: {error}"
+            self.summary = {"kind": "summary", "status": status, "warnings": [told]}
         merge(self.summary, self.telemetry)
+        if self.is_resumed and self.summary.get("telemetry"):
+            self.summary["telemetry"]["over"] += " since the run was taken up again"
         add_costs(self.summary, self._usd_per_hour)
+        if self.is_resumed and self.summary.get("target"):
+            # What went before was another process's to measure.
+            self.summary["target"] |= {"energy_j": None, "energy_covers": None}
         self.summary["invalid"] = [
             *self.summary.get("invalid", ()),
             *impossible_phases(self.summary),
@@ -73,11 +84,15 @@ class Recorder:
         if status == "done" and self.summary.get("invalid"):
             status, reason = "invalid", "; ".join(self.summary["invalid"])
             self.summary["status"] = status
+        # One that is done has all its records first: it is not taken up again.
+        if status in ("done", "invalid"):
+            self.writers.write(self.summary)
         if self.run_dir is not None:
             self.run_dir.update(
                 status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
             )
-        self.writers.write(self.summary)
+        if status not in ("done", "invalid"):
+            self.writers.write(self.summary)
 
 
 @contextlib.contextmanager
@@ -144,6 +159,7 @@ def recording(
         )
     )
     recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)
+    recorder.is_resumed = taken_up is not None
     try:
         console.say(f"records in {run_dir.path}")
         recorder.writers.add(JsonlWriter(run_dir.path))

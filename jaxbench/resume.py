@@ -1,6 +1,8 @@
 """Taking a run directory up again: which one, from where, its records set back to there."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
@@ -10,11 +12,11 @@ from typing import Any
 
 import psutil
 
-from jaxbench.checkpoints import Checkpoint
+from jaxbench.checkpoints import Checkpoint, copy_checkpoint
 from jaxbench.clock import now, timestamp_s
 from jaxbench.errors import BadInput
 from jaxbench.rundir import STATUSES, RunDir, check_workdir, create_run_dir
-from jaxbench.runs import Run, load_run
+from jaxbench.runs import Run
 
 CHECKPOINTS = "checkpoints"
 # What a run appends to; beside these, every file in the folder of TensorBoard's events.
@@ -41,16 +43,23 @@ class Resume:
       run: its directory, as it was left.
       checkpoint: the one to take, None for the newest that can be read.
       again: where there is none, the run begins again in its directory rather than not at all.
+      lock: an open folder that no other process can take up meanwhile; None where it is only read.
     """
 
     run: Run
     checkpoint: str | None = None
     again: bool = False
+    lock: int | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether there is nothing left to do; from one of its checkpoints there always is."""
-        return self.run.document["status"] == "done" and self.checkpoint is None
+        return self.run.document["status"] in ("done", "invalid") and self.checkpoint is None
+
+    def close(self) -> None:
+        """Lets others take the run up."""
+        if self.lock is not None:
+            os.close(self.lock)
 
 
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
@@ -69,17 +78,21 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
     if resume == "none":
         check_workdir(workdir, run_name)
         return None
+    checkpoint = None
     if resume == "auto":
         if not workdir:
             raise BadInput("--resume=auto: give --workdir, the folder in which to go on or begin")
         path = pathlib.Path(workdir).expanduser()
         if not (path / "run.json").exists():
+            # All that a process leaves that is killed in its first moment.
+            with contextlib.suppress(OSError):
+                (path / "run.json.partial").unlink()
             check_workdir(workdir, run_name)
             return None
-        found = Resume(_load(path), again=True)
+        lock = _lock(path)
+        found = Resume(_load(path), again=True, lock=lock)
     else:
         path = pathlib.Path(resume).expanduser()
-        checkpoint = None
         if path.parent.name == CHECKPOINTS and path.is_dir():
             path, checkpoint = path.parent.parent, path.name
         if workdir:
@@ -89,17 +102,48 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
                 f"--resume={resume}: what came after that checkpoint would be lost; give a new "
                 "--workdir to go on in"
             )
-        found = Resume(_load(path), checkpoint)
+        found = Resume(_load(path), checkpoint, lock=None if workdir else _lock(path))
     if process := _process(found.run.document):
         raise BadInput(f"{path}: is still running (process {process})")
+    if found.run.document["status"] == "diverged" and checkpoint is None:
+        raise BadInput(
+            f"{path}: has diverged, and would again; one of its {CHECKPOINTS} may be gone on with "
+            "in a new --workdir"
+        )
     return found
 
 
+def _lock(path: pathlib.Path) -> int | None:
+    """Opens a run directory for this process alone, as long as it stays open."""
+    if not path.is_dir():
+        return None
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise BadInput(f"{path}: another process has taken it up") from None
+    except OSError:  # a file system without locks
+        pass
+    return folder
+
+
 def _load(path: pathlib.Path) -> Run:
-    run = load_run(str(path))
-    if not isinstance(run.document.get("config"), dict) or run.document["status"] not in STATUSES:
+    """Reads a run directory as far as it is whole: what comes after a checkpoint is cut off."""
+    if not (path / "run.json").is_file():
+        raise BadInput(f"{path}: no run directory, it has no run.json")
+    try:
+        document = json.loads((path / "run.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
+    known = isinstance(document, dict) and document.get("status") in STATUSES
+    if not known or not isinstance(document.get("config"), dict):
         raise BadInput(f"{path}: its run.json is not that of a training run")
-    return run
+    records = []
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        for line in (path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]:
+            records.append(json.loads(line))
+    return Run(path, document, [record for record in records if isinstance(record, dict)])
 
 
 def _process(document: Mapping[str, Any]) -> int | None:
@@ -150,40 +194,48 @@ def measure_records(folder: pathlib.Path) -> dict[str, int]:
     }
 
 
-def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> None:
+def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
     """Cuts off what was recorded after `measure_records` returned these sizes.
 
+    Returns:
+      What is not as long as it was; the records themselves, metrics.jsonl, must be.
+
     Raises:
-      BadInput: something that was recorded before is gone.
+      BadInput: they are not.
     """
-    now = measure_records(folder)
-    short = [name for name, size in sizes.items() if now.get(name, -1) < size]
-    if short:
-        raise BadInput(f"{folder}: {short[0]} is shorter than it was at the checkpoint")
-    for name, size in now.items():
+    there = measure_records(folder)
+    short = _check_sizes(folder, there, sizes)
+    for name, size in there.items():
         if name not in sizes:
             (folder / name).unlink()
         elif size > sizes[name]:
             os.truncate(folder / name, sizes[name])
+    return short
 
 
-def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> None:
-    """Copies what had been recorded when `measure_records` returned these sizes.
-
-    Raises:
-      BadInput: something of it is gone, or was never a record.
-    """
+def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
+    """Copies what had been recorded when `measure_records` returned these sizes; else as above."""
     there = measure_records(source)
-    for name, size in sizes.items():
-        # Names come from a file that anybody may have written: none may lead elsewhere.
-        if there.get(name, -1) < size:
-            raise BadInput(f"{source}: {name} is shorter than it was at the checkpoint")
+    short = _check_sizes(source, there, sizes)
+    # Names come from a file that anybody may have written: those of records lead nowhere else.
+    for name in sizes.keys() & there.keys():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         with open(source / name, "rb") as old, open(target / name, "wb") as new:
-            left = size
+            left = sizes[name]
             while left and (piece := old.read(min(left, 1 << 20))):
                 new.write(piece)
                 left -= len(piece)
+    return short
+
+
+def _check_sizes(
+    folder: pathlib.Path, there: Mapping[str, int], sizes: Mapping[str, int]
+) -> list[str]:
+    whole = all(isinstance(size, int) and size >= 0 for size in sizes.values())
+    short = [name for name, size in sizes.items() if there.get(name, -1) < size] if whole else []
+    if not whole or _RECORDS[0] in short:
+        raise BadInput(f"{folder}: {_RECORDS[0]} is shorter than it was at the checkpoint")
+    return short
 
 
 def take_up(
@@ -222,12 +274,24 @@ def take_up(
         **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
     }
     path = resume.run.path
+    for name in ("train_examples", "eval_examples"):
+        before, here = (found.get("data", {}).get(name) for found in (old, document))
+        if before != here:
+            raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
+    before, here = old.get("stop_at_top1"), document.get("stop_at_top1")
+    if before != here:
+        raise BadInput(
+            f"{path}: was made with --stop_at_top1={before}, this is {here}; one of its "
+            f"{CHECKPOINTS} can be gone on with in a new --workdir"
+        )
     if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
         entry["from"] = str(path)
         run_dir = create_run_dir(workdir, run_name, document | {"resumes": [entry]})
         copy_records(path, run_dir.path, point["records"])
+        if checkpoint:  # its own to go on from, if it ends before it has another
+            copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
         return run_dir
-    set_back(path, point["records"])
+    entry["short"] = set_back(path, point["records"])
     run_dir = RunDir(path, old)
     run_dir.update(
         status="running",

@@ -93,7 +93,8 @@ def instead_of_terminating(ask: Callable[[], None]) -> None:
 
 def _handle(number: int, frame: Any) -> None:
     global _asked, _pending
-    if hasattr(signal, "setitimer"):
+    # Once: a signal that is repeated gives no more time.
+    if hasattr(signal, "setitimer") and not signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.signal(signal.SIGALRM, lambda *_: _cut_short(_EXIT_CODES[number]))
         signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
     if number == signal.SIGTERM and _from_thread is None and (_instead or _asking):

@@ -119,11 +119,13 @@ def train_and_evaluate(
     resumed = None
     if processes.is_first():
         resumed = find_resume(workdir, resume, config.name)
+    with contextlib.ExitStack() as stack:
         if resumed:
+            stack.callback(resumed.close)
             check_same(resumed, config)
-    if processes.agreed(resumed is not None and resumed.is_done):
-        return _done_already(resumed, console or create_console())
-    with prepared(config, workdir, console, checked=True) as job:
+        if processes.agreed(resumed is not None and resumed.is_done):
+            return _done_already(resumed, console or create_console())
+        job = stack.enter_context(prepared(config, workdir, console, checked=True))
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {job.feed.steps_per_epoch} steps each are more than "
@@ -138,7 +140,7 @@ def train_and_evaluate(
             workdir,
             config,
             job.mesh,
-            job.document(),
+            job.document() | {"stop_at_top1": stop_at_top1},
             job.console,
             job.clock,
             telemetry_s,
@@ -176,7 +178,8 @@ def train_and_evaluate(
                 trainer.train()
             finally:
                 if saver:
-                    with job.clock.phase("checkpoint"):
+                    # A second signal must not take what the first one had saved.
+                    with job.clock.phase("checkpoint"), postponed():
                         saver.wait()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
@@ -204,7 +207,8 @@ def _done_already(resumed: Resume | None, console: Console) -> Result:
     path = resumed.run.path
     console.say(f"{path}: this run is done already")
     console.close()
-    return Result(resumed.run.document["summary"], RunDir(path, resumed.run.document), None)
+    document = resumed.run.document
+    return Result(document.get("summary") or {}, RunDir(path, document), None)
 
 
 def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | None:
@@ -260,6 +264,11 @@ def check_target(config: Config, stop_at_top1: float | None) -> None:
             f"{given} with replicas='independent': its models get there at different times; give "
             "each seed a run (python -m jaxbench.sweep --grid=seed=0,1,2,3,4)"
         )
+
+
+def _known(value: float | None) -> float:
+    """A figure that may be nan, or None where it was read back from a record; lower than any."""
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 class Trainer:
@@ -346,7 +355,7 @@ class Trainer:
     def _is_at_target(self) -> bool:
         if self._target is None or not self._epochs:
             return False
-        return self._epochs[-1][self._score] >= self._target
+        return _known(self._epochs[-1][self._score]) >= self._target
 
     def _save(self) -> None:
         """Saves a checkpoint; nothing is queued on the devices."""
@@ -366,6 +375,7 @@ class Trainer:
             "learning_rate": self._learning_rate,
             "invalid": self._invalid,
             "damaged": self._damaged,
+            "traced": self._profiler.traced if self._profiler else [],
             "records": self._mark(),
             "totals_s": self._clock.totals_s(),
         }
@@ -389,6 +399,8 @@ class Trainer:
         self._learning_rate = point["learning_rate"]
         self._invalid = list(point["invalid"])
         self._damaged_before = point["damaged"]
+        if self._profiler:
+            self._profiler.traced = list(point["traced"])
 
     @property
     def _damaged(self) -> dict[str, str]:
@@ -807,7 +819,7 @@ class Trainer:
             summary |= self._utilization(summary["images_per_s"])
         if self._epochs:
             score = self._score
-            best = max(self._epochs, key=lambda record: record[score])
+            best = max(self._epochs, key=lambda record: _known(record[score]))
             last = self._epochs[-1]
             summary |= {
                 key: value
@@ -819,7 +831,7 @@ class Trainer:
                 summary["diverged_seeds"] = [
                     model["seed"]
                     for model in last["eval_models"]
-                    if not math.isfinite(model["loss"])
+                    if not math.isfinite(_known(model["loss"]))
                 ]
         if self._target is not None:
             summary["target"] = self._describe_target()

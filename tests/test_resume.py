@@ -29,7 +29,7 @@ from jaxbench.checkpoints import (
 from jaxbench.clock import Stopwatch, now, wait_until
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.job import prepared
-from jaxbench.resume import CHECKPOINTS, copy_records
+from jaxbench.resume import CHECKPOINTS, copy_records, find_resume, set_back
 from jaxbench.rundir import create_run_dir
 from jaxbench.train import Trainer, train_and_evaluate
 from jaxbench.writers.console import PlainConsole
@@ -195,7 +195,8 @@ def test_sigterm_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, wh
             trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == "preempted"
     [name] = list_checkpoints(run / CHECKPOINTS)
-    step = 11 if where == "_train_stretch" else 22
+    # A stretch that has begun does one step.
+    step = 12 if where == "_train_stretch" else 22
     assert name == f"step-{step:09d}.epoch-00001"
     trained(run, resume="auto", epochs=3, num_devices=2)
     assert run_json(run)["resumes"][0]["step"] == step
@@ -226,9 +227,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
         with pytest.raises(_Stop):
             trained(run, num_devices=4, **fields)
     trained(run, resume="auto", num_devices=1, **fields)
-    ours, theirs = (
-        [r["eval_loss"] for r in records(r, "epoch")] for r in (run, whole.run_dir.path)
-    )
+    ours, theirs = ([r["eval_loss"] for r in records(name, "epoch")] for name in (run, whole))
     assert ours[0] == theirs[0] and ours[1:] != theirs[1:]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     assert run_json(run)["resumes"][0]["num_devices"] == 1
@@ -342,6 +341,8 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
     trained(tmp_path / "branch", resume=str(source), epochs=3, num_devices=2)
     assert_same_run(whole, tmp_path / "branch")
     assert run_json(tmp_path / "branch")["resumes"][0]["from"] == str(whole)
+    # It has that checkpoint too: its own to go on from.
+    assert first in list_checkpoints(tmp_path / "branch" / CHECKPOINTS)
     assert {path: path.read_bytes() for path in files_of(whole)} == before
 
 
@@ -372,6 +373,75 @@ def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path
         read_checkpoint(folder, newest, wider)
     with pytest.raises(BadInput, match="absent here"):
         read_checkpoint(folder, newest, {"step": state.step})
+
+
+def test_one_process_at_a_time_takes_a_run_up(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    first = find_resume(str(run), "auto", "")
+    with pytest.raises(BadInput, match="another process has taken it up"):
+        find_resume(str(run), "auto", "")
+    # To read it for a run of one's own is no harm.
+    find_resume(str(tmp_path / "new"), str(run), "").close()
+    first.close()
+    find_resume(str(run), "auto", "").close()
+
+
+def test_what_stands_after_the_checkpoint_may_be_anything(undisturbed, tmp_path):
+    """Garbage after a loss of power; telemetry and curves that are gone."""
+    run = copy_of(undisturbed, tmp_path)
+    with open(run / "metrics.jsonl", "ab") as file:
+        file.write(b'\x00\xff\n{"kind"\n')
+    shutil.rmtree(run / "tensorboard")
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert [timeless(r) for r in records(run)] == [timeless(r) for r in records(undisturbed[0])]
+    assert run_json(run)["resumes"][0]["short"]
+
+
+def test_a_run_killed_in_its_first_moment_begins_again(undisturbed, tmp_path):
+    whole, _ = undisturbed
+    run = copy_of(undisturbed, tmp_path)
+    for path in run.iterdir():
+        if path.name != "run.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert_same_run(whole, run)
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "run.json.partial").write_text("{")
+    assert find_resume(str(tmp_path / "half"), "auto", "") is None
+
+
+def test_models_of_which_one_diverged_are_gone_on_with(tmp_path):
+    """Its nan is null in the record."""
+    needs_devices(2)
+    fields = {"num_devices": 2, "replicas": "independent"}
+    run = trained(tmp_path / "run", **fields).run_dir.path
+    (run / "run.json").write_text(json.dumps(run_json(run) | {"status": "failed"}))
+    text = (run / "metrics.jsonl").read_text()
+    # The last one is the summary's.
+    [*_, last, _] = re.finditer(r'"eval_models": \[\{"seed": 0, "loss": ([\d.]+)', text)
+    null = "null".ljust(len(last[1]))
+    (run / "metrics.jsonl").write_text(text[: last.start(1)] + null + text[last.end(1) :])
+    resumed = trained(run, resume="auto", **fields)
+    assert resumed.summary["status"] == "done" and resumed.summary["diverged_seeds"] == [0]
+
+
+def test_another_target_is_another_run(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    document = run_json(run) | {"stop_at_top1": 0.3}
+    (run / "run.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match="was made with --stop_at_top1=0.3, this is None"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+def test_a_checkpoints_folder_that_was_removed_is_made_again(tmp_path):
+    folder = tmp_path / "checkpoints"
+    writer = Checkpoints(folder, EVERY_EPOCH, print)
+    for epoch in (1, 2):
+        writer.save({"a": np.full(3, epoch)}, {"step": epoch, "epochs_done": epoch}, None)
+        writer.wait()
+        if epoch == 1:
+            shutil.rmtree(folder)
+    assert [name[-1] for name in list_checkpoints(folder)] == ["2"] and not writer.warnings
 
 
 def test_records_that_are_gone_are_told(undisturbed, tmp_path):
@@ -512,10 +582,20 @@ def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
     source.mkdir(parents=True)
     target.mkdir(parents=True)
     (tmp_path / "a" / "x").write_text("secret")
-    for name in ("../x", str(tmp_path / "a" / "x")):
-        with pytest.raises(BadInput, match="is shorter"):
-            copy_records(source, target, {name: 3})
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("../x", str(tmp_path / "a" / "x"), str(victim)):
+        for size in (0, 3, -1, "3", None):
+            with contextlib.suppress(BadInput):
+                copy_records(source, target, {name: size})
+            with contextlib.suppress(BadInput):
+                set_back(source, {name: size})
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["run"]
+    assert victim.read_text() == "mine" and (tmp_path / "a" / "x").read_text() == "secret"
+    # Nor is what a link leads to cut.
+    (source / "metrics.jsonl").symlink_to(victim)
+    set_back(source, {})
+    assert victim.read_text() == "mine"
 
 
 # Runs the entry point in forks of a process that has imported everything: each is a process of its

@@ -215,7 +215,7 @@ def _begin(folder: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any
         again = {"id": own_id.read_text().strip(), "resume": "allow"}
     else:
         again = {"id": uuid.uuid4().hex[:12]}
-        own_id.parent.mkdir(exist_ok=True)
+        own_id.parent.mkdir(parents=True, exist_ok=True)
         own_id.write_text(again["id"])
     return wandb.init(
         project=project, name=name, dir=str(folder), config=dict(config), settings=settings, **again
