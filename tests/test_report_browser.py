@@ -419,7 +419,7 @@ def run_gallery(*flags):
 
 def check_pictures(out):
     paths = sorted(out.iterdir())
-    assert len(paths) == 14 and sum(path.stat().st_size for path in paths) < 1.5e6
+    assert len(paths) == 12 and sum(path.stat().st_size for path in paths) < 1.5e6
     for dark, light in zip(paths[::2], paths[1::2], strict=True):
         assert (dark.stem, light.stem) == (f"{light.stem[:-6]}-dark", f"{dark.stem[:-5]}-light")
         assert dark.stem[:-5] in SECTIONS
