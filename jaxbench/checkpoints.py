@@ -7,6 +7,7 @@ when the process ends.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -15,12 +16,14 @@ import pathlib
 import queue
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now
 from jaxbench.errors import BadInput
@@ -162,6 +165,7 @@ class Checkpoints:
                 self._note_score(name, _read_manifest(self._folder / name)["score"])
         # In the main thread: an import in another fails while the process ends.
         self._orbax = _checkpointer()
+        _silence()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
         return True
@@ -328,6 +332,20 @@ def _checkpointer() -> Any:
     )
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     return ocp.Checkpointer(handler, multiprocessing_options=options)
+
+
+@functools.cache
+def _silence() -> None:
+    """Keeps Orbax and tensorstore from printing what a failed write raises too, a hundred lines."""
+    get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    before = sys.excepthook
+
+    def hook(kind: type, error: BaseException, trace: Any) -> None:
+        # What tensorstore had still to tell a loop that Orbax closed with the first error.
+        if kind is not RuntimeError or str(error) != "Event loop is closed":
+            before(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _save_arrays(orbax: Any, path: pathlib.Path, state: Any) -> None:

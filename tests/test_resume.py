@@ -484,8 +484,8 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
     assert "could not be written" in said[-1] and len(writer.warnings) == 1
 
 
-def test_a_disk_that_is_really_full(tmp_path):
-    """A file system of 2 MB: what is saved there stays, what has no room is told."""
+def test_a_disk_that_is_really_full(tmp_path, capfd):
+    """A file system of 2 MB: what is saved there stays, what has no room is told in a line."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
@@ -504,7 +504,10 @@ def test_a_disk_that_is_really_full(tmp_path):
             writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
             writer.wait()
         names = list_checkpoints(disk / "checkpoints")
-        assert [name[-1] for name in names] == ["1", "3"] and len(writer.warnings) == 1
+        assert [name[-1] for name in names] == ["1", "3"]
+        [warning] = writer.warnings
+        assert warning.endswith("step-000000002.epoch-00002: No space left on device")
+        assert "Traceback" not in capfd.readouterr().err
         target = {"a": np.zeros(50_000)}
         for name, state in zip(names, saved[::2], strict=True):
             found = read_checkpoint(disk / "checkpoints", name, target).state
