@@ -278,12 +278,6 @@ def take_up(
         before, here = (found.get("data", {}).get(name) for found in (old, document))
         if before != here:
             raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
-    before, here = old.get("stop_at_top1"), document.get("stop_at_top1")
-    if before != here:
-        raise BadInput(
-            f"{path}: was made with --stop_at_top1={before}, this is {here}; one of its "
-            f"{CHECKPOINTS} can be gone on with in a new --workdir"
-        )
     if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
         entry["from"] = str(path)
         run_dir = create_run_dir(workdir, run_name, document | {"resumes": [entry]})
@@ -291,6 +285,13 @@ def take_up(
         if checkpoint:  # its own to go on from, if it ends before it has another
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
         return run_dir
+    # In its own folder it stays the run that it was.
+    before, here = old.get("stop_at_top1"), document.get("stop_at_top1")
+    if before != here:
+        raise BadInput(
+            f"{path}: was made with --stop_at_top1={before}, this is {here}; one of its "
+            f"{CHECKPOINTS} can be gone on with in a new --workdir"
+        )
     entry["short"] = set_back(path, point["records"])
     run_dir = RunDir(path, old)
     run_dir.update(

@@ -431,6 +431,8 @@ def test_another_target_is_another_run(undisturbed, tmp_path):
     (run / "run.json").write_text(json.dumps(document))
     with pytest.raises(BadInput, match="was made with --stop_at_top1=0.3, this is None"):
         trained(run, resume="auto", epochs=3, num_devices=2)
+    branch = trained(tmp_path / "branch", resume=str(run), epochs=3, num_devices=2)
+    assert branch.summary["status"] == "done"
 
 
 def test_a_checkpoints_folder_that_was_removed_is_made_again(tmp_path):
