@@ -254,7 +254,7 @@ def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
 
 
 class FakeDevice:
-    platform = "gpu"
+    platform, process_index = "gpu", 0
 
     def __init__(self, id_, kind):
         self.id, self.device_kind = id_, kind

@@ -262,6 +262,7 @@ def test_the_ends_of_what_is_measured_are_sampled_too(tmp_path, table, two_board
     # Too soon after the first, for the interval: the limit of what it may cost holds.
     assert devices.count("gpu0") == 2 and devices.count("host") == 2
     watch = Stopwatch()
+    (tmp_path / "telemetry.csv").unlink()  # it would be gone on with
     telemetry = Telemetry(
         tmp_path / "telemetry.csv", 5, Clock(), [HostReader(), NvmlReader({"gpu0": 0})]
     )
