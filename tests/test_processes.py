@@ -140,7 +140,6 @@ def test_only_the_first_process_writes_and_speaks(together):
     assert (environment["num_devices"], environment["num_local_devices"]) == (4, 2)
 
 
-@pytest.mark.slow
 def test_four_processes_and_fp32(tmp_path, alone):
     more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})
     losses = []
