@@ -40,22 +40,20 @@ def make_forms(data):
 
     how = {"padding": data.crop_padding, "fill": data.crop_fill, "flip": data.flip}
 
-    def places(windows, height, width):
-        """Where each pixel comes from, rows_BxH and columns_BxW, and whether from inside."""
-        rows_BxH = jnp.arange(height) + windows.top_B[:, None] - data.crop_padding
-        columns_BxW = jnp.arange(width) + windows.left_B[:, None] - data.crop_padding
-        if data.flip:
-            columns_BxW = jnp.where(windows.mirrored_B[:, None], columns_BxW[:, ::-1], columns_BxW)
-        reflected, inside = [], []
-        for places_Bx, size in ((rows_BxH, height), (columns_BxW, width)):
-            inside.append((places_Bx >= 0) & (places_Bx < size))
-            back = jnp.abs(places_Bx)
-            reflected.append(jnp.where(back >= size, 2 * (size - 1) - back, back))
-        inside_BxHxWx1 = (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
-        return *reflected, inside_BxHxWx1
+    def places(windows, images):
+        """Rows and columns reflected, and what makes those outside black."""
+        height, width = images.shape[1:3]
+        rows, columns = augment.pixel_places(
+            windows, height, width, padding=data.crop_padding, flip=data.flip
+        )
 
-    def blacken(images, inside):
-        return jnp.where(inside, images, 0) if data.crop_fill == "black" else images
+        def blacken(images):
+            if data.crop_fill != "black":
+                return images
+            outside_BxHxW = augment.are_outside(rows, columns, height, width)
+            return jnp.where(outside_BxHxW[..., None], 0, images)
+
+        return augment.reflected(rows, height), augment.reflected(columns, width), blacken
 
     def slices(windows, images):
         def one(window, image_HxWxC):
@@ -69,18 +67,18 @@ def make_forms(data):
         return jax.vmap(one)(windows, images)
 
     def two_step(windows, images):
-        rows, columns, inside = places(windows, *images.shape[1:3])
+        rows, columns, blacken = places(windows, images)
         images = jnp.take_along_axis(images, rows[:, :, None, None], axis=1)
-        return blacken(jnp.take_along_axis(images, columns[:, None, :, None], axis=2), inside)
+        return blacken(jnp.take_along_axis(images, columns[:, None, :, None], axis=2))
 
     def one_hot(windows, images):
-        rows, columns, inside = places(windows, *images.shape[1:3])
+        rows, columns, blacken = places(windows, images)
         # Whole numbers up to 255 are exact in 16 bits of bfloat.
         pick_rows = jax.nn.one_hot(rows, images.shape[1], dtype=jnp.bfloat16)
         pick_columns = jax.nn.one_hot(columns, images.shape[2], dtype=jnp.bfloat16)
         picked = jnp.einsum("bih,bhwc->biwc", pick_rows, images.astype(jnp.bfloat16))
         picked = jnp.einsum("bjw,biwc->bijc", pick_columns, picked)
-        return blacken(picked.astype(images.dtype), inside)
+        return blacken(picked.astype(images.dtype))
 
     return {
         "gather": lambda windows, images: augment.crop_and_flip(windows, images, **how),

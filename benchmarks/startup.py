@@ -19,11 +19,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 from absl import flags
 
 from jaxbench import cli
+from jaxbench.clock import Stopwatch
 from jaxbench.runs import load_run
 from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
 
@@ -124,13 +124,13 @@ def _run(command: list[str], folder: str, name: str) -> str:
 
 def _timed(command: list[str]) -> tuple[float, float]:
     """Returns the seconds that Python takes for this and the processor's, of all its threads."""
-    began_s = time.perf_counter()
+    watch = Stopwatch()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [sys.executable, *command], stdout=output, stderr=subprocess.STDOUT
         )
         _, status, usage = os.wait4(process.pid, 0)
-        whole_s = time.perf_counter() - began_s
+        whole_s = watch.elapsed_s()
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             output.seek(0)

@@ -178,8 +178,7 @@ def _crop_and_flip(batch: Batch, keys_B: jax.Array, data: DataConfig) -> Batch:
         images_BxHxWxC=augment.crop_and_flip(windows, batch.images_BxHxWxC, **how)
     )
     if batch.labels_Bx.ndim == 3:
-        masks_BxHxWx1 = augment.crop_and_flip(windows, batch.labels_Bx[..., None], **how)
-        batch = batch._replace(labels_Bx=masks_BxHxWx1[..., 0])
+        batch = batch._replace(labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how))
     return batch
 
 

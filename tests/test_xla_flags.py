@@ -1,5 +1,6 @@
 """Flags for XLA: known ones reach it, unknown ones do not end the run."""
 
+import json
 import os
 
 import pytest
@@ -34,3 +35,21 @@ def test_what_cannot_be_a_flag_is_told(given, told):
     with pytest.raises(BadInput, match=told):
         add_xla_flags(given)
     assert os.environ["XLA_FLAGS"] == before
+
+
+def test_the_entry_point_hands_them_on(run_main):
+    done = run_main(
+        "--experiment=quickstart:tiny",
+        "--mode=describe",
+        "--json",
+        "--xla_flags=--xla_no_such_flag=1 --xla_force_host_platform_device_count=4",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "XLA does not know --xla_no_such_flag=1: left out" in done.stderr
+    assert len(json.loads(done.stdout)["devices"]) == 4
+
+
+def test_what_is_no_flag_ends_it_in_one_line(run_main):
+    done = run_main("--experiment=quickstart:tiny", "--xla_flags=fast")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "must be of the form" in done.stderr

@@ -81,23 +81,38 @@ def crop_and_flip(
     if not padding and not flip:
         return images_BxHxWxC
     count, height, width = images_BxHxWxC.shape[:3]
+    rows_BxH, columns_BxW = pixel_places(
+        windows, height, width, padding=padding, flip=flip, numpy=numpy
+    )
+    out_BxHxWxC = images_BxHxWxC[
+        numpy.arange(count, dtype=np.int32)[:, None, None],
+        reflected(rows_BxH, height, numpy)[:, :, None],
+        reflected(columns_BxW, width, numpy)[:, None, :],
+    ]
+    if padding and fill == "black":
+        black = images_BxHxWxC.dtype.type(0)
+        outside = are_outside(rows_BxH, columns_BxW, height, width)
+        outside = outside.reshape(outside.shape + (1,) * (out_BxHxWxC.ndim - 3))
+        out_BxHxWxC = numpy.where(outside, black, out_BxHxWxC)
+    return out_BxHxWxC
+
+
+def pixel_places(
+    windows: Window, height: int, width: int, *, padding: int, flip: bool, numpy: Any = jnp
+) -> tuple[Any, Any]:
+    """Returns int32 rows_BxH and columns_BxW: where each pixel lies in its image, or outside."""
     rows_BxH = numpy.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
     columns_BxW = numpy.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
     if flip:
         columns_BxW = numpy.where(windows.mirrored_B[:, None], columns_BxW[:, ::-1], columns_BxW)
-    out_BxHxWxC = images_BxHxWxC[
-        numpy.arange(count, dtype=np.int32)[:, None, None],
-        _reflected(rows_BxH, height, numpy)[:, :, None],
-        _reflected(columns_BxW, width, numpy)[:, None, :],
-    ]
-    if padding and fill == "black":
-        outside_BxHxW = ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
-            (columns_BxW < 0) | (columns_BxW >= width)
-        )[:, None, :]
-        black = images_BxHxWxC.dtype.type(0)
-        outside = outside_BxHxW.reshape(outside_BxHxW.shape + (1,) * (out_BxHxWxC.ndim - 3))
-        out_BxHxWxC = numpy.where(outside, black, out_BxHxWxC)
-    return out_BxHxWxC
+    return rows_BxH, columns_BxW
+
+
+def are_outside(rows_BxH: Any, columns_BxW: Any, height: int, width: int) -> Any:
+    """Returns outside_BxHxW of what `pixel_places` returned."""
+    return ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
+        (columns_BxW < 0) | (columns_BxW >= width)
+    )[:, None, :]
 
 
 def crop_and_flip_on_host(
@@ -107,7 +122,7 @@ def crop_and_flip_on_host(
     return crop_and_flip(windows, images_BxHxWxC, padding=padding, fill=fill, flip=flip, numpy=np)
 
 
-def _reflected(places: Any, size: int, numpy: Any) -> Any:
+def reflected(places: Any, size: int, numpy: Any = jnp) -> Any:
     """Places outside [0, size) mirrored at the edge pixels; padding is below size."""
     places = numpy.abs(places)
     return numpy.where(places >= size, 2 * (size - 1) - places, places)
