@@ -11,7 +11,7 @@ of each image as it is and lower. Its 2.59 s hold the training, the whitening an
 evaluation, and neither compiling nor sending the data over: `train_time_s`, `init_from_images` of
 `phases_s` and the last epoch's `eval_time_s` here.
 Unlike there: bf16 where the original has fp16 (`--experiment.precision=fp16` has a loss scale, and
-was not tried at full size), and Muon's iterations in fp32; GELU in its tanh form; the logits' scale
+was not tried at full size), and Muon's iterations in fp32; the logits' scale
 goes by the width (the same at the published one); batch norm's epsilon is 1e-5.
 A run to 94 % without test-time augmentation: `--stop_at_top1=0.94`, with more epochs. To evaluate
 once only: `--experiment.eval_every_epochs=8`.

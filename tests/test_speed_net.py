@@ -1,6 +1,7 @@
 """The network of the speed run, and what the rest of the program does for it."""
 
 import csv
+import math
 import os
 import types
 
@@ -18,7 +19,13 @@ from jaxbench.data import synthetic
 from jaxbench.devices import create_mesh
 from jaxbench.errors import BadInput
 from jaxbench.job import _params_from_images, prepared
-from jaxbench.models.speed_net import SpeedNetConfig, _pool, identity_first, whitening_kernel
+from jaxbench.models.speed_net import (
+    SpeedNetConfig,
+    _gelu,
+    _pool,
+    identity_first,
+    whitening_kernel,
+)
 from jaxbench.program import Program, build_program
 from jaxbench.task import get_task
 from jaxbench.throughput import measure_throughput
@@ -119,6 +126,14 @@ def test_pooling_is_flaxs_and_so_is_its_gradient():
     assert np.array_equal(_pool(x), flaxs(x))
     own, other = (jax.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (_pool, flaxs))
     assert np.array_equal(own, other)
+
+
+def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
+    x = np.array([-3, -1, -0.25, 0, 0.5, 2])
+    want = [value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x]
+    np.testing.assert_allclose(_gelu(jnp.asarray(x, jnp.float32)), want, atol=1e-6)
+    slopes = jax.vmap(jax.grad(_gelu))(jnp.array([-60000, -300, 300, 60000], jnp.float16))
+    np.testing.assert_array_equal(slopes, [0, 0, 1, 1])
 
 
 def test_whitening_stays_and_its_bias_learns(result):
