@@ -12,9 +12,10 @@ contestant is a process of its own that waits, stopped, while the others have th
   jaxbench  the compiled step of --mode=throughput, which also normalises the images (uint8) and
             counts hits
   pytorch   images normalised beforehand, in the network's layout; torch.optim.SGD, fused where
-            there is such a thing; cudnn.benchmark. --precision=bf16 is autocast. --variants:
-            eager, channels_last, compile (torch.compile), channels_last_compile; default all of
-            them on a GPU and the first two on a CPU. `--variants=` measures ours alone.
+            there is such a thing; cudnn.benchmark. --precision=bf16 is autocast, fp16 too, with
+            GradScaler. --variants: eager, channels_last, compile (torch.compile),
+            channels_last_compile; default all of them on a GPU and the first two on a CPU.
+            `--variants=` measures ours alone.
 
 All start from the same parameters and are shown the same batch: the losses of their first steps are
 printed and must agree. Warm-up, medians and intervals are those of jaxbench; every round gives each
@@ -47,7 +48,7 @@ VARIANTS = ("eager", "channels_last", "compile", "channels_last_compile")
 # The first steps, whose losses are printed; of so many they must agree (the third is the first that
 # momentum has a part in) to this share. Rounding grows from step to step.
 FIRST_STEPS, AGREEING_STEPS = 5, 3
-AGREEMENT = {"fp32": 5e-3, "bf16": 3e-2}
+AGREEMENT = {"fp32": 5e-3, "bf16": 3e-2, "fp16": 1e-2}
 
 
 def serve(
@@ -120,12 +121,22 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
             f"--experiment={experiment}: optimizer.name={config.optimizer.name!r}; sgd and "
             "nesterov are compared"
         )
+    plain = {"bias_learning_rate": 0, "head_learning_rate": 0, "weight_decay_as": "penalty"}
+    for field, value in plain.items():
+        if getattr(config.optimizer, field) != value:
+            raise BadInput(
+                f"--experiment={experiment}: optimizer.{field}="
+                f"{getattr(config.optimizer, field)!r}; compared is {value!r} alone, what "
+                "torch.optim.SGD does"
+            )
     config.data = DataConfig(
         source="synthetic", image_shape=config.data.image_shape, num_classes=config.data.num_classes
     )
-    config.optimizer = dataclasses.replace(
-        config.optimizer, schedule="constant", warmup_epochs=0.0, decay_epochs=()
-    )
+    held = {"schedule": "constant", "warmup_epochs": 0.0, "decay_epochs": ()}
+    for field in dataclasses.fields(config.optimizer):
+        if field.name in ("rise", "start_share", "end_share"):
+            held[field.name] = field.default
+    config.optimizer = dataclasses.replace(config.optimizer, **held)
     config.batch_size = batch_size or config.batch_size
     config.precision = precision or config.precision
     if config.precision not in AGREEMENT:
@@ -230,16 +241,24 @@ def run_pytorch(task: dict[str, Any]) -> None:
     except (RuntimeError, TypeError):  # not on this device, not in this PyTorch
         fused = False
         optimizer = torch.optim.SGD(groups, **settings)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(task["precision"])
+    # PyTorch's defaults are ours (jaxbench/loss_scale.py).
+    scaler = torch.amp.GradScaler(device.type) if half is torch.float16 else None
     model = network
     if "compile" in task["variant"]:
         model = torch.compile(network, mode=task["compile_mode"])
 
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16, enabled=task["precision"] == "bf16"):
+        with torch.autocast(device.type, half, enabled=half is not None):
             loss = F.cross_entropy(model(images), labels, label_smoothing=task["label_smoothing"])
-        loss.backward()
-        optimizer.step()
+        if scaler:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
         return loss.detach()
 
     def train(steps: int) -> float:
@@ -540,7 +559,9 @@ def environment_lines(field: list[Contestant], config: Any) -> list[str]:
         lines.append(
             f"torch {theirs['torch']}, {theirs['device_kind']}, {theirs['threads']} threads"
             + (f", CUDA {theirs['cuda']}, cuDNN {theirs['cudnn']}" if theirs["cuda"] else "")
-            + (", bf16 by autocast" if config.precision == "bf16" else "")
+            + {"bf16": ", bf16 by autocast", "fp16": ", fp16 by autocast and GradScaler"}.get(
+                config.precision, ""
+            )
             + ("" if facts["fused_optimizer"] else ", no fused SGD for it")
         )
     if config.precision == "fp32" and field[0].facts["platform"] != "cpu":
@@ -626,7 +647,7 @@ def main() -> None:
 
     flags.DEFINE_string("experiment", "wrn28_10", "NAME, NAME:tiny or a file of your own.")
     flags.DEFINE_integer("batch_size", 0, "The batch; 0: the experiment's.", lower_bound=0)
-    flags.DEFINE_string("precision", "", "fp32 or bf16; empty: the experiment's.")
+    flags.DEFINE_string("precision", "", f"{', '.join(AGREEMENT)}; empty: the experiment's.")
     flags.DEFINE_list("variants", None, f"Of PyTorch: {', '.join(VARIANTS)}; empty for none.")
     flags.DEFINE_string("compile_mode", "default", "torch.compile's mode.")
     flags.DEFINE_integer("rounds", 11, "Turns of each.", lower_bound=FEWEST_FOR_INTERVAL)

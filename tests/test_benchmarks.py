@@ -1,5 +1,6 @@
 """The scripts in benchmarks/ run; what they print is a ratio of one interleaved run."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import pytest
 from conftest import OPTIMIZED, ROOT, UNOPTIMIZED
 
+from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 
 
@@ -197,10 +199,11 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
-def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path):
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision):
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
-    done = versus_pytorch(f"--json={tmp_path / 'records.json'}")
+    done = versus_pytorch(f"--precision={precision}", f"--json={tmp_path / 'records.json'}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "best PyTorch variant" in done.stdout
     document = json.loads((tmp_path / "records.json").read_text())
@@ -230,11 +233,34 @@ def versus(monkeypatch):
     return importlib.import_module("versus_pytorch")
 
 
-def test_only_what_pytorch_has_too_is_compared(versus):
+OURS = """
+from jaxbench import catalog
+
+def get_config():
+    config = catalog.load("cnn10:tiny")
+    for name, value in {optimizer}.items():
+        setattr(config.optimizer, name, value)
+    return config
+"""
+
+
+def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
     with pytest.raises(BadInput, match="no counterpart"):
         versus.load_config("vgg_cifar10:tiny", 0, "")
     with pytest.raises(BadInput, match="--precision=fp64"):
         versus.load_config("cnn10:tiny", 0, "fp64")
+    cycle = {"schedule": "one_cycle", "rise": 0.2}
+    ours = tmp_path / "ours.py"
+    for optimizer, told in (
+        ({"bias_learning_rate": 0.2}, "bias_learning_rate=0.2; compared is 0 alone"),
+        ({"weight_decay_as": "share"}, "weight_decay_as='share'"),
+        (cycle, None),
+    ):
+        ours.write_text(OURS.format(optimizer=optimizer))
+        with pytest.raises(BadInput, match=told) if told else contextlib.nullcontext():
+            config = versus.load_config(str(ours), 8, "fp16")
+    assert config.optimizer.rise == OptimizerConfig().rise
+    config.optimizer.validate(config.epochs)
     config = versus.load_config("resnet50", 8, "fp32")
     assert (config.batch_size, config.precision, config.num_devices) == (8, "fp32", 1)
     assert config.optimizer.schedule == "constant" and config.label_smoothing == 0.1
