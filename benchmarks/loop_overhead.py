@@ -32,7 +32,7 @@ def main() -> int:
     from jaxbench.precision import get_precision
     from jaxbench.program import build_program
     from jaxbench.spread import median_interval
-    from jaxbench.train import Trainer
+    from jaxbench.trainer import Trainer
     from jaxbench.writers import Writers
     from jaxbench.writers.console import PlainConsole
     from jaxbench.writers.files import CsvWriter, JsonlWriter

@@ -57,6 +57,7 @@ LAYERS = [
     {"resume"},
     {"step"},
     {"program", "progress", "recorder", "job", "utilization"},
+    {"trainer"},
     {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
     {"describe"},
     {"cli"},

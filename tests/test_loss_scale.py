@@ -27,7 +27,8 @@ from jaxbench.loss_scale import (
 from jaxbench.optim import create_schedule
 from jaxbench.program import build_program
 from jaxbench.task import COUNT, LOSS_SUM
-from jaxbench.train import Trainer, train_and_evaluate
+from jaxbench.train import train_and_evaluate
+from jaxbench.trainer import Trainer
 from jaxbench.writers.console import PlainConsole
 
 # One convolution, batch norm, one hidden layer.
@@ -233,7 +234,7 @@ def train_fp16(tmp_path, monkeypatch):
     """Trains the small network in fp16; returns the folder and all that was said."""
 
     def run(name="run", first_scale=FIRST_SCALE, **fields):
-        for module in ("loss_scale", "train"):
+        for module in ("loss_scale", "trainer"):
             monkeypatch.setattr(f"jaxbench.{module}.FIRST_SCALE", first_scale)
         config = catalog.load("vgg_cifar10:tiny")
         set_fields(config, **SMALL | {"precision": "fp16", "log_every_steps": 1} | fields)

@@ -17,7 +17,8 @@ from jaxbench import catalog
 from jaxbench.clock import wait_until
 from jaxbench.errors import Diverged
 from jaxbench.task import COUNT
-from jaxbench.train import Trainer, train_and_evaluate
+from jaxbench.train import train_and_evaluate
+from jaxbench.trainer import Trainer
 from jaxbench.validity import impossible_epoch, impossible_total
 from jaxbench.writers.console import PlainConsole
 
@@ -253,7 +254,7 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
     def break_down(self, epoch):
         raise RuntimeError("the evaluation fell over")
 
-    monkeypatch.setattr("jaxbench.train.Trainer._evaluate", break_down)
+    monkeypatch.setattr("jaxbench.trainer.Trainer._evaluate", break_down)
     with pytest.raises(RuntimeError):
         train_and_evaluate(catalog.load("quickstart:tiny"), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
