@@ -455,10 +455,11 @@ def compare() -> int:
         "contestants": results,
         "pytorch_absent": absent,
     }
+    print("\n".join(environment_lines(field, config)))
+    document["problems"] = print_results(results, config.precision, given.min_ratio)
     if given.json:
         pathlib.Path(given.json).expanduser().write_text(json.dumps(document, indent=1) + "\n")
-    print("\n".join(environment_lines(field, config)))
-    return print_results(results, config.precision, given.min_ratio)
+    return int(bool(document["problems"]))
 
 
 def look_for_pytorch(python: str) -> tuple[bool | None, str | None]:
@@ -578,8 +579,8 @@ def environment_lines(field: list[Contestant], config: Any) -> list[str]:
     return lines
 
 
-def print_results(results: list[dict[str, Any]], precision: str, min_ratio: float) -> int:
-    """Prints the table and the verdict; returns the exit code."""
+def print_results(results: list[dict[str, Any]], precision: str, min_ratio: float) -> list[str]:
+    """Prints the table and the verdict; returns what makes it no comparison, or a lost one."""
     width = max(len(record["contestant"]) for record in results)
     print(
         f"\n{'':{width}}  {'images/s (95 % interval)':<32}  {'MFU':>6}  {'peak memory':>13}"
@@ -635,7 +636,7 @@ def print_results(results: list[dict[str, Any]], precision: str, min_ratio: floa
             problems.append(f"jaxbench is below {min_ratio:g} times the best PyTorch variant")
     for problem in problems:
         print(problem)
-    return int(bool(problems))
+    return problems
 
 
 def main() -> None:

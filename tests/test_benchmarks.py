@@ -284,16 +284,91 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
 
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
-    assert versus.print_results([ours, same], "fp32", 1.1) == 0
+    assert versus.print_results([ours, same], "fp32", 1.1) == []
     assert "jaxbench / it 1.100" in capsys.readouterr().out
-    assert versus.print_results([ours, same], "fp32", 1.2) == 1
+    assert len(versus.print_results([ours, same], "fp32", 1.2)) == 1
     assert "below 1.2 times" in capsys.readouterr().out
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
-    assert versus.print_results([ours, other], "fp32", 0) == 1
+    assert len(versus.print_results([ours, other], "fp32", 0)) == 1
     assert "other does other work" in capsys.readouterr().out
     lost = {"contestant": "lost", "failed": "exit code 1: out of memory"}
-    assert versus.print_results([ours, lost], "fp32", 0) == 1
+    assert len(versus.print_results([ours, lost], "fp32", 0)) == 1
     assert "lost      failed: exit code 1: out of memory" in capsys.readouterr().out
     stuck = record("jaxbench", [1.0] * 5)
-    assert versus.print_results([stuck], "fp32", 0) == 1
+    assert len(versus.print_results([stuck], "fp32", 0)) == 1
     assert "did not fall" in capsys.readouterr().out
+
+
+def goals(*args):
+    script = ROOT / "benchmarks" / "goals.py"
+    return subprocess.run(
+        [sys.executable, str(script), *args],
+        capture_output=True,
+        text=True,
+        env=os.environ | UNOPTIMIZED,
+    )
+
+
+def test_a_goal_is_measured_once(tmp_path):
+    wanted = ("--tiny", "--only=cnn10_epoch", f"--out={tmp_path}")
+    first, again = goals(*wanted), goals(*wanted)
+    assert first.returncode == again.returncode == 0, first.stdout + first.stderr
+    row = r"^\| cnn10_epoch \| cnn10, 256 images, at most 1 s \| [\d.]+ s \(.*\| not judged \|$"
+    assert re.search(row, first.stdout, re.MULTILINE)[0] in again.stdout
+    assert "cnn10_epoch: python -m jaxbench.main" in first.stdout
+    assert "python -m" not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("rate", "ratio", "problems", "reached", "code"),
+    [
+        (13_000.0, (1.3, 1.25, 1.4), [], ["yes", "yes"], 0),
+        (12_000.0, (1.1, 1.0, 1.19), [], ["no", "no"], 1),
+        (12_600.0, (1.21, 1.19, 1.3), [], ["cannot be said"] * 2, 1),
+        (13_000.0, (1.3, 1.25, 1.4), ["it does other work"], ["yes", "cannot be said"], 1),
+    ],
+)
+def test_a_goal_is_judged_by_the_whole_interval(tmp_path, rate, ratio, problems, reached, code):
+    environment = {"device_kind": "a GPU", "driver": None, "versions": {"jax": "1"}, "git": None}
+    ours = {
+        "failed": None,
+        "images_per_s": rate,
+        "images_per_s_low": rate - 100,
+        "images_per_s_high": rate + 100,
+        "mfu": 0.41,
+        "environment": environment,
+    }
+    theirs = {"contestant": "pytorch eager", "failed": None, "images_per_s": 1.0, "ratio": ratio}
+    document = {
+        "config": {"batch_size": 512},
+        "contestants": [ours, theirs],
+        "pytorch_absent": None,
+        "problems": problems,
+    }
+    (tmp_path / "wrn_rate_512.json").write_text(json.dumps(document))
+    done = goals("--only=wrn_rate", f"--out={tmp_path}")
+    assert done.returncode == code, done.stderr
+    assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
+    assert all(problem in done.stdout for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--only=wrn_rat",), "did you mean 'wrn_rate'"),
+        (("--only=speed_run",), "needs CIFAR-10"),
+        (("--tiny", "--data_dir=x"), "made-up"),
+    ],
+)
+def test_goals_that_cannot_be_measured_are_told(tmp_path, args, told):
+    done = goals(*args, f"--out={tmp_path / 'out'}")
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_all_goals_can_be_measured(tmp_path):
+    done = goals("--tiny", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    named = set(re.findall(r"^\| (\w+) .*\| not judged \|$", done.stdout, re.MULTILINE))
+    assert named == {"wrn_rate", "resnet_rate", "cnn10_epoch", "speed_run", "wrn_accuracy"}

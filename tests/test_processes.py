@@ -159,7 +159,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
         kinds.extend(record["kind"] for record in records(tmp_path / "run"))
 
     before_s, kinds = [], []
-    monkeypatch.setattr("jaxbench.train.meet_before_first_step", meet)
+    monkeypatch.setattr("jaxbench.trainer.meet_before_first_step", meet)
     config = catalog.load("quickstart:tiny")
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:
@@ -167,6 +167,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     assert kinds == ["compile", "compile"] and "train" not in before_s[0]
 
 
+@pytest.mark.slow
 def test_four_processes_and_fp32(tmp_path, alone):
     more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})
     losses = []
@@ -183,8 +184,16 @@ def test_four_processes_and_fp32(tmp_path, alone):
 @pytest.mark.parametrize(
     ("sent", "to", "codes", "status", "reason"),
     [
-        (signal.SIGKILL, 1, [1, -9], "failed", "process 1 was lost: it has not been heard of"),
-        (signal.SIGTERM, 1, [143, 143], "preempted", "terminated (SIGTERM)"),
+        # The first two are in test_a_job_that_lost_a_process_goes_on_bit_for_bit too.
+        pytest.param(
+            *(signal.SIGKILL, 1, [1, -9]),
+            *("failed", "process 1 was lost: it has not been heard of"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(signal.SIGTERM, 1, [143, 143], "preempted", "terminated (SIGTERM)"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(signal.SIGINT, 0, [130, 130], "failed", "interrupted (Ctrl-C)"),
             marks=pytest.mark.slow,

@@ -40,7 +40,8 @@ from jaxbench.resume import (
 )
 from jaxbench.rundir import create_run_dir
 from jaxbench.runs import Run
-from jaxbench.train import Trainer, train_and_evaluate
+from jaxbench.train import train_and_evaluate
+from jaxbench.trainer import Trainer
 from jaxbench.writers.console import PlainConsole
 
 # What depends on when and how fast, and on what a process holds.
@@ -261,7 +262,7 @@ def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
 def test_the_loss_scale_is_gone_on_with(tmp_path, monkeypatch):
     """Checkpoints while it falls, and the learning rate lags behind by the steps it costs."""
     fields = {"num_devices": 2, "precision": "fp16", "epochs": 2}
-    for module in ("loss_scale", "train"):
+    for module in ("loss_scale", "trainer"):
         monkeypatch.setattr(f"jaxbench.{module}.FIRST_SCALE", 2.0**34)
     whole = trained(tmp_path / "whole", **fields)
     run = tmp_path / "run"
@@ -723,12 +724,15 @@ class Forks:
         self._log.close()
 
 
-@pytest.mark.parametrize("kills", [22])
-def test_a_run_that_is_killed_again_and_again(tmp_path, kills):
+@pytest.mark.parametrize(
+    ("kills", "epochs"), [(8, 10), pytest.param(22, 24, marks=pytest.mark.slow)]
+)
+def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
     forks = Forks(tmp_path)
     args = (
-        *("--experiment=quickstart:tiny", "--experiment.num_devices=1", "--experiment.epochs=24"),
+        *("--experiment=quickstart:tiny", "--experiment.num_devices=1"),
+        f"--experiment.epochs={epochs}",
         *("--experiment.log_every_steps=3", "--telemetry_s=0.2"),
         # Every 0.12 s, so that many are killed while they write one.
         *("--checkpoint_minutes=0.002", "--checkpoint_epochs=3"),
@@ -760,10 +764,10 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills):
         forks.start(*args, "--workdir=run", "--resume=auto")
         assert forks.wait() == 0, (tmp_path / "log").read_text()
     forks.close()
-    assert killed >= 20, f"the run was done after {killed} kills at steps {steps}"
+    assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
     assert_same_run(tmp_path / "whole", run)
     document = run_json(run)
-    assert document["status"] == "done" and len(document["resumes"]) >= killed - 5
+    assert document["status"] == "done" and len(document["resumes"]) >= killed * 3 / 4
     # The last states are the same, bit for bit.
     found = [
         {path.name: path for path in (tmp_path / name / CHECKPOINTS).iterdir()}

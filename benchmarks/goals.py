@@ -1,0 +1,356 @@
+"""The project's goals for one GPU, measured one after the other, and which of them are reached.
+
+    python benchmarks/goals.py --out=FOLDER --data_dir=FOLDER [--data_source=tfds] [--seeds=10]
+        [--only=wrn_rate,resnet_rate,cnn10_epoch,speed_run,wrn_accuracy] [--pytorch_python=PYTHON]
+
+  wrn_rate      WRN-28-10, bf16, batch 512: 12,600 images/s, and 1.2 times the best PyTorch variant
+  resnet_rate   ResNet-50, bf16, batch 256, 512 and 1024: 1.2 times the best PyTorch variant
+  cnn10_epoch   cnn10, bf16, data on the device: the training of an epoch of CIFAR-10 within 1 s
+  speed_run     CIFAR-10 to 94 % (mean over the seeds, with test-time augmentation) within 3 s of
+                training, whitening included, evaluation and compiling not
+  wrn_accuracy  WRN-28-10, bf16, to 96 % top-1 within 20 minutes, everything included
+
+Each is measured by commands that are printed, as a user would give them; their records stay in
+--out. What is there already is not measured again, so a call that was broken off goes on where it
+was. The data are CIFAR-10; without --data_dir goals on accuracy are left out, and cnn10 trains on
+made-up images. The goals are for an H200; on other hardware they are only compared with.
+
+A goal is reached if the whole 95 % interval is on its right side, missed if none of it is. Exit
+code 0 if all are reached, 1 if not, or if a command failed (its log is named). --tiny makes every
+command a matter of seconds, to see whether all of this works; nothing is judged then.
+"""
+
+import dataclasses
+import json
+import pathlib
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from jaxbench import cli
+from jaxbench.child import run_child
+from jaxbench.clock import Stopwatch
+from jaxbench.errors import BadInput, nearest
+from jaxbench.runs import Run, load_run
+from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
+
+_OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.dir.")
+_DATA_SOURCE = flags.DEFINE_string("data_source", "tfds", "How it is kept, see data.source.")
+_ONLY = flags.DEFINE_list("only", None, "Some of the goals.")
+_SEEDS = flags.DEFINE_integer("seeds", 10, "Of the speed run.", lower_bound=1)
+_PYTORCH = flags.DEFINE_string("pytorch_python", "", "A Python that has torch; default: this one.")
+_TINY = flags.DEFINE_bool("tiny", False, "Small networks and few steps; judges nothing.")
+
+# Below it a mean over seeds is no result.
+_FEWEST_SEEDS = 5
+_SAY_EVERY_S = 30.0
+_BENCHMARKS = pathlib.Path(__file__).resolve().parent
+
+
+class Figure(NamedTuple):
+    """What a goal came to.
+
+    Attributes:
+      what: was measured.
+      said: value, unit and spread.
+      reached: None where that cannot be said.
+    """
+
+    what: str
+    said: str
+    reached: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A command, what it leaves, and what that says.
+
+    Attributes:
+      goal: it belongs to.
+      command: for this Python.
+      result: a path in --out.
+      read: makes figures of the path, and says what they were measured on; None where there is
+        nothing yet.
+    """
+
+    goal: str
+    command: list[str]
+    result: pathlib.Path
+    read: Callable[[pathlib.Path], tuple[list[Figure], dict[str, Any]] | None]
+
+
+def main(arguments: list[str]) -> int:
+    if arguments:
+        raise BadInput(f"{arguments[0]!r}: flags begin with --")
+    if not _OUT.value:
+        raise BadInput("give --out=FOLDER")
+    goals = _chosen()
+    out = pathlib.Path(_OUT.value).expanduser().resolve()
+    if _TINY.value:
+        out = out / "tiny"  # never taken for the real thing
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out={_OUT.value}: {error.strerror}") from error
+    rows, environments, failed = [], [], False
+    for part in (part for goal in goals for part in GOALS[goal](out)):
+        found, problem = part.read(part.result), None
+        if found is None:
+            problem = _measure(part, out)
+            found = part.read(part.result)
+        if found is None:
+            failed, said = True, f"failed: {problem or 'it left no result'}"
+            rows.append((part.goal, Figure(part.result.name, said, None)))
+        else:
+            figures, environment = found
+            rows += [(part.goal, figure) for figure in figures]
+            environments.append(environment)
+    _print(rows, environments)
+    return int(failed or (not _TINY.value and not all(figure.reached for _, figure in rows)))
+
+
+def _chosen() -> list[str]:
+    for goal in _ONLY.value or ():
+        if goal not in GOALS:
+            raise BadInput(
+                f"--only={goal}: must be among {', '.join(GOALS)}" + nearest(goal, list(GOALS))
+            )
+    if _DATA_DIR.value and _TINY.value:
+        raise BadInput("--tiny trains made-up images; give it without --data_dir")
+    has_data = _DATA_DIR.value or _TINY.value
+    if not has_data and (wanted := [goal for goal in _ONLY.value or () if goal in _OF_ACCURACY]):
+        raise BadInput(f"--only={wanted[0]}: needs CIFAR-10; give --data_dir=FOLDER")
+    if not has_data and not _ONLY.value:
+        print(f"without --data_dir these are left out: {', '.join(_OF_ACCURACY)}")
+    return [
+        goal
+        for goal in GOALS
+        if goal in (_ONLY.value or GOALS) and (has_data or goal not in _OF_ACCURACY)
+    ]
+
+
+def _measure(part: Part, out: pathlib.Path) -> str | None:
+    """Runs a command to its end; returns why it failed, None if it did not."""
+    print(f"{part.goal}: python {' '.join(part.command)}", flush=True)
+    log = out / f"{part.result.stem}.log"
+    watch, last = Stopwatch(), _SAY_EVERY_S
+
+    def say(line: str) -> None:
+        nonlocal last
+        if line and watch.elapsed_s() >= last:
+            last = watch.elapsed_s() + _SAY_EVERY_S
+            print(f"  {watch.elapsed_s():.0f} s: {line[:120]}", flush=True)
+
+    ending = run_child([sys.executable, *part.command], log, watch=say)
+    print(f"  ended after {ending.wall_s:.0f} s, exit code {ending.exit_code}", flush=True)
+    return f"{ending.reason} ({log})" if ending.exit_code else None
+
+
+def _print(rows: list[tuple[str, Figure]], environments: list[dict[str, Any]]) -> None:
+    for on in sorted({_describe(environment) for environment in environments}):
+        print(f"\n{on}", end="")
+    print("\n\n| goal | measured | | reached |\n|---|---|---|---|")
+    words = {True: "yes", False: "no", None: "cannot be said"}
+    for goal, figure in rows:
+        judged = "not judged" if _TINY.value else words[figure.reached]
+        print(f"| {goal} | {figure.what} | {figure.said} | {judged} |")
+
+
+def _describe(environment: dict[str, Any]) -> str:
+    git = environment["git"]
+    commit = git["commit"][:12] + " with changes" * git["dirty"] if git else "unknown"
+    return (
+        f"{environment['device_kind']}, driver {environment['driver'] or 'unknown'}, jax "
+        f"{environment['versions']['jax']}, commit {commit}"
+    )
+
+
+def _at_least(low: float, high: float, goal: float) -> bool | None:
+    return True if low >= goal else False if high < goal else None
+
+
+def _at_most(low: float, high: float, goal: float) -> bool | None:
+    return True if high <= goal else False if low > goal else None
+
+
+# Rates beside PyTorch's.
+
+
+def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: float | None) -> Part:
+    result = out / f"{goal}_{batch_size}.json"
+    command = [
+        str(_BENCHMARKS / "versus_pytorch.py"),
+        f"--experiment={name}{':tiny' * _TINY.value}",
+        f"--batch_size={16 if _TINY.value else batch_size}",
+        "--precision=bf16",
+        f"--json={result}",
+    ]
+    if _TINY.value:
+        command += [f"--rounds={FEWEST_FOR_INTERVAL}", "--window_s=0.02"]
+    if _PYTORCH.value:
+        command.append(f"--pytorch_python={_PYTORCH.value}")
+
+    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+        if not path.exists():
+            return None
+        document = json.loads(path.read_text())
+        ours, *theirs = document["contestants"]
+        if ours["failed"]:
+            return None
+        what = f"{name}, batch {document['config']['batch_size']}"
+        low, high = ours["images_per_s_low"], ours["images_per_s_high"]
+        said = f"{ours['images_per_s']:,.0f} images/s ({low:,.0f} to {high:,.0f})"
+        if ours["mfu"] is not None:
+            said += f", {ours['mfu']:.1%} MFU"
+        figures = []
+        if rate:
+            at_least = f"{what}, at least {rate:,.0f} images/s"
+            figures.append(Figure(at_least, said, _at_least(low, high, rate)))
+        else:
+            what += f", {said}"
+        compared = [record for record in theirs if record["ratio"]]
+        against = f"{what}, at least 1.2 times the best PyTorch variant"
+        if not compared:
+            why = document["pytorch_absent"] or "all of its variants failed"
+            figures.append(Figure(against, why, None))
+        else:
+            best = max(compared, key=lambda record: record["images_per_s"])
+            ratio, low, high = best["ratio"]
+            said = f"{ratio:.3f} ({low:.3f} to {high:.3f}) of {best['contestant']}"
+            reached = None if document["problems"] else _at_least(low, high, 1.2)
+            figures.append(Figure(against, "; ".join([said, *document["problems"]]), reached))
+        return figures, ours["environment"]
+
+    return Part(goal, command, result, read)
+
+
+# Runs of the program itself.
+
+
+def _train(
+    out: pathlib.Path,
+    goal: str,
+    command: list[str],
+    make: Callable[[Run], list[Figure]],
+) -> Part:
+    """A training run; one that was broken off goes on from its last checkpoint."""
+    workdir = out / goal
+
+    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+        if not (path / "run.json").exists():
+            return None
+        run = load_run(str(path))
+        if run.document["status"] != "done":
+            return None
+        return make(run), run.document["environment"]
+
+    kept = [f"--workdir={workdir}", "--resume=auto", "--checkpoint_minutes=2"]
+    return Part(goal, ["-m", "jaxbench.main", *command, *kept], workdir, read)
+
+
+def _experiment(name: str, **fields: Any) -> list[str]:
+    """The flags for an experiment on one device, as --tiny and the data want it."""
+    fields = {"num_devices": 1} | fields
+    if _TINY.value:
+        fields.pop("batch_size", None)
+    elif _DATA_DIR.value:
+        fields |= {"data.source": _DATA_SOURCE.value, "data.dir": _DATA_DIR.value}
+    else:
+        fields |= {"data.source": "synthetic", "data.train_examples": 50_000}
+    return [f"--experiment={name}{':tiny' * _TINY.value}"] + [
+        f"--experiment.{field}={value}" for field, value in fields.items()
+    ]
+
+
+def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
+    def make(run: Run) -> list[Figure]:
+        # The first is warm-up.
+        epochs = [record for record in run.of_kind("epoch") if record["epoch"] > 1]
+        middle, low, high = median_interval([record["train_time_s"] for record in epochs])
+        return [
+            Figure(
+                f"cnn10, {epochs[0]['images']:,} images, at most 1 s",
+                f"{middle:.3f} s ({low:.3f} to {high:.3f}), {len(epochs)} epochs",
+                _at_most(low, high, 1.0),
+            )
+        ]
+
+    fields = {"precision": "bf16", "batch_size": 512, "epochs": 3 if _TINY.value else 12}
+    return [_train(out, "cnn10_epoch", _experiment("cnn10", **fields), make)]
+
+
+def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
+    def make(run: Run) -> list[Figure]:
+        target, best = run.document["summary"]["target"], run.document["summary"]["best_eval_top1"]
+        what = f"wrn28_10 to {target['value']:.0%} top-1, at most 1,200 s"
+        if not target["reached"]:
+            return [Figure(what, f"best top-1 {best:.2%} after all epochs", False)]
+        time_s = target["time_s"]
+        said = f"{time_s:,.0f} s ({target['train_time_s']:,.0f} s of it training), one seed"
+        return [Figure(what, f"{said}, epoch {target['epoch']}", time_s <= 1200)]
+
+    # Twice the paper's batch, its learning rate scaled with it: fills a GPU better.
+    command = _experiment("wrn28_10", precision="bf16", batch_size=256)
+    command.append(f"--stop_at_top1={0.01 if _TINY.value else 0.96}")
+    return [_train(out, "wrn_accuracy", command, make)]
+
+
+def _speed_run(out: pathlib.Path) -> list[Part]:
+    folder = out / "speed_run"
+    seeds = min(_SEEDS.value, 2) if _TINY.value else _SEEDS.value
+    command = [
+        *("-m", "jaxbench.sweep", *_experiment("cifar10_speedrun94")),
+        *(f"--grid=seed={','.join(map(str, range(seeds)))}", f"--sweepdir={folder}"),
+    ]
+
+    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+        runs = [load_run(str(found.parent)) for found in path.glob("cells/*/*/run.json")]
+        runs = [run for run in runs if run.document["status"] == "done"]
+        done = {run.document["config"]["seed"]: run for run in runs}
+        if len(done) < seeds:
+            return None
+        summaries = [run.document["summary"] for run in done.values()]
+        top1 = [summary["eval_top1_tta"] for summary in summaries]
+        plain = statistics.fmean(summary["eval_top1"] for summary in summaries)
+        times_s = [
+            summary["train_time_s"] + summary["phases_s"]["init_from_images"]
+            for summary in summaries
+        ]
+        middle_s, low_s, high_s = median_interval(times_s)
+        mean, enough = statistics.fmean(top1), len(done) >= _FEWEST_SEEDS
+        deviation = f", deviation {statistics.stdev(top1):.2%}" if len(top1) > 1 else ""
+        return [
+            Figure(
+                "cifar10_speedrun94, at least 94 % top-1 with test-time augmentation",
+                f"mean {mean:.2%} (n = {len(done)}{deviation}), {plain:.2%} without",
+                mean >= 0.94 if enough else None,
+            ),
+            Figure(
+                "its training, at most 3 s",
+                f"{middle_s:.2f} s ({low_s:.2f} to {high_s:.2f}), whitening included",
+                _at_most(low_s, high_s, 3.0) if enough else None,
+            ),
+        ], runs[0].document["environment"]
+
+    return [Part("speed_run", command, folder, read)]
+
+
+GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
+    "wrn_rate": lambda out: [_versus(out, "wrn_rate", "wrn28_10", 512, 12_600)],
+    "resnet_rate": lambda out: [
+        _versus(out, "resnet_rate", "resnet50", batch_size, None)
+        for batch_size in ((256,) if _TINY.value else (256, 512, 1024))
+    ],
+    "cnn10_epoch": _cnn10_epoch,
+    "speed_run": _speed_run,
+    "wrn_accuracy": _wrn_accuracy,
+}
+_OF_ACCURACY = ("speed_run", "wrn_accuracy")
+
+
+if __name__ == "__main__":
+    cli.run_with_arguments(main)
