@@ -5,8 +5,10 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import types
 
 import pytest
 from conftest import OPTIMIZED, ROOT, UNOPTIMIZED
@@ -209,6 +211,7 @@ def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision
     document = json.loads((tmp_path / "records.json").read_text())
     ours, *theirs = document["contestants"]
     assert [record["contestant"] for record in theirs] == ["pytorch eager", "pytorch channels_last"]
+    assert document["problems"] == []
     for record in theirs:
         ratio, low, high = record["ratio"]
         assert 0 < low <= ratio <= high and len(record["windows_s"]) == 6
@@ -242,6 +245,68 @@ def get_config():
         setattr(config.optimizer, name, value)
     return config
 """
+
+
+def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
+    environment = {"device_kind": "NVIDIA H200", "matmul_precision": None}
+    ours = types.SimpleNamespace(
+        name="jaxbench",
+        failed=None,
+        calls=10,
+        last_loss=1.0,
+        windows_s=[1.0, 1.1, 1.0, 0.9, 1.0, 1.0],
+        facts={"environment": environment, "flops_per_image": 1e10, "first_step_s": 5.0},
+    )
+    theirs = types.SimpleNamespace(
+        name="pytorch compile",
+        failed=None,
+        calls=5,
+        last_loss=1.0,
+        windows_s=[1.0, 1.1, 1.0, 0.9, 1.0, 1.0],
+        facts={"first_step_s": 9.0},
+    )
+    config = types.SimpleNamespace(batch_size=512, precision="bf16")
+    own, other = (versus.describe(one, config, ours) for one in (ours, theirs))
+    # Half the steps in the same time.
+    assert own["ratio"] is None and other["ratio"] == pytest.approx((2, 2, 2))
+    assert (own["images_per_s"], other["images_per_s"]) == pytest.approx((5120, 2560))
+    # 989.4 TFLOP/s, dense.
+    assert own["mfu"] == pytest.approx(5120 * 1e10 / 989.4e12, rel=1e-3)
+    assert other["mfu"] == pytest.approx(own["mfu"] / 2)
+    assert other["compile_s"] == pytest.approx(9.0 - 0.2) and "compile_s" not in own
+
+
+def test_a_contestant_that_dies_in_its_sleep_is_told(versus, tmp_path, monkeypatch):
+    """As when the system kills it for want of memory."""
+    script = tmp_path / "asleep.py"
+    answers = "import sys\nprint('{}', flush=True)\nsys.stdin.read()\n"
+    script.write_text(answers)
+    monkeypatch.setattr(versus, "__file__", str(script))
+    with versus.contestants() as field:
+        for name in ("one", "other"):
+            field.append(versus.Contestant(name, sys.executable, {}, tmp_path))
+        os.killpg(field[0]._process.pid, signal.SIGKILL)
+        field[0]._process.wait()
+        assert field[0].turn(3) is None and field[0].turn(3) is None
+        assert "killed by SIGKILL" in field[0].failed and field[1].failed is None
+    assert field[1]._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--json=.",), "--json=.: cannot be written"),
+        (("--json=/no/such/file",), "no such folder"),
+        (("--variants=eager,eager",), "eager is named 2 times"),
+        (("--pytorch_python=/bin/true",), "/bin/true: is no Python"),
+        (("--variants=", "--min_ratio=1.2"), "--min_ratio=1.2: of no variant"),
+        (("--compile_mode=foo",), "compile_mode"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_first(args, told):
+    done = versus_pytorch(*args)
+    assert done.returncode == 2 and done.stdout == "" and told in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
@@ -280,17 +345,35 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
             "losses": losses,
             "last_loss": 1.0,
             "ratio": ratio,
+            "distances": {"conv.weight": 0.5, "norm.weight": 0.01, "norm.bias": 0.001},
         }
 
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
-    assert versus.print_results([ours, same], "fp32", 1.1) == []
-    assert "jaxbench / it 1.100" in capsys.readouterr().out
-    assert len(versus.print_results([ours, same], "fp32", 1.2)) == 1
-    assert "below 1.2 times" in capsys.readouterr().out
+    assert versus.print_results([ours, same], "fp32", 1.05) == []
+    # The rates' intervals overlap.
+    assert "jaxbench / it 1.100" in (said := capsys.readouterr().out) and "not told apart" in said
+    ours |= {"images_per_s": 1.3, "images_per_s_low": 1.2, "images_per_s_high": 1.4}
+    assert versus.print_results([ours, same], "fp32", 0) == []
+    assert ": faster" in capsys.readouterr().out
+    for wanted, how in ((1.2, "is"), (1.12, "may be")):
+        assert versus.print_results([ours, same], "fp32", wanted) == [
+            f"jaxbench {how} below {wanted:g} times the best PyTorch variant"
+        ]
+    assert len(versus.print_results([ours | {"mfu": 1.01}, same], "fp32", 0)) == 1
+    assert "cannot be that fast" in capsys.readouterr().out
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
     assert len(versus.print_results([ours, other], "fp32", 0)) == 1
-    assert "other does other work" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "other does other work" in said and "no comparison" in said and "faster" not in said
+    for precision, distances, told in (
+        # One that is left out; none has momentum; a parameter is another.
+        ("bf16", same["distances"] | {"norm.bias": 0.0}, "norm.bias is 0 from its start"),
+        ("bf16", {k: 0.54 * v for k, v in same["distances"].items()}, r"46\.0% \(median\)"),
+        ("fp32", same["distances"] | {"extra": 1.0}, "are others: extra"),
+    ):
+        [problem] = versus.print_results([ours, same | {"distances": distances}], precision, 0)
+        assert re.search(told, problem)
     lost = {"contestant": "lost", "failed": "exit code 1: out of memory"}
     assert len(versus.print_results([ours, lost], "fp32", 0)) == 1
     assert "lost      failed: exit code 1: out of memory" in capsys.readouterr().out
