@@ -201,11 +201,16 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision):
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-    done = versus_pytorch(f"--precision={precision}", f"--json={tmp_path / 'records.json'}")
+    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
+    if not python and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
+    done = versus_pytorch(
+        f"--precision={precision}",
+        f"--json={tmp_path / 'records.json'}",
+        *([f"--pytorch_python={python}"] if python else []),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "best PyTorch variant" in done.stdout
     document = json.loads((tmp_path / "records.json").read_text())
