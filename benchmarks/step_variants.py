@@ -23,10 +23,11 @@ code 1 if one does, or does not donate its whole state.
     python benchmarks/step_variants.py ... --compile_for=h200.txtpb
 
 compiles for a GPU that is not here and runs nothing (feed=resident: a data set of one batch stands
-in). It needs JAX's CUDA plugin of jaxlib's version (`pip install 'jax-cuda12-plugin[with-cuda]==...'`)
-and XLA's own description of the GPU (xla/backends/gpu/target_config/specs/ in its repository; fields
-that the plugin is too old for must be taken out). XLA then picks cuDNN's algorithms unmeasured:
-kernels, layouts and bytes are the GPU's, times stay unknown.
+in). It needs JAX's CUDA plugin of jaxlib's version (`pip install
+'jax-cuda12-plugin[with-cuda]==VERSION'`) and XLA's own description of the GPU
+(xla/backends/gpu/target_config/specs/ in its repository; fields that the plugin is too old for must
+be taken out). XLA then picks cuDNN's algorithms unmeasured: kernels, layouts and bytes are the
+GPU's, times stay unknown.
 """
 
 import contextlib
@@ -84,7 +85,8 @@ def parse_variant(text: str) -> Variant:
         if not equals:
             raise cli.BadInput(f"--variant={text}: {assignment!r} must be FIELD=VALUE")
         if field.startswith("xla_"):
-            variant.xla_options[field] = value
+            # What XLA_FLAGS takes in small letters the compiler's options do not.
+            variant.xla_options[field] = {"true": "True", "false": "False"}.get(value, value)
         elif field in ("layers", "feed"):
             allowed = {"layers": tuple(_LAYERS), "feed": _FEEDS}[field]
             if value not in allowed:
