@@ -423,13 +423,14 @@ def print_record(record: dict[str, Any]) -> None:
         for name, count in (record["collectives"] or {}).items()
     )
     print(f"  exchanged: {exchanged or 'nothing'}")
-    if "ratio" in record:
-        low, high = record["ratio_interval"]
-        print(
-            f"  {record['images_per_s']:,.1f} images/s ({record['images_per_s_low']:,.1f} to "
-            f"{record['images_per_s_high']:,.1f}); times the base's {record['ratio']:.3f} "
-            f"(95 % interval {low:.3f} to {high:.3f})"
-        )
+    if "images_per_s" in record:
+        line = f"  {record['images_per_s']:,.1f} images/s ({record['images_per_s_low']:,.1f} to "
+        line += f"{record['images_per_s_high']:,.1f})"
+        if "ratio" in record:
+            low, high = record["ratio_interval"]
+            line += f"; times the base's {record['ratio']:.3f} "
+            line += f"(95 % interval {low:.3f} to {high:.3f})"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -257,6 +257,27 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
     assert script.times_the_base(failed, base) == script.times_the_base(base, failed) == {}
 
 
+def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
+    from jaxbench.hlo import count_work
+
+    script = load_script("step_variants")
+    failed = {"variant": "big", "failed": "out of memory: it said so"}
+    script.print_record(failed)
+    assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"
+    sizes = ("compile_s", "temporary_bytes", "donated_bytes", "state_bytes", "xla_flops")
+    compiled = dict.fromkeys(sizes, 0) | count_work("", ()) | {"collectives": {}}
+    rate = {"images_per_s": 32.0, "images_per_s_low": 31.0, "images_per_s_high": 33.0}
+    alone = {"variant": "calls", "failed": None, "steps_per_call": 4, **compiled, **rate}
+    script.print_record(alone)
+    said = capsys.readouterr().out
+    assert "its loop of 4 steps counts once" in said
+    assert said.endswith("  32.0 images/s (31.0 to 33.0)\n")
+    script.print_record(alone | {"steps_per_call": 1, "ratio": 2.0, "ratio_interval": [1.9, 2.1]})
+    said = capsys.readouterr().out
+    assert "counts once" not in said
+    assert said.endswith("; times the base's 2.000 (95 % interval 1.900 to 2.100)\n")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
