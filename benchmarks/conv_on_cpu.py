@@ -1,13 +1,15 @@
 """Where a training step's time goes on a CPU, and what YNNPACK in XLA has to do with it.
 
     python benchmarks/conv_on_cpu.py [--experiment=cnn10] [--batch_size=32] [--rounds=7]
+        [--only=step]
 
 XLA:CPU hands convolutions to the library YNNPACK, and to Eigen with
 XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-individual_convolution. Both are measured: first
 the three convolutions of each kind of 3x3 layer that cnn10 has (forward, gradient of the input,
 gradient of the kernel), beside PyTorch's channels_last where it is installed, then the experiment's
 whole training step, also with nothing at all left to YNNPACK (which is otherwise given reductions
-and dense layers, too).
+and dense layers, too). --only=step leaves out the convolutions, which are cnn10's whatever the
+experiment. XLA_FLAGS must not have the option already.
 
 Figures are processor time of one thread on one core (Linux), by turns, so that other work on the
 machine matters little: median, and ratios with 95 % intervals. They say nothing about how well
@@ -18,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -36,26 +39,44 @@ def main(rest: list[str]) -> None:
         raise BadInput(f"{rest[0]!r}: flags begin with --")
     if not hasattr(os, "sched_setaffinity"):
         raise BadInput("this measurement needs Linux: it keeps to one core")
+    for flag in os.environ.get("XLA_FLAGS", "").split():
+        if _FLAG in flag:
+            raise BadInput(
+                f"XLA_FLAGS has {flag}: both ways are measured here; take it out of XLA_FLAGS"
+            )
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Before JAX and PyTorch make a thread for each core.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import jax
-    import numpy as np
+    from versus_pytorch import load_config
 
+    given = flags.FLAGS
+    # Before anything is measured: it may be none.
+    config = load_config(given.experiment, given.batch_size, "fp32")
     try:
         import torch
     except ImportError:
         torch = None
         print("PyTorch is left out: not installed")
-    given = flags.FLAGS
     versions = f"jaxlib {jax.lib.__version__}" + (f", torch {torch.__version__}" if torch else "")
     print(f"{versions}, one thread, batch {given.batch_size}, {given.rounds} rounds\n")
+    if given.only != "step":
+        _measure_convolutions(torch, given.batch_size, given.rounds)
+    if given.only != "convolutions":
+        _measure_step(config, given.rounds)
+
+
+def _measure_convolutions(torch: Any, batch_size: int, rounds: int) -> None:
+    """Prints the speed of each layer's three convolutions; `torch` is None where there is none."""
+    import jax
+    import numpy as np
+
     rng = np.random.default_rng(0)
     for size, channels, filters in LAYERS:
         shapes = (
-            (given.batch_size, size, size, channels),
+            (batch_size, size, size, channels),
             (3, 3, channels, filters),
-            (given.batch_size, size, size, filters),
+            (batch_size, size, size, filters),
         )
         arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
         gflop = 2e-9 * arrays[2].size * 9 * channels
@@ -69,10 +90,7 @@ def main(rest: list[str]) -> None:
             if torch:
                 contestants["PyTorch"] = theirs[part]
             what = f"{size}x{size}, {channels} to {filters}, {part}"
-            _print(
-                what, _measure(contestants, given.rounds), lambda s, g=gflop: f"{g / s:.0f} GFLOP/s"
-            )
-    _measure_step(given.experiment, given.batch_size, given.rounds)
+            _print(what, _measure(contestants, rounds), lambda s, g=gflop: f"{g / s:.0f} GFLOP/s")
 
 
 def _parts() -> dict[str, Callable]:
@@ -124,17 +142,14 @@ def _pytorch_parts(torch, x_BxHxWxC, kernel_3x3xCxF, g_BxHxWxF) -> dict[str, Cal
     }
 
 
-def _measure_step(experiment: str, batch_size: int, rounds: int) -> None:
+def _measure_step(config: Any, rounds: int) -> None:
     """Prints the whole step's time either way."""
-    from versus_pytorch import load_config
-
     from jaxbench.data.feed import create_feed
     from jaxbench.devices import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.program import build_program
     from jaxbench.windows import wait_for_steps
 
-    config = load_config(experiment, batch_size, "fp32")
     mesh = create_training_mesh(config)
     feed = create_feed(config, None, mesh, get_precision("fp32").param_dtype)
     program = build_program(config, mesh, feed.steps_per_epoch)
@@ -191,5 +206,6 @@ if __name__ == "__main__":
 
     flags.DEFINE_string("experiment", "cnn10", "Whose step; resnet50, wrn28_10 or cnn10.")
     flags.DEFINE_integer("batch_size", 32, "The batch.", lower_bound=1)
+    flags.DEFINE_enum("only", None, ("convolutions", "step"), "Measure this alone.")
     flags.DEFINE_integer("rounds", 7, "Turns of each.", lower_bound=FEWEST_FOR_INTERVAL)
     sys.exit(cli.run_with_arguments(main))

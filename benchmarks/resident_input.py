@@ -88,6 +88,29 @@ def make_forms(data):
     }
 
 
+def describe_form(
+    times_s: list[float], step_times_s: list[float]
+) -> dict[str, float | list[float]]:
+    """Returns what windows of a form say, each beside the step's of the same round.
+
+    Args:
+      times_s: of one batch, the mean of each window.
+      step_times_s: of one training step, likewise.
+    """
+    from jaxbench.spread import median_interval
+
+    pairs = zip(times_s, step_times_s, strict=True)
+    time_s, *interval_s = median_interval(times_s)
+    share, *share_interval = median_interval([own_s / step_s for own_s, step_s in pairs])
+    return {
+        "time_s": time_s,
+        "time_interval_s": interval_s,
+        "share": share,
+        "share_interval": share_interval,
+        "times_s": times_s,
+    }
+
+
 def main() -> int:
     import jax
     import numpy as np
@@ -196,23 +219,18 @@ def main() -> int:
     step_s = median_interval(times_s["step"])
     records = []
     for name in loops:
-        pairs = zip(times_s[name], times_s["step"], strict=True)
-        share, low, high = median_interval([own / whole for own, whole in pairs])
-        own_s = median_interval(times_s[name])
         records.append(
             {
                 "form": name,
-                "time_s": own_s[0],
-                "time_interval_s": own_s[1:],
-                "share": share,
-                "share_interval": (low, high),
+                **describe_form(times_s[name], times_s["step"]),
                 "while_loops": loops[name],
                 "same_pixels": name not in wrong,
             }
         )
     kind = mesh.devices[0].device_kind
     if _JSON.value:
-        print(json.dumps({"device": kind, "step_s": step_s[0], "forms": records}))
+        step = {"step_s": step_s[0], "step_times_s": times_s["step"]}
+        print(json.dumps({"device": kind, **step, "forms": records}))
     else:
         print(f"{config.name}, {kind}, batch {config.batch_size}, {config.precision}")
         whole, low, high = (1e3 * time_s for time_s in step_s)

@@ -5,19 +5,29 @@
         --variant="lhs xla_gpu_enable_latency_hiding_scheduler=true"
         --variant="calls steps_per_call=4" [--rounds=7] [--window_s=1] [--json]
 
-The first form is the experiment as it is given. A variant is a name and what is different: fields
-of the experiment, options of XLA's compiler (their names begin with xla_), steps_per_call, or
-layers=flax: flax's own batch norm and max-pooling in place of ours. An option that XLA does not
-know leaves its variant out, with a line. Every form's own step is compiled; steps run on one
-made-up batch that lies on the devices. The forms take turns; a ratio is of two windows of one
-round, its interval as everywhere. Exit code 1 if a form does not donate its whole state.
+The first form is the experiment as it is given. A variant is a name and what is different:
+
+  FIELD=VALUE       a field of the experiment
+  xla_OPTION=VALUE  an option of XLA's compiler; one that it does not know, or a value that the
+                    option cannot have, leaves the variant out, with a line
+  steps_per_call=N  N steps are one call; what is counted is a call's, its loop of N steps once
+  layers=flax_norm  flax's own batch norm in place of ours; flax_pool its max-pooling (ResNet's
+                    stem); flax both
+  feed=resident     the step draws its batch out of a data set on the devices, crops and flips it;
+                    else (synthetic) one made-up batch lies there
+
+Every form's own step is compiled. The forms take turns; a ratio is of two windows of one round, its
+interval as everywhere. A form that runs out of memory fails with its reason, the others go on. Exit
+code 1 if one does, or does not donate its whole state.
 
     python benchmarks/step_variants.py ... --compile_for=h200.txtpb
 
-compiles for a GPU that is not here and runs nothing: JAX's CUDA plugin is enough (`pip install
-'jax[cuda12]'`), with XLA's own description of the GPU (xla/backends/gpu/target_config/specs/ in its
-repository; fields that the plugin is too old for must be taken out). XLA then picks cuDNN's
-algorithms unmeasured: kernels, layouts and bytes are the GPU's, times stay unknown.
+compiles for a GPU that is not here and runs nothing (feed=resident: a data set of one batch stands
+in). It needs JAX's CUDA plugin of jaxlib's version (`pip install
+'jax-cuda12-plugin[with-cuda]==VERSION'`) and XLA's own description of the GPU
+(xla/backends/gpu/target_config/specs/ in its repository; fields that the plugin is too old for must
+be taken out). XLA then picks cuDNN's algorithms unmeasured: kernels, layouts and bytes are the
+GPU's, times stay unknown.
 """
 
 import contextlib
@@ -33,12 +43,24 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from jaxbench import cli
+from jaxbench.errors import OUT_OF_MEMORY
 
 _VARIANTS = flags.DEFINE_multi_string("variant", [], '"NAME FIELD=VALUE ...": what is different.')
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Windows of each form.", lower_bound=6)
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "Seconds that a window takes, about.")
 _COMPILE_FOR = flags.DEFINE_string("compile_for", None, "XLA's description of a GPU: run nothing.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+# Whose layers a form has: {value: (flax's batch norm, flax's max-pooling)}.
+_LAYERS = {
+    "jaxbench": (False, False),
+    "flax_norm": (True, False),
+    "flax_pool": (False, True),
+    "flax": (True, True),
+}
+_FEEDS = ("synthetic", "resident")
+# What XLA says of an option that it does not know, and of a value that an option cannot have.
+_BAD_OPTION = re.compile("No such compile option|While setting option")
+_LONGEST_REASON = 200
 
 
 class Variant(NamedTuple):
@@ -49,22 +71,27 @@ class Variant(NamedTuple):
     xla_options: dict[str, str]
     steps_per_call: int = 1
     layers: str = "jaxbench"
+    feed: str = "synthetic"
 
 
 def parse_variant(text: str) -> Variant:
     """Reads `NAME FIELD=VALUE ...`."""
     name, *assignments = text.split() or [""]
+    if not name or "=" in name:
+        raise cli.BadInput(f"--variant={text}: must be a name, then FIELD=VALUE ...")
     variant = Variant(name, [], {})
     for assignment in assignments:
         field, equals, value = assignment.partition("=")
         if not equals:
             raise cli.BadInput(f"--variant={text}: {assignment!r} must be FIELD=VALUE")
         if field.startswith("xla_"):
-            variant.xla_options[field] = value
-        elif field == "layers":
-            if value not in ("jaxbench", "flax"):
-                raise cli.BadInput(f"--variant={text}: layers must be jaxbench or flax")
-            variant = variant._replace(layers=value)
+            # What XLA_FLAGS takes in small letters the compiler's options do not.
+            variant.xla_options[field] = {"true": "True", "false": "False"}.get(value, value)
+        elif field in ("layers", "feed"):
+            allowed = {"layers": tuple(_LAYERS), "feed": _FEEDS}[field]
+            if value not in allowed:
+                raise cli.BadInput(f"--variant={text}: {field} must be one of {', '.join(allowed)}")
+            variant = variant._replace(**{field: value})
         elif field == "steps_per_call":
             if not re.fullmatch("[1-9][0-9]*", value):
                 raise cli.BadInput(f"--variant={text}: steps_per_call must be a whole number")
@@ -77,9 +104,6 @@ def parse_variant(text: str) -> Variant:
 @contextlib.contextmanager
 def layers_of(whose: str) -> Iterator[None]:
     """Has networks that are built and traced inside the `with` use flax's own layers."""
-    if whose == "jaxbench":
-        yield
-        return
     import flax.linen as nn
 
     from jaxbench.models import layers, resnet
@@ -93,11 +117,23 @@ def layers_of(whose: str) -> Iterator[None]:
         return nn.max_pool(x, (window, window), (stride, stride), sides)
 
     ours = layers.BatchNorm, resnet.max_pool
-    layers.BatchNorm, resnet.max_pool = norm, pool
+    flax_norm, flax_pool = _LAYERS[whose]
+    layers.BatchNorm = norm if flax_norm else layers.BatchNorm
+    resnet.max_pool = pool if flax_pool else resnet.max_pool
     try:
         yield
     finally:
         layers.BatchNorm, resnet.max_pool = ours
+
+
+def mesh_of(config: Any, devices: Any) -> Any:
+    """Returns the devices here that the experiment asks for, else those to compile for."""
+    from jaxbench.devices import DataMesh, check_batch, create_training_mesh
+
+    if devices is None:
+        return create_training_mesh(config)
+    check_batch(config, len(devices))
+    return DataMesh(tuple(devices), "shard_map")
 
 
 class Form:
@@ -110,8 +146,8 @@ class Form:
         from jaxbench.clock import Stopwatch
         from jaxbench.collectives import count_collectives
         from jaxbench.data.feed import abstract_args, create_feed
+        from jaxbench.data.sources import load_dataset
         from jaxbench.describe import list_layers
-        from jaxbench.devices import DataMesh, check_batch, create_training_mesh
         from jaxbench.hlo import count_work
         from jaxbench.job import with_feed
         from jaxbench.precision import get_precision
@@ -119,14 +155,10 @@ class Form:
 
         self.name = variant.name
         steps, options = variant.steps_per_call, variant.xla_options
-        self.config = config = with_feed(config, "synthetic")
+        config = with_feed(config, variant.feed)
         self.enabled = get_precision(config.precision).enabled
         with self.enabled(), layers_of(variant.layers):
-            if devices is None:
-                self.mesh = create_training_mesh(config)
-            else:
-                self.mesh = DataMesh(tuple(devices), "shard_map")
-                check_batch(config, len(devices))
+            self.mesh = mesh_of(config, devices)
             program = build_program(config, self.mesh, steps_per_epoch=1)
             program.check()
             step = program.repeat_train_step(steps) if steps > 1 else program.train_step
@@ -135,7 +167,8 @@ class Form:
             labels = program.task.label_shape(config.data.image_shape)
             args = abstract_args(config, self.mesh.num_devices, labels, param_dtype)
             if devices is None:
-                self._feed = create_feed(config, None, self.mesh, param_dtype)
+                dataset = load_dataset(config) if variant.feed == "resident" else None
+                self._feed = create_feed(config, dataset, self.mesh, param_dtype)
                 args = self._feed.train_data, next(self._feed.train_rows(0, 1))
                 state = self._place()
             else:
@@ -159,6 +192,8 @@ class Form:
             )
             self.record: dict[str, Any] = {
                 "variant": self.name,
+                "failed": None,
+                "feed": variant.feed,
                 "steps_per_call": steps,
                 "xla_options": options,
                 "compile_s": compile_s,
@@ -192,8 +227,80 @@ class Form:
             return watch.elapsed_s()
 
     def close(self) -> None:
+        """Lets go of what lies on the devices."""
         if self._feed is not None:
             self._feed.close()
+        self._feed = self._args = self._state = self._step = None
+
+
+@contextlib.contextmanager
+def failing_alone(record: dict[str, Any]) -> Iterator[None]:
+    """What runs out of memory inside the `with` fails: its record says so, the program goes on."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, cli.BadInput) or not OUT_OF_MEMORY.search(said):
+            raise
+        record["failed"] = f"out of memory: {said[:_LONGEST_REASON]}"
+
+
+def measure(forms: list[Any], window_s: float, rounds: int) -> None:
+    """Times forms by turns and adds what they say to their records.
+
+    Args:
+      forms: each with a `record`, `images_per_call`, `run(calls)` and `close()`. One that runs out
+        of memory fails alone and is closed.
+      window_s: seconds that a window takes, about.
+      rounds: windows of each form.
+    """
+    from jaxbench.windows import describe_windows, warm_up
+
+    calls, windows_s = [0] * len(forms), [[] for _ in forms]
+
+    def attempt(number: int, work: Any) -> None:
+        form = forms[number]
+        if not form.record["failed"]:
+            with failing_alone(form.record):
+                work(number, form)
+            if form.record["failed"]:
+                form.close()
+
+    def warm(number: int, form: Any) -> None:
+        calls[number] = warm_up(form.run, window_s, rounds).calls_per_window
+
+    def take_window(number: int, form: Any) -> None:
+        windows_s[number].append(form.run(calls[number]))
+
+    for number in range(len(forms)):
+        attempt(number, warm)
+    for turn in range(rounds):
+        # Forwards, then backwards: what drifts hits all alike.
+        for number in list(range(len(forms)))[:: 1 if turn % 2 == 0 else -1]:
+            attempt(number, take_window)
+    for form, own_calls, own_s in zip(forms, calls, windows_s, strict=True):
+        if not form.record["failed"]:
+            images = form.images_per_call * own_calls
+            form.record["images_per_window"] = images
+            form.record |= describe_windows(images, own_s)
+
+
+def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Returns by how much a form's rate is the base's, round by round; nothing where one is none.
+
+    Of rates, not of times: a form may have a batch, models, or steps of its own.
+    """
+    from jaxbench.spread import median_interval
+
+    if "windows_s" not in record or "windows_s" not in base:
+        return {}
+    rates, base_rates = (
+        [one["images_per_window"] / window_s for window_s in one["windows_s"]]
+        for one in (record, base)
+    )
+    pairs = zip(rates, base_rates, strict=True)
+    ratio, *interval = median_interval([own / first for own, first in pairs])
+    return {"ratio": ratio, "ratio_interval": interval}
 
 
 def absent_gpu(path: str) -> Any:
@@ -209,15 +316,19 @@ def absent_gpu(path: str) -> Any:
         topology = topologies.get_topology_desc(
             platform="cuda", topology="1x1x1", target_config=description
         )
-    except (OSError, RuntimeError, NotImplementedError) as error:
+    except NotImplementedError as error:
+        raise cli.BadInput(
+            f"--compile_for={path}: needs JAX's CUDA plugin of jaxlib's version (pip install "
+            f"'jax-cuda12-plugin[with-cuda]=={jax.lib.__version__}'): {error}"
+        ) from error
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         raise cli.BadInput(f"--compile_for={path}: {' '.join(str(error).split())}") from error
     return topology.devices
 
 
 def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.config import Config
-    from jaxbench.spread import median_interval
-    from jaxbench.windows import check_window_s, describe_windows, warm_up
+    from jaxbench.windows import check_window_s
 
     check_window_s(_WINDOW_S.value)
     if not spec or spec == "list":
@@ -227,69 +338,68 @@ def main(spec: str | None, overrides: list[str]) -> int:
     if len(set(names)) < len(names):
         raise cli.BadInput(f"variants need names of their own, base is the first's: {names}")
     configs = [cli.load_experiment(spec, [*overrides, *each.overrides]) for each in variants]
-    if not isinstance(configs[0], Config):
+    config = configs[0]
+    if not isinstance(config, Config):
         raise cli.BadInput(f"--experiment={spec}: has no training step")
     devices = absent_gpu(_COMPILE_FOR.value) if _COMPILE_FOR.value else None
+    mesh = mesh_of(config, devices)
     with contextlib.ExitStack() as stack:
-        forms = []
-        for variant, config in zip(variants, configs, strict=True):
+        forms, records = [], []
+        for variant, own_config in zip(variants, configs, strict=True):
+            record = {"variant": variant.name, "failed": None}
             try:
-                form = Form(variant, config, devices)
+                with failing_alone(record):
+                    form = Form(variant, own_config, devices)
+                    stack.callback(form.close)
+                    forms.append(form)
+                    record = form.record
             except RuntimeError as error:
-                if "No such compile option" not in str(error):
+                if not _BAD_OPTION.search(str(error)):
                     raise
                 print(
                     f"{variant.name} is left out: {' '.join(str(error).split())}", file=sys.stderr
                 )
                 continue
-            stack.callback(form.close)
-            forms.append(form)
+            records.append(record)
         if devices is None:
-            calls = {
-                form.name: warm_up(form.run, _WINDOW_S.value, _ROUNDS.value).calls_per_window
-                for form in forms
-            }
-            windows_s: dict[str, list[float]] = {form.name: [] for form in forms}
-            for number in range(_ROUNDS.value):
-                # Forwards, then backwards: what drifts hits all alike.
-                for form in forms if number % 2 == 0 else reversed(forms):
-                    windows_s[form.name].append(form.run(calls[form.name]))
-            base_s = [window_s / calls["base"] for window_s in windows_s["base"]]
-            for form in forms:
-                per_call = [window_s / calls[form.name] for window_s in windows_s[form.name]]
-                images = form.images_per_call * calls[form.name]
-                form.record |= describe_windows(images, windows_s[form.name])
-                # Rates: a form may have a batch, models, or steps of its own.
-                ratios = [
-                    (form.images_per_call / own_s) / (forms[0].images_per_call / first_s)
-                    for own_s, first_s in zip(per_call, base_s, strict=True)
-                ]
-                form.record["ratio"], *form.record["ratio_interval"] = median_interval(ratios)
-        kind = forms[0].mesh.devices[0].device_kind
-        records = [form.record for form in forms]
-        if _JSON.value:
-            print(json.dumps({"device": kind, "forms": records}))
-        else:
-            config = forms[0].config
-            print(
-                f"{config.name}, {forms[0].mesh.num_devices} x {kind}"
-                f"{' (compiled for, not run)' if devices else ''}, batch {config.batch_size}, "
-                f"{config.precision}"
-            )
-            for record in records:
-                print_record(record)
-    undonated = [record["variant"] for record in records if not record["donated"]]
-    if undonated:
-        print(f"the state is not donated whole: {', '.join(undonated)}", file=sys.stderr)
-    return int(bool(undonated))
+            measure(forms, _WINDOW_S.value, _ROUNDS.value)
+    for record in records:
+        record |= times_the_base(record, records[0])
+    kind = mesh.devices[0].device_kind
+    if _JSON.value:
+        print(json.dumps({"device": kind, "forms": records}))
+    else:
+        print(
+            f"{config.name}, {mesh.num_devices} x {kind}"
+            f"{' (compiled for, not run)' if devices else ''}, batch {config.batch_size}, "
+            f"{config.precision}"
+        )
+        for record in records:
+            print_record(record)
+    problems = {
+        "failed": [record["variant"] for record in records if record["failed"]],
+        "the state is not donated whole": [
+            record["variant"] for record in records if not record.get("donated", True)
+        ],
+    }
+    for problem, whose in problems.items():
+        if whose:
+            print(f"{problem}: {', '.join(whose)}", file=sys.stderr)
+    return int(any(problems.values()))
 
 
 def print_record(record: dict[str, Any]) -> None:
     print(f"{record['variant']}")
+    if record["failed"]:
+        print(f"  failed: {record['failed']}")
+    if "compile_s" not in record:
+        return
     line = f"  compiled in {record['compile_s']:.1f} s; temporaries "
     line += f"{record['temporary_bytes'] / 2**20:,.1f} MiB, donated "
     line += f"{record['donated_bytes'] / 2**20:,.1f} of {record['state_bytes'] / 2**20:,.1f} MiB"
     print(line)
+    if record["steps_per_call"] > 1:
+        print(f"  counts are of one call: its loop of {record['steps_per_call']} steps counts once")
     if record["xla_flops"]:
         print(
             f"  XLA's counts: {record['xla_flops'] / 1e9:,.2f} GFLOP, "
@@ -313,13 +423,14 @@ def print_record(record: dict[str, Any]) -> None:
         for name, count in (record["collectives"] or {}).items()
     )
     print(f"  exchanged: {exchanged or 'nothing'}")
-    if "ratio" in record:
-        low, high = record["ratio_interval"]
-        print(
-            f"  {record['images_per_s']:,.1f} images/s ({record['images_per_s_low']:,.1f} to "
-            f"{record['images_per_s_high']:,.1f}); times the base's {record['ratio']:.3f} "
-            f"(95 % interval {low:.3f} to {high:.3f})"
-        )
+    if "images_per_s" in record:
+        line = f"  {record['images_per_s']:,.1f} images/s ({record['images_per_s_low']:,.1f} to "
+        line += f"{record['images_per_s_high']:,.1f})"
+        if "ratio" in record:
+            low, high = record["ratio_interval"]
+            line += f"; times the base's {record['ratio']:.3f} "
+            line += f"(95 % interval {low:.3f} to {high:.3f})"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,15 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
+import time
 import types
 
+import psutil
 import pytest
+from absl import flags
 from conftest import OPTIMIZED, ROOT, UNOPTIMIZED
 
 from jaxbench.config import OptimizerConfig
@@ -41,12 +45,68 @@ def test_the_start_up_is_split_into_parts_that_add_up():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "compiled 2, eval_step traced 1, train_step traced 1" in done.stdout
+    assert done.stdout.endswith("--max_ratio=1: within\n")
     rows = dict(re.findall(r"^([a-z ]+?) +(\d+\.\d+) ", done.stdout, re.MULTILINE))
     assert {"interpreter", "imports", "lower", "compile", "first step"} <= set(rows)
     # What is left out is the end of the process.
     assert 0.7 < float(rows["sum"]) / float(rows["whole process"]) < 1.02
     ratio = re.search(r"^warm / cold.*: (\d\.\d+) ", done.stdout, re.MULTILINE)
     assert 0.05 < float(ratio[1]) < 1
+
+
+@pytest.fixture
+def load_script(monkeypatch):
+    """Imports a script; its flags are gone afterwards, for several scripts have the same ones."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    loaded = []
+
+    def load(name):
+        loaded.append(name)
+        return importlib.import_module(name)
+
+    yield load
+    for name in loaded:
+        del sys.modules[name]
+        for flag in flags.FLAGS.get_flags_for_module(name):
+            delattr(flags.FLAGS, flag.name)
+
+
+def test_a_ratio_is_judged_by_its_whole_interval(load_script):
+    judge = load_script("startup").judge
+    assert judge(0.35, 0.4, 0.4) == "within"
+    assert judge(0.35, 0.41, 0.4) == judge(0.4, 0.41, 0.4) == "cannot be told"
+    assert judge(0.41, 0.42, 0.4) == "above"
+
+
+def startup(*args):
+    return [sys.executable, str(ROOT / "benchmarks" / "startup.py"), "--rounds=1", *args]
+
+
+def test_what_a_start_refuses_is_told_in_its_one_line():
+    wrong = ("--experiment=quickstart", "--experiment.batch_size=100000")
+    done = subprocess.run(startup(*wrong), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"jaxbench: .*batch_size=100000.*\n", done.stderr)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at what runs, on Linux")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_start_ends_with_the_script(tmp_path, number):
+    script = subprocess.Popen(
+        startup("--experiment=quickstart"),
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    try:
+        started, until = [], time.monotonic() + 60
+        while not started and time.monotonic() < until:
+            started = psutil.Process(script.pid).children(recursive=True)
+            time.sleep(0.01)
+        assert started
+    finally:
+        script.send_signal(number)
+    assert script.wait(30) == (143 if number == signal.SIGTERM else -number)
+    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 def test_the_telemetry_takes_next_to_nothing():
@@ -103,7 +163,13 @@ def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
     assert "tf.data is left out" in done.stdout and "pytorch is left out" in done.stdout
 
 
+def close_to(record, key):
+    """What a record says, a little rounding aside."""
+    return pytest.approx(record[key], rel=1e-9)
+
+
 def test_the_step_is_compiled_and_timed_in_several_forms():
+    """A data set of that size fits into no memory."""
     done = subprocess.run(
         [
             sys.executable,
@@ -113,7 +179,10 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
             "--experiment.batch_size=8",
             "--experiment.num_devices=1",
             "--variant=unknown xla_no_such_option=1",
-            "--variant=remat remat=norms",
+            "--variant=wrong xla_gpu_autotune_level=abc",
+            "--variant=big batch_size=1000000000000000",
+            "--variant=other remat=norms feed=resident data.crop_padding=4 "
+            "xla_gpu_enable_latency_hiding_scheduler=true",
             "--rounds=6",
             "--window_s=0.01",
             "--json",
@@ -122,14 +191,134 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
         text=True,
         env=os.environ | UNOPTIMIZED,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "unknown is left out: " in done.stderr
-    base, remat = json.loads(done.stdout)["forms"]
-    assert (base["variant"], remat["variant"]) == ("base", "remat")
+    assert done.returncode == 1, done.stdout + done.stderr
+    unknown, wrong, failed = done.stderr.splitlines()
+    assert unknown.startswith("unknown is left out: ") and "no_such_option" in unknown
+    assert wrong.startswith("wrong is left out: ") and "'abc'" in wrong
+    assert failed == "failed: big"
+    base, big, other = json.loads(done.stdout)["forms"]
+    assert (base["variant"], other["variant"]) == ("base", "other")
+    assert big["variant"] == "big" and big["failed"].startswith("out of memory: MemoryError")
+    assert (base["feed"], other["feed"]) == ("synthetic", "resident")
+    for record in (base, other):
+        rates, base_rates = (
+            [one["images_per_window"] / window_s for window_s in one["windows_s"]]
+            for one in (record, base)
+        )
+        pairs = zip(rates, base_rates, strict=True)
+        assert statistics.median(own / first for own, first in pairs) == close_to(record, "ratio")
+        assert statistics.median(rates) == close_to(record, "images_per_s")
     assert base["donated"] and base["ratio"] == 1 and base["while_loops"] == 0
     # Nine outputs of convolutions, at least.
     assert sum(count["count"] for count in base["written"].values()) >= 9
-    assert remat["ratio_interval"][0] <= remat["ratio"] <= remat["ratio_interval"][1]
+    assert other["ratio_interval"][0] <= other["ratio"] <= other["ratio_interval"][1]
+
+
+def form_of(seconds_per_call, images_per_call=8, fails_at=None):
+    """A form whose every call takes so long, and that runs out of memory at one of its windows."""
+
+    class Form:
+        def __init__(self):
+            self.images_per_call, self.windows, self.is_closed = images_per_call, 0, False
+            self.record = {"failed": None}
+
+        def run(self, calls):
+            self.windows += 1
+            if self.windows == fails_at:
+                raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9")
+            return calls * seconds_per_call
+
+        def close(self):
+            self.is_closed = True
+
+    return Form()
+
+
+def test_a_form_that_is_twice_as_fast_has_ratio_two(load_script):
+    script = load_script("step_variants")
+    # The third takes as long as the base for twice the images.
+    forms = [form_of(0.5), form_of(0.25), form_of(0.5, images_per_call=16)]
+    script.measure(forms, window_s=1.0, rounds=6)
+    base, twice, large = (form.record for form in forms)
+    assert script.times_the_base(twice, base) == {"ratio": 2, "ratio_interval": [2, 2]}
+    assert script.times_the_base(large, base)["ratio"] == 2
+    assert twice["images_per_s"] == large["images_per_s"] == 2 * base["images_per_s"] == 32
+
+
+@pytest.mark.parametrize("fails_at", [1, 8])
+def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
+    """In the warm-up, which takes four windows at least, and among the windows that count."""
+    script = load_script("step_variants")
+    forms = [form_of(0.5), form_of(0.5, fails_at=fails_at)]
+    script.measure(forms, window_s=1.0, rounds=6)
+    base, failed = (form.record for form in forms)
+    assert failed["failed"].startswith("out of memory: RuntimeError: RESOURCE_EXHAUSTED")
+    assert forms[1].is_closed and forms[1].windows == fails_at and not forms[0].is_closed
+    assert len(base["windows_s"]) == 6 and base["failed"] is None
+    assert script.times_the_base(failed, base) == script.times_the_base(base, failed) == {}
+
+
+def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
+    from jaxbench.hlo import count_work
+
+    script = load_script("step_variants")
+    failed = {"variant": "big", "failed": "out of memory: it said so"}
+    script.print_record(failed)
+    assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"
+    sizes = ("compile_s", "temporary_bytes", "donated_bytes", "state_bytes", "xla_flops")
+    compiled = dict.fromkeys(sizes, 0) | count_work("", ()) | {"collectives": {}}
+    rate = {"images_per_s": 32.0, "images_per_s_low": 31.0, "images_per_s_high": 33.0}
+    alone = {"variant": "calls", "failed": None, "steps_per_call": 4, **compiled, **rate}
+    script.print_record(alone)
+    said = capsys.readouterr().out
+    assert "its loop of 4 steps counts once" in said
+    assert said.endswith("  32.0 images/s (31.0 to 33.0)\n")
+    script.print_record(alone | {"steps_per_call": 1, "ratio": 2.0, "ratio_interval": [1.9, 2.1]})
+    said = capsys.readouterr().out
+    assert "counts once" not in said
+    assert said.endswith("; times the base's 2.000 (95 % interval 1.900 to 2.100)\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be a name"),
+        ("layers=flax", "must be a name"),
+        ("a remat", "FIELD=VALUE"),
+        ("a layers=own", "one of jaxbench, flax_norm, flax_pool, flax"),
+        ("a feed=stream", "one of synthetic, resident"),
+        ("a steps_per_call=0", "whole number"),
+    ],
+)
+def test_variants_that_say_nothing_are_refused(load_script, text, told):
+    script = load_script("step_variants")
+    with pytest.raises(BadInput, match=told):
+        script.parse_variant(text)
+
+
+@pytest.mark.parametrize(
+    ("whose", "norm", "pool"),
+    [
+        ("jaxbench", False, False),
+        ("flax_norm", True, False),
+        ("flax_pool", False, True),
+        ("flax", True, True),
+    ],
+)
+def test_each_of_flaxs_layers_is_swapped_alone(load_script, whose, norm, pool):
+    from jaxbench.models import layers, resnet
+
+    ours = layers.BatchNorm, resnet.max_pool
+    with load_script("step_variants").layers_of(whose):
+        assert (layers.BatchNorm is not ours[0], resnet.max_pool is not ours[1]) == (norm, pool)
+    assert (layers.BatchNorm, resnet.max_pool) == ours
+
+
+def test_a_share_is_the_inputs_time_beside_the_steps(load_script):
+    describe_form = load_script("resident_input").describe_form
+    record = describe_form([1.0, 2.0, 3.0, 2.0, 2.0, 2.0], [10.0, 10.0, 10.0, 20.0, 5.0, 10.0])
+    assert record["time_s"] == 2 and record["time_interval_s"] == [1, 3]
+    assert record["share"] == 0.2 and record["share_interval"] == [0.1, 0.4]
 
 
 def test_forms_of_the_resident_input_make_the_hosts_pixels():
@@ -152,9 +341,15 @@ def test_forms_of_the_resident_input_make_the_hosts_pixels():
         env=os.environ | UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    forms = json.loads(done.stdout)["forms"]
+    document = json.loads(done.stdout)
+    forms, step_times_s = document["forms"], document["step_times_s"]
     assert [form["form"] for form in forms] == ["gather", "slice", "two_step", "one_hot"]
-    assert all(form["same_pixels"] and form["share"] > 0 for form in forms)
+    assert all(form["same_pixels"] for form in forms)
+    for form in forms:
+        pairs = zip(form["times_s"], step_times_s, strict=True)
+        assert statistics.median(own_s / step_s for own_s, step_s in pairs) == close_to(
+            form, "share"
+        )
 
 
 def versus_pytorch(*args, **env):
@@ -223,11 +418,37 @@ def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision
         assert record["losses"] == pytest.approx(ours["losses"], rel=1e-3)
 
 
+def conv_on_cpu(*args):
+    script = ROOT / "benchmarks" / "conv_on_cpu.py"
+    return subprocess.run(
+        [sys.executable, str(script), "--batch_size=2", "--rounds=6", *args],
+        capture_output=True,
+        text=True,
+        env=os.environ | UNOPTIMIZED,
+    )
+
+
+def test_a_step_on_a_cpu_is_measured_with_and_without_ynnpack():
+    done = conv_on_cpu("--experiment=cnn10:tiny", "--only=step")
+    assert done.returncode == 0, done.stderr
+    assert "gradient" not in done.stdout
+    step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
+    assert re.search(r" YNNPACK +[\d.]+ s; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s", step[0])
+
+
+def test_what_cannot_be_measured_on_a_cpu_is_told_first(load_script, monkeypatch):
+    done = conv_on_cpu("--experiment=nope")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nope" in done.stderr and done.stderr.count("\n") == 1
+    flag = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} {flag}")
+    with pytest.raises(BadInput, match=f"^XLA_FLAGS has {flag}: .*; take it out of XLA_FLAGS$"):
+        load_script("conv_on_cpu").main([])
+
+
 @pytest.mark.slow
 def test_the_parts_of_a_step_on_a_cpu_are_told_apart():
-    script = ROOT / "benchmarks" / "conv_on_cpu.py"
-    flags = ["--experiment=cnn10:tiny", "--batch_size=2", "--rounds=6"]
-    done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True)
+    done = conv_on_cpu("--experiment=cnn10:tiny")
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"gradient .*; Eigen .* times as fast \(", done.stdout)) == 10
     step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
