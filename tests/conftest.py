@@ -132,6 +132,18 @@ def step_losses(result) -> list[float]:
     return [record["loss"] for record in records(result.run_dir.path, "step")]
 
 
+def equations(jaxpr) -> list:
+    """All equations of a jaxpr in the order of the program, those of its inner ones included."""
+    found = []
+    for equation in jaxpr.eqns:
+        found.append(equation)
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                found += equations(inner)
+    return found
+
+
 def image_feature(channels):
     shape = {"dimensions": ["-1", "-1", str(channels)]}
     return {
