@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import UNOPTIMIZED, records, run_json
+from conftest import records, run_json
 from flax import linen as nn
 
 from jaxbench import catalog, throughput
@@ -320,7 +320,6 @@ def test_the_command_and_its_flags(run_main, tmp_path):
         "--window_s=0.1",
         "--telemetry_s=0",
         "--workdir=run",
-        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
