@@ -345,7 +345,8 @@ class Config(Experiment):
     # checking.
     precision: str = choice("fp32", "bf16", "fp16", "fp64")
     # What the backward pass makes again rather than keep in memory. norms: all but the outputs of
-    # convolutions and dense layers, and batch norm's statistics.
+    # convolutions and dense layers, and batch norm's statistics. XLA plans less memory for a GPU
+    # then, and more for a CPU.
     remat: str = choice("none", "norms")
     # Statistics over each device's share, or over the whole global batch.
     batch_norm: str = choice("local", "sync")

@@ -642,10 +642,10 @@ class Trainer:
 
     def summarize(self, status: str) -> dict[str, Any]:
         """Returns the summary record, of however much has been done."""
-        times_s = {
-            record["epoch"]: record["epoch_time_s"] for record in self._epochs if record["complete"]
-        }
-        first_epoch_s = times_s.pop(1, None)
+        whole = [record for record in self._epochs if record["complete"]]
+        first_epoch_s = next((e["epoch_time_s"] for e in whole if e["epoch"] == 1), None)
+        later = [record for record in whole if record["epoch"] > 1]
+        evaluated_s = [record["epoch_time_s"] for record in later if "eval_count" in record]
         train_time_s = sum(record["train_time_s"] for record in self._epochs)
         images = sum(record["images"] for record in self._epochs)
         summary = {
@@ -664,7 +664,8 @@ class Trainer:
             # Neither holds compilation; a published first epoch usually does.
             "first_epoch_s": first_epoch_s,
             "first_epoch_with_compile_s": first_epoch_s and first_epoch_s + self._compile_s,
-            "median_epoch_s": statistics.median(times_s.values()) if times_s else None,
+            # Of those with an evaluation: without one an epoch is less work.
+            "median_epoch_s": statistics.median(evaluated_s) if evaluated_s else None,
             # Of all epochs; a run's way to its accuracy is the first without the second.
             "train_time_s": train_time_s,
             "eval_time_s": sum(record["eval_time_s"] for record in self._epochs),
@@ -702,13 +703,8 @@ class Trainer:
             summary["profile"] = self._profiler.summary()
         if self._damaged:
             summary["damaged"] = self._damaged
-        # The first epoch is warm-up.
-        later_s = [
-            record["train_time_s"]
-            for record in self._epochs
-            if record["complete"] and record["epoch"] > 1
-        ]
-        summary["warnings"] = slowed_down("epochs", later_s)
+        # The first epoch is warm-up; evaluations, which not every one has, are in none of these.
+        summary["warnings"] = slowed_down("epochs", [record["train_time_s"] for record in later])
         if self._saver:
             summary["warnings"] += self._saver.warnings
         summary["phases_s"] = self._clock.totals_s()

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxbench.errors import BadInput, Diverged
+from jaxbench.loss_scale import LOWEST_SCALE, SCALE, LossScale
 from jaxbench.spread import median_interval
 from jaxbench.task import COUNT, LOSS_SUM
 
@@ -33,16 +34,22 @@ def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
     """Waits for all that the last step computes.
 
     Returns:
-      Its loss, the mean over the models, and how many images it counted, over all of them.
+      Its loss, the mean over the models, and how many images it counted, over all of them. Under
+      fp16 the loss of a step that is skipped need not be finite; such a step does the same work.
 
     Raises:
-      Diverged: the loss is not finite.
+      Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
+        lowest scale.
     """
     jax.block_until_ready((state, metrics))
     sums_RxM = np.asarray(jax.device_get(metrics)).reshape(-1, metrics.shape[-1])
     loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
-    if not math.isfinite(loss):
-        raise Diverged(f"the training loss is {loss}: rates of such steps mean nothing")
+    lost, because = not math.isfinite(loss), ""
+    if isinstance(getattr(state, "loss_scale", None), LossScale):
+        lost = sums_RxM[:, SCALE].min() <= LOWEST_SCALE
+        because = " and the gradients overflow float16 at every loss scale down to 1"
+    if lost:
+        raise Diverged(f"the training loss is {loss}{because}: rates of such steps mean nothing")
     return loss, round(float(sums_RxM[:, COUNT].sum()))
 
 
@@ -135,9 +142,11 @@ def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:
     """What to say of steps that do not train, from the losses of their windows in order."""
-    if len(losses) < 2 or losses[-1] < losses[0]:
+    # Under fp16 the first steps may be skipped ones.
+    first = next(filter(math.isfinite, losses), math.nan)
+    if len(losses) < 2 or losses[-1] < first:
         return []
     return [
-        f"{name}{': ' if name else ''}the loss did not fall ({losses[0]:.4f} to {losses[-1]:.4f}): "
+        f"{name}{': ' if name else ''}the loss did not fall ({first:.4f} to {losses[-1]:.4f}): "
         "too few steps, or a step that does not train"
     ]

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import UNOPTIMIZED, records, run_json
+from conftest import records, run_json
 
 Q = "--experiment=quickstart:tiny"
 
@@ -32,7 +32,7 @@ def test_a_profile_does_not_show_the_names_of_older_code(run_main, tmp_path):
     """Its programs are kept apart: one that lacks today's names would do for any other run."""
     one = (Q, "--compile_cache=kept", "--experiment.epochs=1")
     for run, flags in (("plain", ()), ("profiled", ("--profile=2:3",))):
-        done = run_main(*one, f"--workdir={run}", *flags, env=UNOPTIMIZED)
+        done = run_main(*one, f"--workdir={run}", *flags)
         assert done.returncode == 0, done.stderr
         assert outcomes(tmp_path / run)["train_step"] == "miss"
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import OPTIMIZED, ROOT, UNOPTIMIZED, needs_devices, program, records, run_json
+from conftest import OPTIMIZED, ROOT, needs_devices, program, records, run_json
 
 from jaxbench import catalog
 
@@ -33,7 +33,6 @@ def test_every_experiment_runs_tiny(run_main, tmp_path, name, devices):
         f"--experiment={name}:tiny",
         f"--experiment.num_devices={devices}",
         "--workdir=run",
-        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     document = run_json(tmp_path / "run")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import equations
 
 from jaxbench import catalog
 from jaxbench.devices import create_mesh
@@ -213,6 +214,27 @@ def test_a_stem_over_blocks_of_pixels_is_the_plain_one():
 
         for a, b in zip(*(jax.tree.leaves(gradients(net)) for net in (plain, blocks)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("stem", "kernel"), [("plain", (7, 7, 3, 4)), ("space_to_depth", (4, 4, 12, 4))]
+)
+def test_the_stem_that_is_asked_for_is_computed(stem, kernel):
+    """In a training step; operations are counted in the plain one, whatever it is."""
+    fields = {"num_classes": 3, "dtype": jnp.float32, "param_dtype": jnp.float32}
+    network = ResNetConfig(stages=(1,), width=4, stem=stem).create(norm_axis=None, **fields)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+
+    def first_kernel(train):
+        def init(images):
+            return network.init(jax.random.key(0), images, train=train)
+
+        found = equations(jax.make_jaxpr(init)(images).jaxpr)
+        names = [equation.primitive.name for equation in found]
+        return found[names.index("conv_general_dilated")].invars[1].aval.shape
+
+    assert first_kernel(train=True) == kernel
+    assert first_kernel(train=False) == (7, 7, 3, 4)
 
 
 def test_odd_images_have_no_blocks_of_pixels():

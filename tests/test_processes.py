@@ -12,7 +12,7 @@ import sys
 import threading
 
 import pytest
-from conftest import ROOT, UNOPTIMIZED, last_step, program, records, run_json, set_fields
+from conftest import ROOT, last_step, program, records, run_json, set_fields
 
 from jaxbench import catalog, processes
 from jaxbench.clock import Clock, wait_until
@@ -46,7 +46,7 @@ class Processes:
             port = probe.getsockname()[1]
         simulated = f"--xla_force_host_platform_device_count={devices}"
         environment = os.environ | {
-            "XLA_FLAGS": f"{UNOPTIMIZED['XLA_FLAGS']} {simulated}",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {simulated}",
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "JAX_LOG_COMPILES": "1",

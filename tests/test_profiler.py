@@ -9,7 +9,7 @@ import subprocess
 
 import jax
 import pytest
-from conftest import UNOPTIMIZED, needs_devices, program, records, run_json
+from conftest import needs_devices, program, records, run_json
 
 from jaxbench import catalog, profiler
 from jaxbench.errors import BadInput
@@ -153,7 +153,7 @@ def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | UNOPTIMIZED | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     assert any("profiling steps" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)

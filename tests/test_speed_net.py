@@ -16,6 +16,7 @@ from jaxbench import catalog
 from jaxbench.checkpoints import Policy, list_checkpoints
 from jaxbench.clock import Clock
 from jaxbench.data import synthetic
+from jaxbench.data.augment import evaluation_views
 from jaxbench.devices import create_mesh
 from jaxbench.errors import BadInput
 from jaxbench.job import _params_from_images, prepared
@@ -88,6 +89,33 @@ def test_the_size_is_the_published_one():
     assert sum(program.forward_macs().values()) == macs + 12 * 24 * 31**2 + 2560
 
 
+@pytest.mark.parametrize(("width", "scale"), [(256, 1 / 256), (64, 1 / 128)])
+def test_logits_are_scaled_by_the_root_of_the_width_to_the_published_256th(width, scale):
+    network = SpeedNetConfig(channels=(4, 4, width)).create(
+        num_classes=10, dtype=jnp.float32, param_dtype=jnp.float32, norm_axis=None
+    )
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(2, 16, 16, 3)).astype(np.float32)
+    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), images, train=False))
+    variables = jax.tree.map(
+        lambda leaf: np.abs(generator.normal(size=leaf.shape)).astype(np.float32), shapes
+    )
+
+    @jax.jit
+    def apply(variables, images):
+        return network.apply(
+            variables,
+            images,
+            train=False,
+            capture_intermediates=lambda module, _: module.name == "head",
+        )
+
+    logits, seen = apply(variables, images)
+    [unscaled] = seen["intermediates"]["head"]["__call__"]
+    assert np.abs(unscaled).min() > 0
+    np.testing.assert_allclose(logits, np.asarray(unscaled) * scale, rtol=1e-6)
+
+
 def test_whitened_patches_are_uncorrelated():
     """Of smooth pictures, whose neighbouring pixels are alike."""
     noise = np.random.default_rng(0).normal(size=(300, 16, 16, 3)).astype(np.float32)
@@ -155,6 +183,9 @@ def test_only_some_epochs_are_evaluated(result):
     summary = result.summary
     assert summary["eval_top1_tta"] == epochs[-1]["eval_top1_tta"]
     assert summary["best_epoch"] in (3, 4)
+    # Like with like: an epoch without an evaluation is less work.
+    evaluated_s = [record["epoch_time_s"] for record in epochs[2:]]
+    assert summary["median_epoch_s"] == pytest.approx(np.mean(evaluated_s))
     assert summary["train_time_s"] == pytest.approx(sum(e["train_time_s"] for e in epochs))
     assert summary["eval_time_s"] == pytest.approx(sum(e["eval_time_s"] for e in epochs))
     first, _, third, last = ("".join(describe_record(record)) for record in epochs)
@@ -306,9 +337,10 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
 
+    apply = jax.jit(lambda images: program.model.apply(variables, images, train=False))
+
     def logits(images):
-        images = ((images - mean) / std).astype(np.float32)
-        return np.asarray(program.model.apply(variables, images, train=False), np.float64)
+        return np.asarray(apply(((images - mean) / std).astype(np.float32)), np.float64)
 
     def both(images):
         return (logits(images) + logits(images[:, :, ::-1])) / 2
@@ -317,6 +349,12 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     expected = {"mirror": both(pixels), "mirror_translate": both(pixels) / 2 + translated / 2}
     for how, outputs in expected.items():
         assert counts[how][4] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
+        # Too few images for a count to tell one weight from another.
+        views, weights = evaluation_views(
+            jnp.asarray(pixels, jnp.float32), translate=how == "mirror_translate"
+        )
+        outputs_Vx = [logits(np.asarray(view)) for view in views]
+        np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
     assert get_task("classification", True).figures(np.array([8.0, 4, 2, 4, 3]))["top1_tta"] == 0.75
 
 

@@ -1,11 +1,10 @@
 """Start-up: what is imported and when, and what the record says of the time."""
 
-import os
 import subprocess
 import sys
 
 import pytest
-from conftest import UNOPTIMIZED, records, run_json
+from conftest import records, run_json
 
 # What a run on resident data has no use for.
 _UNUSED = (
@@ -49,7 +48,6 @@ def run(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
         cwd=folder,
-        env=os.environ | UNOPTIMIZED,
         capture_output=True,
         text=True,
     )

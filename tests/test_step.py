@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import needs_devices, records, run_json, step_losses
+from conftest import equations, needs_devices, records, run_json, step_losses
 
 from jaxbench import catalog
 from jaxbench.data import digits
@@ -251,22 +251,14 @@ def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision
 
     jaxpr = jax.make_jaxpr(forward)(state.params, state.batch_stats, image)
     assert jaxpr.out_avals[0].dtype == jnp.float32
-    types = convolution_types(jaxpr.jaxpr)
+    types = [
+        equation.outvars[0].aval.dtype
+        for equation in equations(jaxpr.jaxpr)
+        if equation.primitive.name == "conv_general_dilated"
+    ]
     if experiment.startswith("unet"):  # its last one makes the logits
         assert types.pop() == jnp.float32
     assert len(types) >= 9 and set(types) == {jnp.dtype(half)}
-
-
-def convolution_types(jaxpr):
-    types = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "conv_general_dilated":
-            types.append(equation.outvars[0].aval.dtype)
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                types += convolution_types(inner)
-    return types
 
 
 def test_seeds_differ_and_repeat(train):

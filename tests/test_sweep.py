@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, UNOPTIMIZED, needs_devices, run_json
+from conftest import ROOT, needs_devices, run_json
 
 from jaxbench import cells, sweepdir
 from jaxbench.batch_search import Trial, largest_batch
@@ -21,7 +21,6 @@ from jaxbench.spread import spread
 from jaxbench.sweep_tables import seen
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=fit")
-ENV = os.environ | UNOPTIMIZED
 
 
 def sweep(*args):
@@ -30,7 +29,7 @@ def sweep(*args):
 
 def run_sweep(tmp_path, *args, timeout_s=300):
     return subprocess.run(
-        sweep(*args), cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=timeout_s
+        sweep(*args), cwd=tmp_path, capture_output=True, text=True, timeout=timeout_s
     )
 
 
@@ -227,9 +226,7 @@ def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
     done = folder / "results.jsonl"
 
     def start_until(lines):
-        process = subprocess.Popen(
-            sweep(*args), cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(sweep(*args), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         wait_until(lambda: done.exists() and len(done.read_text().splitlines()) >= lines)
         return process
 

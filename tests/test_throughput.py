@@ -1,18 +1,24 @@
 """--mode=throughput: how fast the devices train, and figures that cannot be true."""
 
 import dataclasses
+import math
 import os
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from conftest import UNOPTIMIZED, records, run_json
+from conftest import records, run_json
 from flax import linen as nn
 
 from jaxbench import catalog, throughput
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput, Diverged
+from jaxbench.loss_scale import LOWEST_SCALE, first_loss_scale
+from jaxbench.step import ScaledTrainState, TrainState
 from jaxbench.validity import impossible
+from jaxbench.windows import falling_loss_warnings, wait_for_steps
 from jaxbench.writers.console import PlainConsole
 
 
@@ -103,6 +109,41 @@ def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
         measure(change=wild)
     assert run_json(tmp_path / "run")["status"] == "diverged"
+
+
+def test_under_fp16_a_step_that_is_skipped_ends_nothing():
+    """Of two models: one overflows, and still has scales to try; the other has none left."""
+    state = ScaledTrainState(
+        step=0, params={}, batch_stats={}, opt_state=(), loss_scale=first_loss_scale()
+    )
+
+    def metrics(scale):
+        # The task's own, then the steps that were skipped, and the scale.
+        return jnp.array([[8.0, 4, 1, 2, 0, 2.0**16], [jnp.inf, 4, 0, 0, 3, scale]])
+
+    loss, images = wait_for_steps(state, metrics(1.0))
+    assert not np.isfinite(loss) and images == 8
+    with pytest.raises(Diverged, match="every loss scale"):
+        wait_for_steps(state, metrics(LOWEST_SCALE))
+    unscaled = TrainState(step=0, params={}, batch_stats={}, opt_state=())
+    with pytest.raises(Diverged, match="loss is inf: rates"):
+        wait_for_steps(unscaled, metrics(1.0)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.0, 3.0, 1.0], []),
+        ([math.nan, 2.0, 1.0], []),
+        ([2.0, 3.0], ["2.0000 to 3.0000"]),
+        ([2.0, math.nan], ["2.0000 to nan"]),
+        ([math.nan, math.inf], ["nan to inf"]),
+        ([2.0], []),
+    ],
+)
+def test_losses_that_do_not_fall_are_told(losses, told):
+    warnings = falling_loss_warnings(losses)
+    assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
 
 
 @pytest.mark.parametrize("window_s", [float("inf"), float("nan"), 0.0])
@@ -279,7 +320,6 @@ def test_the_command_and_its_flags(run_main, tmp_path):
         "--window_s=0.1",
         "--telemetry_s=0",
         "--workdir=run",
-        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import ROOT, UNOPTIMIZED, program, records, run_json
+from conftest import ROOT, program, records, run_json
 
 from jaxbench import cells
 from jaxbench.errors import BadInput, WandbFailed
@@ -135,7 +135,7 @@ def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
         [sys.executable, "-m", "jaxbench.sweep", *TINY[:2], "--grid=seed=7"]
         + ["--wandb=demo", "--sweepdir=sweep"],
         cwd=tmp_path,
-        env=os.environ | UNOPTIMIZED | stand_in.env,
+        env=os.environ | stand_in.env,
         capture_output=True,
         text=True,
         timeout=300,
@@ -169,7 +169,7 @@ def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
 
 def test_a_run_that_fails_is_told_so(run_main, tmp_path, stand_in):
     diverging = "--experiment.optimizer.learning_rate=1e30"
-    done = run_main(*TINY, "--wandb=demo", diverging, env=UNOPTIMIZED | stand_in.env)
+    done = run_main(*TINY, "--wandb=demo", diverging, env=stand_in.env)
     assert done.returncode == 1 and run_json(tmp_path / "run")["status"] == "diverged"
     [summary] = stand_in.noted("summary")
     assert summary["figures"]["status"] == "diverged"
@@ -177,7 +177,7 @@ def test_a_run_that_fails_is_told_so(run_main, tmp_path, stand_in):
 
 
 def test_wandb_is_not_imported_unasked(run_main, stand_in):
-    done = run_main(*TINY, "--experiment.max_steps=1", env=UNOPTIMIZED | stand_in.env)
+    done = run_main(*TINY, "--experiment.max_steps=1", env=stand_in.env)
     assert done.returncode == 0, done.stderr
     assert stand_in.noted() == []
 
@@ -274,7 +274,7 @@ def test_an_end_that_hangs_is_cut_short(tmp_path, stand_in):
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env=os.environ | UNOPTIMIZED | stand_in.env | {"FAKE_WANDB": "finish hangs"},
+        env=os.environ | stand_in.env | {"FAKE_WANDB": "finish hangs"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -315,7 +315,7 @@ def test_the_real_package_keeps_the_curves(tmp_path):
     done = subprocess.run(
         program(*TINY, "--wandb=demo"),
         cwd=tmp_path,
-        env=os.environ | UNOPTIMIZED | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
+        env=os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
         capture_output=True,
         text=True,
         timeout=240,

@@ -27,14 +27,29 @@ def test_unknown_flags_are_left_out_and_the_environments_stay():
     [
         ("xla_cpu_enable_fast_math=false", "must be of the form"),
         ("--jax_enable_x64=1", "must be of the form"),
-        ("--xla_backend_optimization_level=high", "xla_backend_optimization_level"),
+        (
+            f"{KNOWN} --xla_no_such_flag=1 --xla_backend_optimization_level=high",
+            "value high for flag xla_backend_optimization_level; it takes int32, 3 by default: .*",
+        ),
+        # XLA says nothing of this one; its list of flags does.
+        (
+            "--xla_cpu_opt_preset=quick",
+            r"does not take --xla_cpu_opt_preset=quick; it takes string, .*\(FAST_RUNTIME, .*",
+        ),
     ],
 )
 def test_what_cannot_be_a_flag_is_told(given, told):
     before = os.environ["XLA_FLAGS"]
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=f"^--xla_flags={given}: .*{told}"):
         add_xla_flags(given)
     assert os.environ["XLA_FLAGS"] == before
+
+
+def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"{KNOWN} --xla_no_such_flag=1")
+    told = "^XLA_FLAGS in the environment: XLA does not know --xla_no_such_flag=1$"
+    with pytest.raises(BadInput, match=told):
+        add_xla_flags(KNOWN)
 
 
 def test_the_entry_point_hands_them_on(run_main):
