@@ -1,6 +1,7 @@
 """The scripts in benchmarks/ run; what they print is a ratio of one interleaved run."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -56,19 +57,22 @@ def test_the_start_up_is_split_into_parts_that_add_up():
 
 @pytest.fixture
 def load_script(monkeypatch):
-    """Imports a script; its flags are gone afterwards, for several scripts have the same ones."""
+    """Imports a script. Its flags are set aside: other programs in this process have the same."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    loaded = []
+    own, loaded = flags.FlagValues(), []
+    for name in dir(flags):
+        if name.startswith("DEFINE_"):
+            define = functools.partial(getattr(flags, name), flag_values=own)
+            monkeypatch.setattr(flags, name, define)
 
     def load(name):
+        module = importlib.import_module(name)
         loaded.append(name)
-        return importlib.import_module(name)
+        return module
 
     yield load
     for name in loaded:
         del sys.modules[name]
-        for flag in flags.FLAGS.get_flags_for_module(name):
-            delattr(flags.FLAGS, flag.name)
 
 
 def test_a_ratio_is_judged_by_its_whole_interval(load_script):

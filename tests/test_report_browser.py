@@ -48,7 +48,7 @@ PAPER = {"width": 1031, "height": 703}
 DEVICES = 2
 ENV = os.environ | {
     "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES} "
-    "--xla_backend_optimization_level=0"
+    "--xla_backend_optimization_level=1"
 }
 
 CNN = "--experiment=cnn10:tiny"
