@@ -639,6 +639,7 @@ def test_a_goal_is_measured_once(tmp_path):
         (12_000.0, (1.1, 1.0, 1.19), [], ["no", "no"], 1),
         (12_600.0, (1.21, 1.19, 1.3), [], ["cannot be said"] * 2, 1),
         (13_000.0, (1.3, 1.25, 1.4), ["it does other work"], ["yes", "cannot be said"], 1),
+        (13_000.0, (1.3, 1.25, 1.4), ["jaxbench cannot be that fast"], ["cannot be said"] * 2, 1),
     ],
 )
 def test_a_goal_is_judged_by_the_whole_interval(tmp_path, rate, ratio, problems, reached, code):
@@ -663,6 +664,20 @@ def test_a_goal_is_judged_by_the_whole_interval(tmp_path, rate, ratio, problems,
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
+
+
+def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
+    finished_run = load_script("goals").finished_run
+    assert finished_run(tmp_path) is None
+    for status, metrics in (("running", ""), ("done", None), ("done", '{"kind": "epoch"}\n')):
+        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+        (tmp_path / "run.json").write_text(json.dumps({"status": status}))
+        if metrics is not None:
+            (tmp_path / "metrics.jsonl").write_text(metrics)
+        run = finished_run(tmp_path)
+        assert (run is not None) == (status == "done" and metrics is not None)
+    (tmp_path / "run.json").write_text('{"status"')
+    assert finished_run(tmp_path) is None
 
 
 @pytest.mark.parametrize(
