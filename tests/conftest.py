@@ -1,12 +1,24 @@
-"""Eight simulated devices, set before JAX is imported; helpers that run the real program."""
+"""Eight simulated devices, set before JAX is imported; the limits of the fast half; helpers.
 
+The fast half is every test beside this file and in the folders that mirror jaxbench/: it runs in
+one process and ends in minutes. Whatever starts a process stands in tests/integration.
+"""
+
+import contextlib
+import importlib.metadata
+import io
 import json
 import os
 import pathlib
 import re
-import subprocess
+import runpy
+import signal
 import sys
-import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they compute.
 _FLAGS = {"--xla_force_host_platform_device_count": 8, "--xla_backend_optimization_level": 1}
@@ -21,19 +33,23 @@ OPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization
 UNOPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=0"}
 # Simulated devices are the CPU's, whatever else the machine has.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The same small programs are compiled again and again, here and in child processes.
-_CACHE = tempfile.TemporaryDirectory(prefix="jaxbench-test-cache-")
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _CACHE.name)
+# Compiled programs are kept for the next test run, in pytest's own cache: `--cache-clear` forgets
+# them. A newer JAX has a folder of its own.
+_CACHE = ROOT / ".pytest_cache" / "d" / f"xla-jax-{importlib.metadata.version('jax')}"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from absl import app, flags  # noqa: E402
 
-from jaxbench import catalog  # noqa: E402
+from jaxbench import catalog, price_flags  # noqa: E402, F401 (defines flags, once)
 from jaxbench.train import train_and_evaluate  # noqa: E402
 from jaxbench.writers.console import PlainConsole  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The experiment for whatever does not ask about the network: see there.
+MICRO = str(ROOT / "tests" / "micro.py")
 
 
 def pytest_report_header():
@@ -49,26 +65,161 @@ def test_data() -> pathlib.Path:
     return folder.resolve()
 
 
-def program(*args: str) -> list[str]:
-    """The command line of the entry point."""
-    return [sys.executable, "-m", "jaxbench.main", *args]
+# A fast test fails the run if it takes longer, both by the clock and of processor time. Where
+# other work slows the machine down the clock alone may show CLOCK_MARGIN times as much.
+LONGEST_S, CLOCK_MARGIN = 5.0, 3.0
+# What the program itself asks: for its commit, and for a library's path.
+_MAY_START = ("git", "uname", "ldconfig", "gcc", "cc", "ld", "objdump")
+_started: list[str] = []
+_taken_s: dict[str, float] = {}
+_too_long: list[str] = []
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "integration" in item.path.relative_to(ROOT / "tests").parts:
+            item.add_marker(pytest.mark.integration)
+
+
+def is_fast(item) -> bool:
+    return not any(item.get_closest_marker(name) for name in ("integration", "slow"))
+
+
+def takes_too_long(clock_s: float, cpu_s: float) -> bool:
+    return clock_s > LONGEST_S and (cpu_s > LONGEST_S or clock_s > LONGEST_S * CLOCK_MARGIN)
+
+
+def _note_process(event: str, args: tuple) -> None:
+    if event == "subprocess.Popen" and pathlib.Path(os.fsdecode(args[0])).name not in _MAY_START:
+        _started.append(str(args[1]))
+
+
+sys.addaudithook(_note_process)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    _started.clear()
+    result = yield
+    assert not (is_fast(item) and _started), f"belongs in tests/integration: starts {_started}"
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    item.began_cpu_s = time.process_time()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    try:
+        return (yield)
+    finally:
+        cpu_s = time.process_time() - item.began_cpu_s
+        item.user_properties += [("fast", is_fast(item)), ("cpu_s", cpu_s)]
+
+
+def pytest_runtest_logreport(report):
+    """Adds a test's phases up, where pytest's own process sees those of all workers."""
+    _taken_s[report.nodeid] = _taken_s.get(report.nodeid, 0.0) + report.duration
+    said = dict(report.user_properties)
+    if report.when != "teardown" or not said.get("fast"):
+        return
+    clock_s, cpu_s = _taken_s[report.nodeid], said["cpu_s"]
+    if takes_too_long(clock_s, cpu_s):
+        _too_long.append(f"{report.nodeid}: {clock_s:.1f} s, {cpu_s:.1f} s of processor time")
+
+
+def pytest_sessionfinish(session):
+    if _too_long and not hasattr(session.config, "workerinput") and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _too_long:
+        terminalreporter.section(f"fast tests over {LONGEST_S:g} s", red=True)
+        for line in _too_long:
+            terminalreporter.line(line)
+
+
+class Finished(NamedTuple):
+    """What a command came to, with the names that subprocess gives it."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
-def run_main(tmp_path):
-    """Runs the entry point in an empty folder; returns the finished process."""
+def run_cli(tmp_path, monkeypatch):
+    """Runs a command in this process as `python -m` would, in an empty folder, with fresh flags."""
 
-    def run(*args, env=None, timeout_s=240):
-        return subprocess.run(
-            program(*args),
-            cwd=tmp_path,
-            env=os.environ | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+    def run(*args: str, module: str = "jaxbench.main", env: dict[str, str] | None = None):
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with (
+            monkeypatch.context() as patch,
+            fresh_process_state(),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+            pytest.raises(SystemExit) as ended,
+        ):
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", [module, *args])
+            # What ends a process at once would end this one.
+            patch.setattr(os, "_exit", lambda code: sys.exit(code))
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            for name in (module, f"{module}.__main__"):
+                patch.delitem(sys.modules, name, raising=False)  # runpy warns of it
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
     return run
+
+
+def _copy(of):
+    """Copies dicts and the lists in them, not the flags."""
+    if isinstance(of, dict):
+        return {key: list(value) if isinstance(value, list) else value for key, value in of.items()}
+    return of
+
+
+@contextlib.contextmanager
+def fresh_process_state() -> Iterator[None]:
+    """Inside the `with` absl's flags, signals and the compilation cache are as at a start."""
+    state = vars(flags.FLAGS)
+    defined = {name: _copy(of) for name, of in state.items()}
+    values = {flag: dict(vars(flag)) for flag in defined["__flags"].values()}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
+    for module, own in flags.FLAGS.flags_by_module_dict().items():
+        for flag in own:
+            # The command is run anew and defines its own; others' of the same name are in the way.
+            if module in _COMMANDS and flag.name in flags.FLAGS:
+                delattr(flags.FLAGS, flag.name)
+    try:
+        yield
+    finally:
+        state.clear()
+        state.update(defined)
+        for flag, attributes in values.items():
+            vars(flag).clear()
+            vars(flag).update(attributes)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for name, value in settings.items():
+            jax.config.update(name, value)
+
+
+# Once for all commands: absl defines --help when the first one starts.
+app.define_help_flags()
+_COMMANDS = [f"jaxbench.{name}" for name in ("main", "sweep", "compare", "cost", "report.__main__")]
+_COMPILE_SETTINGS = (
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_dir",
+    "jax_compilation_cache_include_metadata_in_key",
+)
 
 
 @pytest.fixture
