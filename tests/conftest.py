@@ -77,7 +77,8 @@ _too_long: list[str] = []
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "integration" in item.path.relative_to(ROOT / "tests").parts:
+        in_folder = "integration" in item.path.relative_to(ROOT / "tests").parts
+        if in_folder and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.integration)
 
 
