@@ -195,7 +195,7 @@ def fresh_process_state() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
     for module, own in flags.FLAGS.flags_by_module_dict().items():
-        for flag in own:
+        for flag in list(own):
             # The command is run anew and defines its own; others' of the same name are in the way.
             if module in _COMMANDS and flag.name in flags.FLAGS:
                 delattr(flags.FLAGS, flag.name)
