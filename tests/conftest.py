@@ -5,6 +5,7 @@ one process and ends in minutes. Whatever starts a process stands in tests/integ
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import io
 import json
@@ -171,8 +172,6 @@ def run_cli(tmp_path, monkeypatch):
             patch.setattr(os, "_exit", lambda code: sys.exit(code))
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            for name in (module, f"{module}.__main__"):
-                patch.delitem(sys.modules, name, raising=False)  # runpy warns of it
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
@@ -199,9 +198,15 @@ def fresh_process_state() -> Iterator[None]:
             # The command is run anew and defines its own; others' of the same name are in the way.
             if module in _COMMANDS and flag.name in flags.FLAGS:
                 delattr(flags.FLAGS, flag.name)
+    # Those that the command imports are imported anew too, for their flags.
+    modules = _forget_commands()
     try:
         yield
     finally:
+        _forget_commands()
+        for name, module in modules.items():
+            sys.modules[name] = module
+            setattr(*_parent(name), module)
         state.clear()
         state.update(defined)
         for flag, attributes in values.items():
@@ -211,6 +216,23 @@ def fresh_process_state() -> Iterator[None]:
             signal.signal(number, handler)
         for name, value in settings.items():
             jax.config.update(name, value)
+
+
+def _parent(name: str):
+    """Returns the package of a module, and the module's name in it."""
+    package, _, name = name.rpartition(".")
+    return importlib.import_module(package), name
+
+
+def _forget_commands() -> dict:
+    """Has the next import of each command run it; returns those that had been imported."""
+    found = {}
+    for command in _COMMANDS:
+        if command in sys.modules:
+            found[command] = sys.modules.pop(command)
+            package, name = _parent(command)
+            vars(package).pop(name, None)
+    return found
 
 
 # Once for all commands: absl defines --help when the first one starts.
