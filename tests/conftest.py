@@ -44,6 +44,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from absl import app, flags  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 from jaxbench import catalog, price_flags  # noqa: E402, F401 (defines flags, once)
 from jaxbench.train import train_and_evaluate  # noqa: E402
@@ -193,6 +194,7 @@ def fresh_process_state() -> Iterator[None]:
     values = {flag: dict(vars(flag)) for flag in defined["__flags"].values()}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
+    compilation_cache.reset_cache()  # it looks at the settings only once
     for module, own in flags.FLAGS.flags_by_module_dict().items():
         for flag in list(own):
             # The command is run anew and defines its own; others' of the same name are in the way.
@@ -216,6 +218,7 @@ def fresh_process_state() -> Iterator[None]:
             signal.signal(number, handler)
         for name, value in settings.items():
             jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def _parent(name: str):
