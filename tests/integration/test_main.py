@@ -156,7 +156,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
 def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
     """Two of the many in the test of that name that asks in one process."""
     done = run_main(*flags)
-    assert done.returncode == 2 and done.stdout == ""
+    assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("jaxbench: ") and told in line
     assert list(tmp_path.iterdir()) == []

@@ -54,6 +54,7 @@ def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monke
 def test_the_entry_point_hands_them_on(run_main):
     done = run_main(
         f"--experiment={MICRO}",
+        "--experiment.num_devices=0",
         "--mode=describe",
         "--json",
         "--xla_flags=--xla_no_such_flag=1 --xla_force_host_platform_device_count=4",
