@@ -4,12 +4,43 @@ import json
 import pathlib
 
 import pytest
-from conftest import MICRO, needs_devices, run_json
+from conftest import MICRO, needs_devices, records, run_json
 
 from jaxbench import catalog
 from jaxbench.describe import list_layers
 from jaxbench.devices import create_training_mesh
 from jaxbench.program import build_program
+
+# Of the shipped experiments those that need no integration test to run in :tiny.
+QUICK = ("conv2d",)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("name", QUICK)
+def test_experiments_run_tiny(run_cli, tmp_path, name, devices):
+    """All others do in the integration half."""
+    check_runs_tiny(run_cli, tmp_path, name, devices)
+
+
+def check_runs_tiny(run_cli, tmp_path, name, devices):
+    needs_devices(devices)
+    done = run_cli(
+        f"--experiment={name}:tiny",
+        f"--experiment.num_devices={devices}",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["experiment"] == f"{name}:tiny"
+    assert document["environment"]["num_devices"] == devices
+    if document["job"] != "train":
+        return  # tests of its own look further
+    epochs = records(tmp_path / "run", "epoch")
+    assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
+    for word in ("compiling", "images/s", "lr"):
+        assert word in done.stdout
+    assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 
 
 def test_list_names_every_experiment(run_cli):
