@@ -146,3 +146,13 @@ def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
     [line] = done.stderr.splitlines()
     assert line.startswith("jaxbench: ") and told in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare", "cost", "report"])
+def test_every_other_command_starts(command):
+    """In a process that has imported nothing else."""
+    helped = subprocess.run(
+        [sys.executable, "-m", f"jaxbench.{command}", "--help"], capture_output=True, text=True
+    )
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert "--helpfull" in helped.stdout
