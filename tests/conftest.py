@@ -34,6 +34,9 @@ OPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization
 UNOPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=0"}
 # Simulated devices are the CPU's, whatever else the machine has.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# A shell that starts pytest in the background has it ignore Ctrl-C, and so would all its children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Compiled programs are kept for the next test run, in pytest's own cache: `--cache-clear` forgets
 # them. A newer JAX has a folder of its own.
 _CACHE = ROOT / ".pytest_cache" / "d" / f"xla-jax-{importlib.metadata.version('jax')}"
