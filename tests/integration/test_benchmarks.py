@@ -277,7 +277,7 @@ def test_all_goals_can_be_measured(tmp_path):
     assert named == {"wrn_rate", "resnet_rate", "cnn10_epoch", "speed_run", "wrn_accuracy"}
 
 
-def test_a_python_without_pytorch_that_says_nothing_is_refused():
+def test_what_is_no_python_is_refused():
     done = versus_pytorch("--pytorch_python=/bin/true")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "/bin/true: is no Python" in done.stderr

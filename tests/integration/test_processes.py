@@ -21,8 +21,6 @@ from jaxbench.train import train_and_evaluate
 from jaxbench.writers.console import PlainConsole
 
 # 90 test images: neither a batch nor the devices of both processes divide them.
-
-
 FIELDS = {
     "precision": "fp64",
     "batch_norm": "sync",
@@ -34,8 +32,6 @@ FIELDS = {
     "data.crop_padding": 1,
     "data.flip": True,
 }
-
-
 TINY = "--experiment=quickstart:tiny"
 # All devices of all processes.
 SMALL = (f"--experiment={MICRO}", "--experiment.num_devices=0")
