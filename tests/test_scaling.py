@@ -2,15 +2,14 @@
 
 import csv
 import os
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
-from conftest import UNOPTIMIZED, needs_devices, records, run_json, set_fields
+from conftest import MICRO, fresh_process_state, needs_devices, records, run_json, set_fields
 
-from jaxbench import catalog, recorder, scaling, speedup
+from jaxbench import catalog, cli, recorder, scaling, speedup
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, unequal_copies
@@ -23,8 +22,8 @@ from jaxbench.writers.console import PlainConsole
 def measure(tmp_path):
     def run(console=None, fields=None, **how):
         needs_devices(8)
-        config = catalog.load("mnist_cnn:tiny")
-        set_fields(config, **({"num_devices": 2} | (fields or {})))
+        config = catalog.load(MICRO)
+        set_fields(config, **({"batch_size": 64} | (fields or {})))
         how = {"rounds": 6, "window_s": 0.02} | how
         with open(os.devnull, "w") as quiet:
             return scaling.measure_scaling(
@@ -292,16 +291,14 @@ def test_any_job_says_in_one_line_that_a_mix_does_not_run(tmp_path, kinds):
         assert "\n" not in str(told.value)
 
 
-def test_a_mix_ends_the_program_with_one_line_and_exit_code_1():
-    code = """
-from jaxbench import cli
-from jaxbench.errors import MixedDevices
-def main(_):
-    raise MixedDevices("A with B: no")
-cli.run_with_arguments(main, ["jaxbench"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "jaxbench: A with B: no\n")
+def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
+    def main(_):
+        raise MixedDevices("A with B: no")
+
+    with fresh_process_state(), pytest.raises(SystemExit) as ended:
+        cli.run_with_arguments(main, ["jaxbench"])
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
 
 
 def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeypatch):
@@ -348,17 +345,17 @@ def test_what_cannot_be_measured_is_told_before_anything_is_written(measure, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_and_its_flags(run_main, tmp_path):
-    done = run_main(
-        "--experiment=mnist_cnn:tiny",
+def test_the_command_and_its_flags(run_cli):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--experiment.batch_size=64",
         "--mode=scaling",
         "--scaling=weak",
         "--device_counts=1,2",
         "--link_gb_per_s=50",
         "--rounds=6",
-        "--window_s=0.05",
+        "--window_s=0.02",
         "--workdir=run",
-        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     for words in (
@@ -372,9 +369,9 @@ def test_the_command_and_its_flags(run_main, tmp_path):
         "simulated",
     ):
         assert words in done.stdout, words
-    done = run_main("--experiment=mnist_cnn:tiny", "--scaling=weak")
+    done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
     assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr
-    done = run_main("--experiment=mnist_cnn:tiny", "--mode=scaling", "--device_counts=1,two")
+    done = run_cli(f"--experiment={MICRO}", "--mode=scaling", "--device_counts=1,two")
     assert done.returncode == 2
     assert "--device_counts=1,two: must be whole numbers" in done.stderr
