@@ -14,6 +14,7 @@ from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.job import prepared
 from jaxbench.runs import load_run
 from jaxbench.writers.console import PlainConsole
 
@@ -37,18 +38,39 @@ def of_kind(result, kind):
     return [record for record in result.stages if record["kind"] == kind]
 
 
-def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
-    result = measure(fields={"num_devices": 4}, link_gb_per_s=100.0)
-    run = load_run(str(tmp_path / "run"))
-    assert run.of_kind("scaling") == of_kind(result, "scaling")
-    found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
-    assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
+def test_the_cells_of_four_devices():
+    needs_devices(4)
+    config = catalog.load(MICRO)
+    set_fields(config, num_devices=4, batch_size=64)
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        counts = scaling._device_counts((), job.mesh)
+        meter = scaling._Meter(job, "both", counts, None, 0.02, 6)
+    found = {key: (cell.batch_size, cell.batch_per_device) for key, cell in meter._scaled.items()}
+    assert found == {
         ("weak", 1): (16, 16),
         ("weak", 2): (32, 16),
         ("weak", 4): (64, 16),
         ("strong", 1): (64, 64),
         ("strong", 2): (64, 32),
         ("strong", 4): (64, 16),
+    }
+    # Three weak, two strong, and three devices more, alone: the two meet on all devices.
+    assert len(meter._cells) == 8
+    assert [len(cell.devices) for cell in meter._alone] == [1] * 4
+    assert [all_reduce.num_devices for all_reduce in meter._all_reduces] == [2, 4]
+
+
+def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
+    fields = {"num_devices": 3, "batch_size": 48, "optimizer__name": "sgd"}
+    result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
+    run = load_run(str(tmp_path / "run"))
+    assert run.of_kind("scaling") == of_kind(result, "scaling")
+    found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
+    assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
+        ("weak", 1): (16, 16),
+        ("weak", 3): (48, 16),
+        ("strong", 1): (48, 48),
+        ("strong", 3): (48, 16),
     }
     for (kind, count), record in found.items():
         assert len(record["windows_s"]) == 6
@@ -65,9 +87,9 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
             reduced = record["collectives"]["all-reduce"]
             assert reduced["bytes"] >= record["gradient_bytes"] == 4 * run.document["parameters"]
     # The two meet on all devices: measured once.
-    assert found["weak", 4]["windows_s"] == found["strong", 4]["windows_s"]
+    assert found["weak", 3]["windows_s"] == found["strong", 3]["windows_s"]
     devices = of_kind(result, "device")
-    assert [record["device_id"] for record in devices] == list(range(4))
+    assert [record["device_id"] for record in devices] == list(range(3))
     assert {record["device_kind"] for record in devices} == {jax.devices()[0].device_kind}
     assert devices[0]["windows_s"] == found["weak", 1]["windows_s"]
     for record in of_kind(result, "all_reduce"):
@@ -78,9 +100,9 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
         assert record["share_of_weak_step"] == pytest.approx(
             record["all_reduce_s"] / found["weak", count]["step_s"]
         )
-    assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [2, 4]
-    # A compile record for every cell: three weak, two strong, and three devices more, alone.
-    assert len(run.of_kind("compile")) == 8
+    assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [3]
+    # A compile record for every cell: two weak, one strong, and two devices more, alone.
+    assert len(run.of_kind("compile")) == 5
     summary = run.document["summary"]
     assert run.document["status"] == "done" and summary["invalid"] == []
     assert [p["num_devices"] for p in summary["predictions"]] == [8, 64, 256, 1024]
