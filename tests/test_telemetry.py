@@ -9,11 +9,12 @@ import types
 import fake_nvml
 import pynvml
 import pytest
-from conftest import records, run_json
+from conftest import MICRO, records, run_json, set_fields
 from fake_nvml import Board, Cuda, Nvml
 
 from jaxbench import catalog, throughput
-from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.clock import Clock, Stopwatch, pause, wait_until
+from jaxbench.data.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.spread import drift, slowed_down
 from jaxbench.telemetry import sampler
@@ -481,9 +482,9 @@ def test_an_interval_that_makes_no_sense(tmp_path, given):
     assert not (tmp_path / "run").exists()
 
 
-def run_tiny(tmp_path, job, **how):
-    config = catalog.load("quickstart:tiny")
-    config.num_devices = 2
+def run_tiny(tmp_path, job, fields=None, **how):
+    config = catalog.load(MICRO)
+    set_fields(config, **(fields or {}))
     with open(os.devnull, "w") as quiet:
         return job(config, str(tmp_path / "run"), PlainConsole(quiet), **how)
 
@@ -496,7 +497,17 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         board.energy_mj = lambda power_w=power_w: int(power_w * 1e3 * watch.elapsed_s())
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
     monkeypatch.setattr("jaxbench.recorder.create_readers", lambda devices: readers)
-    how = {} if job is train_and_evaluate else {"rounds": 6, "window_s": 0.1}
+    how = {"rounds": 6, "window_s": 0.1}
+    if job is train_and_evaluate:
+        # Epochs of half a second: of shorter ones the ends are too close to be sampled.
+        how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
+        genuine = StreamFeed._assemble
+
+        def slow(self, *args):
+            pause(0.05)
+            return genuine(self, *args)
+
+        monkeypatch.setattr(StreamFeed, "_assemble", slow)
     result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
     assert telemetry_threads() == []
     summary = run_json(tmp_path / "run")["summary"]
