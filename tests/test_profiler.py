@@ -44,7 +44,7 @@ def check_times(folder, profiled):
     """
     summary = run_json(folder)["summary"]
     phases_s, epochs = summary["phases_s"], records(folder, "epoch")
-    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"], rel=1e-3)
+    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"], abs=0.05)
     assert phases_s["profile"] > 0
     own_s = sum(phases_s[name] for name in ("train", "data_wait", "eval", "records"))
     assert 0.5 * own_s < sum(epoch["epoch_time_s"] for epoch in epochs) <= own_s
@@ -200,7 +200,7 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
     profile = run_json(tmp_path / "run")["summary"]["profile"]
     assert (profile["first_step"], profile["last_step"]) == (3, 5)
     phases_s = result.summary["phases_s"]
-    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], rel=1e-3)
+    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], abs=0.05)
     windows_s = sum(sum(stage["windows_s"]) for stage in result.stages)
     assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
 

@@ -224,9 +224,9 @@ def handled_signals():
 
 
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
-    """In fp32, at a rate at which no ReLU falls on the other side, to the tolerance of one run."""
+    """The same to the rounding of fp32: sums over four devices have another order."""
     needs_devices(4)
-    fields = {"epochs": 3, "batch_norm": "sync", "optimizer__learning_rate": 0.005}
+    fields = {"epochs": 3, "batch_norm": "sync"}
     whole = trained(tmp_path / "whole", num_devices=4, **fields).run_dir.path
     run = tmp_path / "run"
     with monkeypatch.context() as patch:

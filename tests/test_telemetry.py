@@ -524,7 +524,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         images = 6 * stage["steps_per_window"] * stage["batch_size"]
         measured_s = sum(stage["windows_s"])
     assert telemetry["measured_images"] == images
-    assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1)
+    assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)
     # The boards' own clock and the readings' differ by what a busy machine lets lie between.
     assert telemetry["energy_j"] == pytest.approx(400 * measured_s, rel=0.5)
     assert telemetry["joules_per_image"] == telemetry["energy_j"] / images

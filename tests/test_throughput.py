@@ -74,7 +74,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     # The made-up batch is learnt by heart: the steps that were timed do train.
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
     assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
-    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], rel=1e-3)
+    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):

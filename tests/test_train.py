@@ -76,7 +76,8 @@ def test_the_run_directory_holds_what_it_should(train):
     assert summary["median_epoch_s"] == pytest.approx(
         np.median([record["epoch_time_s"] for record in epochs[1:]])
     )
-    assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()))
+    # The clock is read twice for them.
+    assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()), abs=0.05)
     assert {"compile", "train", "eval", "data_wait", "records"} <= set(summary["phases_s"])
     # The start of this process is not the start of the run.
     assert summary["before_s"] is None and summary["startup_s"] is None
