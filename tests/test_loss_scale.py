@@ -31,8 +31,12 @@ from jaxbench.train import train_and_evaluate
 from jaxbench.trainer import Trainer
 from jaxbench.writers.console import PlainConsole
 
-# One convolution and one hidden layer, no batch norm.
+# One convolution and one hidden layer, no batch norm, images as they are.
 CONVOLUTION = {
+    "data__crop_padding": 0,
+    "data__flip": False,
+    "data__brightness": 0,
+    "data__contrast": (1.0, 1.0),
     "model__stages": (1,),
     "model__hidden": 8,
     "model__dropout": 0.0,
