@@ -44,6 +44,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import grain  # noqa: E402, F401 (defines flags, which a command must not take with it)
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from absl import app, flags  # noqa: E402

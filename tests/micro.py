@@ -2,6 +2,7 @@
 
 For tests of everything around the network. It has what quickstart has (11 steps an epoch, 360
 held-out images, a state with batch statistics and momentum) and compiles in a tenth of the time.
+Hidden layers and dropout are there for tests that ask for them.
 """
 
 import dataclasses
@@ -10,16 +11,21 @@ from typing import Any
 import flax.linen as nn
 
 from jaxbench.config import Config, DataConfig, ModelConfig, OptimizerConfig
-from jaxbench.models.layers import classify, norm_layer
+from jaxbench.models.layers import classify, drop_out, norm_layer
 
 
 @dataclasses.dataclass(kw_only=True)
 class MicroConfig(ModelConfig):
+    hidden: tuple[int, ...] = ()
+    dropout: float = 0.0
+
     def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Micro(num_classes, dtype, param_dtype, norm_axis)
+        return Micro(self.hidden, self.dropout, num_classes, dtype, param_dtype, norm_axis)
 
 
 class Micro(nn.Module):
+    hidden: tuple[int, ...]
+    dropout: float
     num_classes: int
     dtype: Any
     param_dtype: Any
@@ -29,7 +35,14 @@ class Micro(nn.Module):
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
         norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
         x = norm(name="norm")(images_BxHxWxC)
-        return classify(x.reshape(len(x), -1), self.num_classes, self.param_dtype)
+        for layer, width in enumerate(self.hidden, 1):
+            # Of each pixel: batch norm is for images.
+            x = nn.Dense(width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+            x = nn.relu(norm(name=f"norm{layer}")(x))
+        x = x.reshape(len(x), -1)
+        if train and self.dropout:
+            x = drop_out(x, self.dropout, keys_B, 0)
+        return classify(x, self.num_classes, self.param_dtype)
 
 
 def get_config() -> Config:

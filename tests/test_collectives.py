@@ -1,9 +1,11 @@
 """Collectives counted in XLA's text: compiled here, and as GPUs and TPUs have it."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
-from conftest import needs_devices
+from conftest import MICRO, needs_devices, set_fields
 
 from jaxbench import catalog
 from jaxbench.collectives import count_collectives
@@ -12,36 +14,40 @@ from jaxbench.devices import AXIS, DataMesh, create_training_mesh
 from jaxbench.program import build_program, compile_step
 
 
+@functools.cache
 def compiled_step(**fields):
-    """The compile record of quickstart's training step, and the bytes of its gradient."""
-    config = catalog.load("quickstart:tiny")
-    config.num_devices = 2
-    for name, value in fields.items():
-        setattr(config, name, value)
+    """The training step of a network with 3 norms on 2 devices.
+
+    Returns its compile record, the bytes of its gradient and of its running averages.
+    """
+    config = catalog.load(MICRO)
+    set_fields(config, model__hidden=(8, 8), **fields)
     program = build_program(config, create_training_mesh(config), steps_per_epoch=1)
     args = abstract_args(config, config.num_devices, (), program.precision.param_dtype)
-    record = compile_step("train_step", program.train_step, program.abstract_placed_state(), *args)
-    return record, 4 * program.num_parameters()
+    state = program.abstract_placed_state()
+    record = compile_step("train_step", program.train_step, state, *args)
+    averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
+    return record, 4 * program.num_parameters(), 4 * averages
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_the_gradient_is_reduced_in_few_collectives(parallelism):
     needs_devices(2)
-    record, gradient_bytes = compiled_step(parallelism=parallelism)
+    record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
     assert set(record["collectives"]) == {"all-reduce"}
     found = record["collectives"]["all-reduce"]
     assert 1 <= found["count"] <= 3
-    # Beside it the running averages (two for each of 7 norms) and four metrics.
-    assert gradient_bytes < found["bytes"] < 1.01 * gradient_bytes
+    # Beside it the running averages (two for each of 3 norms) and four metrics.
+    assert found["bytes"] == gradient_bytes + averages_bytes + 4 * 4
     assert found["bytes"] / found["count"] <= found["largest_bytes"] <= found["bytes"]
 
 
 def test_synchronised_batch_norm_reduces_in_every_layer():
     needs_devices(2)
-    local = compiled_step()[0]["collectives"]["all-reduce"]
-    sync, gradient_bytes = compiled_step(batch_norm="sync")
-    # 7 norms, forwards and backwards; XLA may join the last with the gradient.
-    assert sync["collectives"]["all-reduce"]["count"] >= local["count"] + 12
+    local = compiled_step(parallelism="pmap")[0]["collectives"]["all-reduce"]
+    sync, gradient_bytes, _ = compiled_step(parallelism="pmap", batch_norm="sync")
+    # 3 norms, forwards and backwards; XLA may join the last with the gradient.
+    assert sync["collectives"]["all-reduce"]["count"] >= local["count"] + 4
     assert sync["collectives"]["all-reduce"]["bytes"] > gradient_bytes
 
 

@@ -128,16 +128,16 @@ def test_each_part_of_the_time_is_its_own(tmp_path, monkeypatch):
 
     def slowly(self):
         watch = Stopwatch()
-        wait_until(lambda: watch.elapsed_s() > 0.1)
+        wait_until(lambda: watch.elapsed_s() > 0.3)
         return genuine(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(conv2d._Cell, "_place", slowly)
         cell = measured_with(tmp_path / "place", monkeypatch)
-    assert cell["host_to_device_s"] > 0.1
+    assert cell["host_to_device_s"] > 0.3
     for part in ("compute_s", "call_s", "device_to_host_s"):
-        assert cell[part] < 0.05, part
-    assert cell["first_use_s"] > 0.1
+        assert cell[part] < 0.15, part
+    assert cell["first_use_s"] > 0.3
 
     def heavy(kernel, images, dtype):
         # Some tens of milliseconds, and a little something of it in the result.

@@ -5,13 +5,14 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 
 import jax
 import pytest
-from conftest import needs_devices, program, records, run_json
+from conftest import MICRO, records, run_json
 
 from jaxbench import catalog, profiler
+from jaxbench.clock import pause
+from jaxbench.data.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.profiler import parse_steps
 from jaxbench.throughput import measure_throughput
@@ -43,7 +44,7 @@ def check_times(folder, profiled):
     """
     summary = run_json(folder)["summary"]
     phases_s, epochs = summary["phases_s"], records(folder, "epoch")
-    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"], rel=1e-3)
+    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"], abs=0.05)
     assert phases_s["profile"] > 0
     own_s = sum(phases_s[name] for name in ("train", "data_wait", "eval", "records"))
     assert 0.5 * own_s < sum(epoch["epoch_time_s"] for epoch in epochs) <= own_s
@@ -56,12 +57,27 @@ def check_times(folder, profiled):
     assert summary["images_per_s"] == pytest.approx(images / timed_s)
 
 
-def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_main, train, tmp_path):
-    needs_devices(2)
-    done = run_main(
-        "--experiment=quickstart:tiny",
+@pytest.fixture
+def slow_host(monkeypatch):
+    """A stream of 20 batches a second: steps take longer than the writing of their records."""
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(0.05)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    return {"data__feed": "stream", "data__num_threads": 1}
+
+
+def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(
+    run_cli, train, tmp_path, slow_host
+):
+    done = run_cli(
+        f"--experiment={MICRO}",
         "--profile=10:14",
-        "--experiment.num_devices=2",
+        "--experiment.data.feed=stream",
+        "--experiment.data.num_threads=1",
         "--experiment.epochs=3",
         "--experiment.step_log=true",
         "--workdir=run",
@@ -77,8 +93,8 @@ def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_main, tr
     [path] = second.glob("*.xplane.pb")
     for scope in (
         b"/data/",
-        b"/jvp(forward)/WideResNet/",
-        b"/transpose(jvp(forward))/WideResNet/",
+        b"/jvp(forward)/Micro/",
+        b"/transpose(jvp(forward))/Micro/",
         b"/jvp(loss)/",
         b"/jvp(metrics)/",
         b"/gradient_reduction/",
@@ -114,15 +130,15 @@ def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_main, tr
     assert 0.5 * epochs[1]["train_time_s"] < spent_s <= epochs[1]["train_time_s"]
 
     # They are steps like any other: the run trains as it does without.
-    plain = records(train("quickstart:tiny", num_devices=2, epochs=3).run_dir.path, "epoch")
+    plain = records(train(MICRO, epochs=3, **slow_host).run_dir.path, "epoch")
     for epoch, other in zip(epochs, plain, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-6)
         assert epoch["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-6)
         assert epoch["learning_rate"] == other["learning_rate"]
 
 
-def test_a_whole_epoch_can_be_traced(train):
-    result = train(num_devices=2, profile="1:12")
+def test_a_whole_epoch_can_be_traced(train, slow_host):
+    result = train(MICRO, profile="1:12", **slow_host)
     check_times(result.run_dir.path, [11, 0])
     first = records(result.run_dir.path, "epoch")[0]
     assert first["images_per_s"] is None and first["train_loss"] > 0
@@ -138,36 +154,37 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(profiler, "InFlight", Failing)
         with pytest.raises(RuntimeError, match="fell over"):
-            train_and_evaluate(catalog.load("quickstart:tiny"), str(workdir), profile="3:5")
+            train_and_evaluate(catalog.load(MICRO), str(workdir), profile="3:5")
     document = run_json(workdir)
     assert (document["status"], document["summary"]["profile"]) == ("failed", None)
     assert document["summary"]["steps"] == 2
     # Only one trace can be taken at a time: the next one can.
-    assert train(num_devices=2, profile="3:5").summary["profile"]["last_step"] == 4
+    assert train(MICRO, profile="3:5").summary["profile"]["last_step"] == 4
 
 
-def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):
-    process = subprocess.Popen(
-        program("--experiment=quickstart", "--profile=3:33", "--workdir=run"),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
-    assert any("profiling steps" in line for line in process.stdout)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in output
+@pytest.mark.parametrize("where", ["start_trace", "push", "stop_trace"])
+def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
+    """Sent for real, while JAX's profiler starts, after a step and while it stops."""
+    holder = profiler.InFlight if where == "push" else jax.profiler
+    genuine = getattr(holder, where)
+
+    def interrupted(*args, **how):
+        os.kill(os.getpid(), signal.SIGINT)
+        return genuine(*args, **how)
+
+    monkeypatch.setattr(holder, where, interrupted)
+    try:
+        done = run_cli(f"--experiment={MICRO}", "--profile=3:6", "--workdir=run")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert done.returncode == 130 and "Traceback" not in done.stdout + done.stderr
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == ("failed", "interrupted (Ctrl-C)")
     assert document["summary"]["profile"] is None
 
 
 def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
-    needs_devices(2)
-    config = catalog.load("vgg_cifar10:tiny")
-    config.num_devices = 2
+    config = catalog.load(MICRO)
     with open(os.devnull, "w") as quiet:
         result = measure_throughput(
             config,
@@ -175,7 +192,7 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
             PlainConsole(quiet),
             feed="stream",
             rounds=6,
-            window_s=0.05,
+            window_s=0.02,
             profile="3:6",
         )
     [session] = traces(tmp_path / "run")
@@ -183,7 +200,7 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
     profile = run_json(tmp_path / "run")["summary"]["profile"]
     assert (profile["first_step"], profile["last_step"]) == (3, 5)
     phases_s = result.summary["phases_s"]
-    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], rel=1e-3)
+    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], abs=0.05)
     windows_s = sum(sum(stage["windows_s"]) for stage in result.stages)
     assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
 

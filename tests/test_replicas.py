@@ -5,24 +5,28 @@ import csv
 import jax
 import numpy as np
 import pytest
-from conftest import records, run_json, step_losses
+from conftest import MICRO, records, run_json, step_losses
 
 from jaxbench import catalog
 from jaxbench.errors import Diverged
 from jaxbench.train import train_and_evaluate
 
-FIELDS = {"data__crop_padding": 1, "data__flip": True, "log_every_steps": 1, "epochs": 2}
 
-
-@pytest.mark.parametrize("parallelism", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
-def test_models_are_those_of_single_device_runs(train, parallelism):
+@pytest.mark.parametrize(
+    ("parallelism", "drawn"),
+    [
+        ("pmap", {"data__flip": True}),
+        ("pmap", {"model__dropout": 0.5}),
+        ("shard_map", {"model__dropout": 0.5}),
+    ],
+)
+def test_models_are_those_of_single_device_runs(train, parallelism, drawn):
     """Dropout, augmentation, order and initial parameters all follow each model's own seed.
 
     With batch norm, whose running averages nobody may share.
     """
-    fields = FIELDS | {
-        "model__norm": "batch",
-        "model__stages": (1,),
+    fields = drawn | {
+        "log_every_steps": 1,
         "precision": "fp64",
         "data__train_examples": 192,
         "data__eval_examples": 60,
@@ -30,35 +34,30 @@ def test_models_are_those_of_single_device_runs(train, parallelism):
         "epochs": 1,
     }
     together = train(
-        "vgg_cifar10:tiny",
-        num_devices=3,
-        replicas="independent",
-        seed=5,
-        parallelism=parallelism,
-        **fields,
+        MICRO, num_devices=2, replicas="independent", seed=5, parallelism=parallelism, **fields
     )
     [epoch] = records(together.run_dir.path, "epoch")
-    assert [model["seed"] for model in epoch["eval_models"]] == [5, 6, 7]
-    kernels = np.asarray(together.state.params["conv1_1"]["kernel"])
+    assert [model["seed"] for model in epoch["eval_models"]] == [5, 6]
+    kernels = np.asarray(together.state.params["head"]["kernel"])
     losses = []
-    for place, seed in enumerate((5, 6, 7)):
-        alone = train("vgg_cifar10:tiny", num_devices=1, seed=seed, **fields)
+    for place, seed in enumerate((5, 6)):
+        alone = train(MICRO, num_devices=1, seed=seed, **fields)
         [expected] = records(alone.run_dir.path, "epoch")
         own = {"train": epoch["train_models"][place], "eval": epoch["eval_models"][place]}
         for name in ("train_loss", "train_top1", "eval_loss", "eval_top1", "eval_top5"):
             part, _, figure = name.partition("_")
             assert own[part][figure] == pytest.approx(expected[name], rel=1e-9), name
         np.testing.assert_allclose(
-            kernels[place], np.asarray(alone.state.params["conv1_1"]["kernel"]), rtol=1e-9
+            kernels[place], np.asarray(alone.state.params["head"]["kernel"]), rtol=1e-9
         )
         losses.append(step_losses(alone))
     # They differ from each other, and the record's loss is their mean.
-    assert len({round(model["loss"], 9) for model in epoch["eval_models"]}) == 3
+    assert len({round(model["loss"], 9) for model in epoch["eval_models"]}) == 2
     assert step_losses(together) == pytest.approx(np.mean(losses, axis=0), rel=1e-9)
 
 
 def test_the_record_has_every_model_their_mean_and_spread(train):
-    result = train("quickstart", num_devices=4, replicas="independent", **FIELDS)
+    result = train(MICRO, num_devices=4, replicas="independent", data__crop_padding=1)
     document = run_json(result.run_dir.path)
     assert (document["models"], document["seeds"]) == (4, [0, 1, 2, 3])
     assert document["batch_per_device"] == document["batch_norm_examples"] == 128
@@ -88,12 +87,12 @@ def test_the_step_compiles_once_and_exchanges_nothing(train):
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        train("mnist_cnn:tiny", num_devices=2, replicas="independent")
+        train(MICRO, num_devices=2, replicas="independent")
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert len([name for name in compiled if "step" in name or "_fun" in name]) == 2, compiled
 
-    config = catalog.load("mnist_cnn:tiny")
+    config = catalog.load(MICRO)
     config.num_devices, config.replicas = 2, "independent"
     for replicas, collectives in (("independent", False), ("together", True)):
         config.replicas = replicas
@@ -121,7 +120,7 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
 
     monkeypatch.setattr(Program, "create_train_state", create)
     broken = {1}
-    result = train("mnist_cnn:tiny", num_devices=2, replicas="independent")
+    result = train(MICRO, num_devices=2, replicas="independent")
     document = run_json(result.run_dir.path)
     assert document["status"] == "done"
     healthy, lost = document["summary"]["eval_models"]
@@ -130,17 +129,16 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
     assert document["summary"]["diverged_seeds"] == [1]
 
     broken = {0, 1}
-    config = catalog.load("mnist_cnn:tiny")
+    config = catalog.load(MICRO)
     config.num_devices, config.replicas = 2, "independent"
     with pytest.raises(Diverged):
         train_and_evaluate(config, str(tmp_path / "lost"))
     assert run_json(tmp_path / "lost")["status"] == "diverged"
 
 
-def test_the_console_names_every_model(run_main):
-    done = run_main(
-        "--experiment=mnist_cnn:tiny",
-        "--experiment.num_devices=2",
+def test_the_console_names_every_model(run_cli):
+    done = run_cli(
+        f"--experiment={MICRO}",
         "--experiment.replicas=independent",
     )
     assert done.returncode == 0, done.stderr

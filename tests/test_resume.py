@@ -11,13 +11,11 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
-from conftest import OPTIMIZED, ROOT, last_step, needs_devices, records, run_json, set_fields
+from conftest import MICRO, needs_devices, records, run_json, set_fields
 
 from jaxbench import catalog, checkpoints, signals
 from jaxbench.checkpoints import (
@@ -27,9 +25,8 @@ from jaxbench.checkpoints import (
     read_checkpoint,
     read_newest,
 )
-from jaxbench.clock import Stopwatch, now, wait_until
+from jaxbench.clock import now
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.job import prepared
 from jaxbench.resume import (
     CHECKPOINTS,
     Resume,
@@ -61,7 +58,7 @@ EVERY_EPOCH = Policy(epochs=1, keep=99)
 
 
 def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, **fields):
-    config = catalog.load("quickstart:tiny")
+    config = catalog.load(MICRO)
     set_fields(config, **{"log_every_steps": 4} | fields)
     with open(os.devnull, "w") as quiet:
         console = PlainConsole(quiet)
@@ -227,9 +224,9 @@ def handled_signals():
 
 
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
-    """In fp32, at a rate at which no ReLU falls on the other side, to the tolerance of one run."""
+    """The same to the rounding of fp32: sums over four devices have another order."""
     needs_devices(4)
-    fields = {"epochs": 3, "batch_norm": "sync", "optimizer__learning_rate": 0.005}
+    fields = {"epochs": 3, "batch_norm": "sync"}
     whole = trained(tmp_path / "whole", num_devices=4, **fields).run_dir.path
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -382,7 +379,7 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
     ("change", "told"),
     [
         ({"batch_size": 64}, "was made with another experiment: batch_size=128 there, 64 here"),
-        ({"model__width": 2}, "model.width=1 there, 2 here"),
+        ({"model__dropout": 0.5}, "model.dropout=0.0 there, 0.5 here"),
         ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here|epochs=3 there, 4 here"),
     ],
 )
@@ -395,7 +392,7 @@ def test_another_experiment_does_not_go_on(undisturbed, tmp_path, change, told):
 
 
 def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
-    config = catalog.load("quickstart:tiny")
+    config = catalog.load(MICRO)
     resumed = Resume(
         Run(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))}, [])
     )
@@ -407,7 +404,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
 
 
 def test_a_run_of_before_a_field_was_there_had_its_default(tmp_path):
-    config = catalog.load("quickstart:tiny")
+    config = catalog.load(MICRO)
     document = json.loads(json.dumps(dataclasses.asdict(config)))
     del document["remat"], document["optimizer"]["rise"], document["data"]["flip_order"]
     resumed = Resume(Run(tmp_path, {"config": document}, []))
@@ -514,7 +511,7 @@ def test_records_that_are_gone_are_told(undisturbed, tmp_path):
 def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    config = catalog.load("quickstart:tiny")
+    config = catalog.load(MICRO)
     said = []
     genuine = checkpoints._save_arrays
 
@@ -541,38 +538,6 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
     writer = Checkpoints(blocked / "checkpoints", EVERY_EPOCH, said.append)
     writer.save({"a": np.zeros(3)}, {"step": 1, "epochs_done": 1}, None)
     assert "could not be written" in said[-1] and len(writer.warnings) == 1
-
-
-def test_a_disk_that_is_really_full(tmp_path, capfd):
-    """A file system of 2 MB: what is saved there stays, what has no room is told in a line."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("a small file system cannot be mounted here (only root can)")
-    try:
-        said = []
-        writer = Checkpoints(disk / "checkpoints", Policy(epochs=1, keep=9), said.append)
-        draw = np.random.default_rng(0)
-        saved = [{"a": draw.random(n)} for n in (50_000, 400_000, 50_000)]
-        for epoch, state in enumerate(saved, 1):
-            writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
-            writer.wait()
-        names = list_checkpoints(disk / "checkpoints")
-        assert [name[-1] for name in names] == ["1", "3"]
-        [warning] = writer.warnings
-        assert warning.endswith("step-000000002.epoch-00002: No space left on device")
-        assert "Traceback" not in capfd.readouterr().err
-        target = {"a": np.zeros(50_000)}
-        for name, state in zip(names, saved[::2], strict=True):
-            found = read_checkpoint(disk / "checkpoints", name, target).state
-            np.testing.assert_array_equal(found["a"], state["a"])
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -615,8 +580,8 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
         (("--mode=throughput", "--resume=auto"), "it goes with --mode=train"),
     ],
 )
-def test_bad_input_is_told_in_one_line(run_main, tmp_path, args, told):
-    done = run_main("--experiment=quickstart:tiny", *args)
+def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
+    done = run_cli(f"--experiment={MICRO}", *args)
     assert done.returncode == 2 and told in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
 
@@ -668,115 +633,3 @@ def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
             set_back(source, sizes)
             assert not any(path.is_symlink() for path in source.iterdir())
         assert victim.read_text() == (elsewhere / "events").read_text() == "mine"
-
-
-# Runs the entry point in forks of a process that has imported everything: each is a process of its
-# own that begins in a second.
-_FORKS = """
-import json, os, sys
-import jax, numpy, sklearn.datasets, tensorboardX
-import jaxbench.train
-from jaxbench import cli, main
-for line in sys.stdin:
-    pid = os.fork()
-    if not pid:
-        cli.run(main.main, ["jaxbench.main", *json.loads(line)])
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class Forks:
-    """Runs of the entry point, one after another."""
-
-    def __init__(self, folder):
-        self._log = open(folder / "log", "w")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _FORKS],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            # Runs write to standard output too: what this reads comes from another place.
-            env=os.environ | OPTIMIZED | {"PYTHONPATH": str(ROOT)},
-        )
-
-    def start(self, *args):
-        self._process.stdin.write(json.dumps(args) + "\n")
-        self._process.stdin.flush()
-        return self._number()
-
-    def wait(self):
-        return self._number()
-
-    def _number(self):
-        while True:
-            line = self._process.stdout.readline()
-            assert line, "the forking process has ended"
-            if re.fullmatch(r"-?\d+\n", line):
-                return int(line)
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-
-
-@pytest.mark.parametrize(
-    ("kills", "epochs"), [(8, 10), pytest.param(22, 24, marks=pytest.mark.slow)]
-)
-def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
-    """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
-    forks = Forks(tmp_path)
-    args = (
-        *("--experiment=quickstart:tiny", "--experiment.num_devices=1"),
-        f"--experiment.epochs={epochs}",
-        *("--experiment.log_every_steps=3", "--telemetry_s=0.2"),
-        # Every 0.12 s, so that many are killed while they write one.
-        *("--checkpoint_minutes=0.002", "--checkpoint_epochs=3"),
-    )
-    forks.start(*args, "--workdir=whole")
-    assert forks.wait() == 0, (tmp_path / "log").read_text()
-    draw, run = random.Random(1), tmp_path / "run"
-    killed, steps = 0, []
-    while killed < kills:
-        pid = forks.start(*args, "--workdir=run", "--resume=auto")
-        before = last_step(run)
-        watch, patience_s = Stopwatch(), draw.uniform(0, 2)
-        # Some before they have done anything, most a moment after they have.
-        eager = draw.random() < 0.2
-        wait_until(
-            lambda watch=watch, patience_s=patience_s, eager=eager, before=before: (
-                watch.elapsed_s() > (patience_s if eager else 60)
-                or last_step(run) > before + (0 if before else 3)
-            )
-        )
-        pause, moment_s = Stopwatch(), draw.uniform(0, 0.4)
-        wait_until(lambda pause=pause, moment_s=moment_s: pause.elapsed_s() > moment_s)
-        os.kill(pid, signal.SIGKILL)
-        if forks.wait() == 0:
-            break
-        killed += 1
-        steps.append(last_step(run))
-    if killed == kills:
-        forks.start(*args, "--workdir=run", "--resume=auto")
-        assert forks.wait() == 0, (tmp_path / "log").read_text()
-    forks.close()
-    assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
-    assert_same_run(tmp_path / "whole", run)
-    document = run_json(run)
-    assert document["status"] == "done" and len(document["resumes"]) >= killed * 3 / 4
-    # The last states are the same, bit for bit.
-    found = [
-        {path.name: path for path in (tmp_path / name / CHECKPOINTS).iterdir()}
-        for name in ("whole", "run")
-    ]
-    [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
-    config = catalog.load("quickstart:tiny")
-    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
-        target = job.program.abstract_placed_state()
-    ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_array_equal(one, other)

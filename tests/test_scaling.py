@@ -2,19 +2,19 @@
 
 import csv
 import os
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
-from conftest import UNOPTIMIZED, needs_devices, records, run_json, set_fields
+from conftest import MICRO, fresh_process_state, needs_devices, records, run_json, set_fields
 
-from jaxbench import catalog, recorder, scaling, speedup
+from jaxbench import catalog, cli, recorder, scaling, speedup
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.devices import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.job import prepared
 from jaxbench.runs import load_run
 from jaxbench.writers.console import PlainConsole
 
@@ -23,8 +23,8 @@ from jaxbench.writers.console import PlainConsole
 def measure(tmp_path):
     def run(console=None, fields=None, **how):
         needs_devices(8)
-        config = catalog.load("mnist_cnn:tiny")
-        set_fields(config, **({"num_devices": 2} | (fields or {})))
+        config = catalog.load(MICRO)
+        set_fields(config, **({"batch_size": 64} | (fields or {})))
         how = {"rounds": 6, "window_s": 0.02} | how
         with open(os.devnull, "w") as quiet:
             return scaling.measure_scaling(
@@ -38,18 +38,39 @@ def of_kind(result, kind):
     return [record for record in result.stages if record["kind"] == kind]
 
 
-def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
-    result = measure(fields={"num_devices": 4}, link_gb_per_s=100.0)
-    run = load_run(str(tmp_path / "run"))
-    assert run.of_kind("scaling") == of_kind(result, "scaling")
-    found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
-    assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
+def test_the_cells_of_four_devices():
+    needs_devices(4)
+    config = catalog.load(MICRO)
+    set_fields(config, num_devices=4, batch_size=64)
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        counts = scaling._device_counts((), job.mesh)
+        meter = scaling._Meter(job, "both", counts, None, 0.02, 6)
+    found = {key: (cell.batch_size, cell.batch_per_device) for key, cell in meter._scaled.items()}
+    assert found == {
         ("weak", 1): (16, 16),
         ("weak", 2): (32, 16),
         ("weak", 4): (64, 16),
         ("strong", 1): (64, 64),
         ("strong", 2): (64, 32),
         ("strong", 4): (64, 16),
+    }
+    # Three weak, two strong, and three devices more, alone: the two meet on all devices.
+    assert len(meter._cells) == 8
+    assert [len(cell.devices) for cell in meter._alone] == [1] * 4
+    assert [all_reduce.num_devices for all_reduce in meter._all_reduces] == [2, 4]
+
+
+def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
+    fields = {"num_devices": 3, "batch_size": 48, "optimizer__name": "sgd"}
+    result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
+    run = load_run(str(tmp_path / "run"))
+    assert run.of_kind("scaling") == of_kind(result, "scaling")
+    found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
+    assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
+        ("weak", 1): (16, 16),
+        ("weak", 3): (48, 16),
+        ("strong", 1): (48, 48),
+        ("strong", 3): (48, 16),
     }
     for (kind, count), record in found.items():
         assert len(record["windows_s"]) == 6
@@ -66,9 +87,9 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
             reduced = record["collectives"]["all-reduce"]
             assert reduced["bytes"] >= record["gradient_bytes"] == 4 * run.document["parameters"]
     # The two meet on all devices: measured once.
-    assert found["weak", 4]["windows_s"] == found["strong", 4]["windows_s"]
+    assert found["weak", 3]["windows_s"] == found["strong", 3]["windows_s"]
     devices = of_kind(result, "device")
-    assert [record["device_id"] for record in devices] == list(range(4))
+    assert [record["device_id"] for record in devices] == list(range(3))
     assert {record["device_kind"] for record in devices} == {jax.devices()[0].device_kind}
     assert devices[0]["windows_s"] == found["weak", 1]["windows_s"]
     for record in of_kind(result, "all_reduce"):
@@ -79,9 +100,9 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
         assert record["share_of_weak_step"] == pytest.approx(
             record["all_reduce_s"] / found["weak", count]["step_s"]
         )
-    assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [2, 4]
-    # A compile record for every cell: three weak, two strong, and three devices more, alone.
-    assert len(run.of_kind("compile")) == 8
+    assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [3]
+    # A compile record for every cell: two weak, one strong, and two devices more, alone.
+    assert len(run.of_kind("compile")) == 5
     summary = run.document["summary"]
     assert run.document["status"] == "done" and summary["invalid"] == []
     assert [p["num_devices"] for p in summary["predictions"]] == [8, 64, 256, 1024]
@@ -292,16 +313,14 @@ def test_any_job_says_in_one_line_that_a_mix_does_not_run(tmp_path, kinds):
         assert "\n" not in str(told.value)
 
 
-def test_a_mix_ends_the_program_with_one_line_and_exit_code_1():
-    code = """
-from jaxbench import cli
-from jaxbench.errors import MixedDevices
-def main(_):
-    raise MixedDevices("A with B: no")
-cli.run_with_arguments(main, ["jaxbench"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "jaxbench: A with B: no\n")
+def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
+    def main(_):
+        raise MixedDevices("A with B: no")
+
+    with fresh_process_state(), pytest.raises(SystemExit) as ended:
+        cli.run_with_arguments(main, ["jaxbench"])
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
 
 
 def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeypatch):
@@ -348,17 +367,17 @@ def test_what_cannot_be_measured_is_told_before_anything_is_written(measure, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_and_its_flags(run_main, tmp_path):
-    done = run_main(
-        "--experiment=mnist_cnn:tiny",
+def test_the_command_and_its_flags(run_cli):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--experiment.batch_size=64",
         "--mode=scaling",
         "--scaling=weak",
         "--device_counts=1,2",
         "--link_gb_per_s=50",
         "--rounds=6",
-        "--window_s=0.05",
+        "--window_s=0.02",
         "--workdir=run",
-        env=UNOPTIMIZED,
     )
     assert done.returncode == 0, done.stderr
     for words in (
@@ -372,9 +391,9 @@ def test_the_command_and_its_flags(run_main, tmp_path):
         "simulated",
     ):
         assert words in done.stdout, words
-    done = run_main("--experiment=mnist_cnn:tiny", "--scaling=weak")
+    done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
     assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr
-    done = run_main("--experiment=mnist_cnn:tiny", "--mode=scaling", "--device_counts=1,two")
+    done = run_cli(f"--experiment={MICRO}", "--mode=scaling", "--device_counts=1,two")
     assert done.returncode == 2
     assert "--device_counts=1,two: must be whole numbers" in done.stderr

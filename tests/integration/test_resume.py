@@ -1,0 +1,166 @@
+"""Runs that are killed again and again, and a disk that is full."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from conftest import MICRO, ROOT, last_step, run_json
+from test_resume import assert_same_run
+
+from jaxbench import catalog
+from jaxbench.checkpoints import Checkpoints, Policy, list_checkpoints, read_checkpoint
+from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.job import prepared
+from jaxbench.resume import CHECKPOINTS
+from jaxbench.writers.console import PlainConsole
+
+
+def test_a_disk_that_is_really_full(tmp_path, capfd):
+    """A file system of 2 MB: what is saved there stays, what has no room is told in a line."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a small file system cannot be mounted here (only root can)")
+    try:
+        said = []
+        writer = Checkpoints(disk / "checkpoints", Policy(epochs=1, keep=9), said.append)
+        draw = np.random.default_rng(0)
+        saved = [{"a": draw.random(n)} for n in (50_000, 400_000, 50_000)]
+        for epoch, state in enumerate(saved, 1):
+            writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
+            writer.wait()
+        names = list_checkpoints(disk / "checkpoints")
+        assert [name[-1] for name in names] == ["1", "3"]
+        [warning] = writer.warnings
+        assert warning.endswith("step-000000002.epoch-00002: No space left on device")
+        assert "Traceback" not in capfd.readouterr().err
+        target = {"a": np.zeros(50_000)}
+        for name, state in zip(names, saved[::2], strict=True):
+            found = read_checkpoint(disk / "checkpoints", name, target).state
+            np.testing.assert_array_equal(found["a"], state["a"])
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# Runs the entry point in forks of a process that has imported everything: each is a process of its
+# own that begins in a second.
+_FORKS = """
+import json, os, sys
+import jax, numpy, sklearn.datasets, tensorboardX
+import jaxbench.train
+from jaxbench import cli, main
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        cli.run(main.main, ["jaxbench.main", *json.loads(line)])
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Forks:
+    """Runs of the entry point, one after another."""
+
+    def __init__(self, folder):
+        self._log = open(folder / "log", "w")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FORKS],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            # Runs write to standard output too: what this reads comes from another place.
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+
+    def start(self, *args):
+        self._process.stdin.write(json.dumps(args) + "\n")
+        self._process.stdin.flush()
+        return self._number()
+
+    def wait(self):
+        return self._number()
+
+    def _number(self):
+        while True:
+            line = self._process.stdout.readline()
+            assert line, "the forking process has ended"
+            if re.fullmatch(r"-?\d+\n", line):
+                return int(line)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+
+@pytest.mark.parametrize(
+    ("kills", "epochs"), [(8, 200), pytest.param(22, 500, marks=pytest.mark.slow)]
+)
+def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
+    """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
+    forks = Forks(tmp_path)
+    args = (
+        *(f"--experiment={MICRO}", "--experiment.num_devices=1"),
+        f"--experiment.epochs={epochs}",
+        *("--experiment.log_every_steps=3", "--telemetry_s=0.2"),
+        # Every 0.12 s, so that many are killed while they write one.
+        *("--checkpoint_minutes=0.002", "--checkpoint_epochs=50"),
+    )
+    forks.start(*args, "--workdir=whole")
+    assert forks.wait() == 0, (tmp_path / "log").read_text()
+    draw, run = random.Random(1), tmp_path / "run"
+    killed, steps = 0, []
+    while killed < kills:
+        pid = forks.start(*args, "--workdir=run", "--resume=auto")
+        before = last_step(run)
+        watch, patience_s = Stopwatch(), draw.uniform(0, 2)
+        # Some before they have done anything, most a moment after they have.
+        eager = draw.random() < 0.2
+        wait_until(
+            lambda watch=watch, patience_s=patience_s, eager=eager, before=before: (
+                watch.elapsed_s() > (patience_s if eager else 60)
+                or last_step(run) > before + (0 if before else 3)
+            )
+        )
+        pause, moment_s = Stopwatch(), draw.uniform(0, 0.4)
+        wait_until(lambda pause=pause, moment_s=moment_s: pause.elapsed_s() > moment_s)
+        os.kill(pid, signal.SIGKILL)
+        if forks.wait() == 0:
+            break
+        killed += 1
+        steps.append(last_step(run))
+    if killed == kills:
+        forks.start(*args, "--workdir=run", "--resume=auto")
+        assert forks.wait() == 0, (tmp_path / "log").read_text()
+    forks.close()
+    assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
+    assert_same_run(tmp_path / "whole", run)
+    document = run_json(run)
+    assert document["status"] == "done" and len(document["resumes"]) >= killed * 3 / 4
+    # The last states are the same, bit for bit.
+    found = [
+        {path.name: path for path in (tmp_path / name / CHECKPOINTS).iterdir()}
+        for name in ("whole", "run")
+    ]
+    [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
+    config = catalog.load(MICRO)
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        target = job.program.abstract_placed_state()
+    ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,83 @@
+"""Runs that are stopped from outside leave their records; a network learns real images."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from conftest import MICRO, records, run_json
+
+from integration.conftest import program
+from jaxbench import catalog
+from jaxbench.clock import wait_until
+from jaxbench.train import train_and_evaluate
+
+
+def start_long_run(tmp_path):
+    """Starts the entry point on a run of many epochs; returns once it has trained some."""
+    process = subprocess.Popen(
+        program(f"--experiment={MICRO}", "--experiment.epochs=5000", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    table = tmp_path / "run" / "epochs.csv"
+
+    def trained():
+        assert process.poll() is None, process.stdout.read()
+        return table.exists() and len(table.read_text().splitlines()) >= 3
+
+    wait_until(trained)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "status", "reason"),
+    [
+        (signal.SIGINT, 130, "failed", "interrupted (Ctrl-C)"),
+        (signal.SIGTERM, 143, "preempted", "terminated (SIGTERM)"),
+    ],
+)
+def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
+    process = start_long_run(tmp_path)
+    process.send_signal(sent)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == (status, reason)
+    assert document["summary"]["epochs_done"] >= 2
+    # The threads were ended first: what is summed up is what the file holds, whole rows.
+    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    samples = document["summary"]["telemetry"]["devices"]["host"]["samples"]
+    assert len(rows) == samples >= 2 and None not in rows[-1].values()
+    assert records(tmp_path / "run")[-1]["kind"] == "summary"
+
+
+def test_a_killed_run_leaves_readable_records(tmp_path):
+    process = start_long_run(tmp_path)
+    process.kill()
+    process.communicate()
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "running" and document["pid"] == process.pid
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    # Every line is whole, but for the last one, which may have been in the making.
+    parsed = [json.loads(line) for line in lines[:-1]]
+    assert len([record for record in parsed if record["kind"] == "epoch"]) >= 1
+    assert lines[-1][0] == "{"
+
+
+@pytest.mark.slow
+def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
+    config = catalog.load("mnist_cnn")
+    config.data.dir = str(test_data / "tfds")
+    config.max_steps = 4 * 117
+    config.num_devices = 1
+    result = train_and_evaluate(config, str(tmp_path / "run"))
+    assert result.summary["eval_count"] == 10_000
+    assert result.summary["eval_top1"] >= 0.985
