@@ -224,7 +224,12 @@ _COMPILE_SETTINGS = (
 
 @pytest.fixture
 def train(tmp_path):
-    """Trains an experiment in this process; returns its Result.
+    """Trains an experiment in this process; returns its Result. See `training_in`."""
+    return training_in(tmp_path)
+
+
+def training_in(folder: pathlib.Path):
+    """Returns what trains in this process, each run in a folder of its own.
 
     Fields are given by their dotted path with `__` for the dots: `train(data__flip=True)`.
     """
@@ -236,7 +241,7 @@ def train(tmp_path):
         config = catalog.load(experiment)
         set_fields(config, **fields)
         needs_devices(config.num_devices)
-        workdir = tmp_path / f"run{count}"
+        workdir = folder / f"run{count}"
         with open(os.devnull, "w") as quiet:
             return train_and_evaluate(config, str(workdir), PlainConsole(quiet), profile=profile)
 
