@@ -86,7 +86,7 @@ done
 [[ $poll_s =~ ^[0-9]+([.][0-9]+)?$ ]] || bad "--poll_s=$poll_s: must be a number of seconds"
 if [ -z "$version" ]; then
   case $type in
-    v2-* | v3-* | v4-*) version=tpu-ubuntu2204-base ;;
+    v2-* | v3-* | v4-*) version='tpu-ubuntu2204-base' ;;
     v5litepod-*) version=v2-alpha-tpuv5-lite ;;
     v5p-*) version=v2-alpha-tpuv5 ;;
     v6e-*) version=v2-alpha-tpuv6e ;;

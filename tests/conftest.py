@@ -5,6 +5,7 @@ one process and ends in minutes. Whatever starts a process stands in tests/integ
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import io
 import json
@@ -43,6 +44,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from absl import app, flags  # noqa: E402
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 from jaxbench import catalog, price_flags  # noqa: E402, F401 (defines flags, once)
 from jaxbench.train import train_and_evaluate  # noqa: E402
@@ -77,7 +79,8 @@ _too_long: list[str] = []
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "integration" in item.path.relative_to(ROOT / "tests").parts:
+        in_folder = "integration" in item.path.relative_to(ROOT / "tests").parts
+        if in_folder and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.integration)
 
 
@@ -170,8 +173,6 @@ def run_cli(tmp_path, monkeypatch):
             patch.setattr(os, "_exit", lambda code: sys.exit(code))
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            for name in (module, f"{module}.__main__"):
-                patch.delitem(sys.modules, name, raising=False)  # runpy warns of it
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
@@ -193,14 +194,21 @@ def fresh_process_state() -> Iterator[None]:
     values = {flag: dict(vars(flag)) for flag in defined["__flags"].values()}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
+    compilation_cache.reset_cache()  # it looks at the settings only once
     for module, own in flags.FLAGS.flags_by_module_dict().items():
-        for flag in own:
+        for flag in list(own):
             # The command is run anew and defines its own; others' of the same name are in the way.
             if module in _COMMANDS and flag.name in flags.FLAGS:
                 delattr(flags.FLAGS, flag.name)
+    # Those that the command imports are imported anew too, for their flags.
+    modules = _forget_commands()
     try:
         yield
     finally:
+        _forget_commands()
+        for name, module in modules.items():
+            sys.modules[name] = module
+            setattr(*_parent(name), module)
         state.clear()
         state.update(defined)
         for flag, attributes in values.items():
@@ -210,6 +218,24 @@ def fresh_process_state() -> Iterator[None]:
             signal.signal(number, handler)
         for name, value in settings.items():
             jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def _parent(name: str):
+    """Returns the package of a module, and the module's name in it."""
+    package, _, name = name.rpartition(".")
+    return importlib.import_module(package), name
+
+
+def _forget_commands() -> dict:
+    """Has the next import of each command run it; returns those that had been imported."""
+    found = {}
+    for command in _COMMANDS:
+        if command in sys.modules:
+            found[command] = sys.modules.pop(command)
+            package, name = _parent(command)
+            vars(package).pop(name, None)
+    return found
 
 
 # Once for all commands: absl defines --help when the first one starts.

@@ -1,58 +1,27 @@
-"""The scripts in benchmarks/ run; what they print is a ratio of one interleaved run."""
+"""The scripts in benchmarks/: what they make of figures, and what they refuse."""
 
 import contextlib
 import functools
-import importlib.util
+import importlib
 import json
 import os
 import re
-import signal
-import statistics
-import subprocess
 import sys
-import time
 import types
 
-import psutil
 import pytest
 from absl import flags
-from conftest import OPTIMIZED, ROOT, UNOPTIMIZED
+from conftest import ROOT
 
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 
 
-def test_the_training_loop_keeps_up_with_the_bare_step():
-    """Far below what is measured (BUILD_NOTES.md): this only catches a loop that blocks."""
-    script = ROOT / "benchmarks" / "loop_overhead.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--experiment=quickstart", "--rounds=9", "--min_ratio=0.8"],
-        capture_output=True,
-        text=True,
-        env=os.environ | OPTIMIZED,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    ratio = re.search(r"loop / bare +(\d\.\d+)", done.stdout)
-    assert ratio and 0.5 < float(ratio[1]) < 1.5
-
-
-def test_the_start_up_is_split_into_parts_that_add_up():
-    script = ROOT / "benchmarks" / "startup.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--experiment=quickstart:tiny", "--rounds=1"],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "compiled 2, eval_step traced 1, train_step traced 1" in done.stdout
-    assert done.stdout.endswith("--max_ratio=1: within\n")
-    rows = dict(re.findall(r"^([a-z ]+?) +(\d+\.\d+) ", done.stdout, re.MULTILINE))
-    assert {"interpreter", "imports", "lower", "compile", "first step"} <= set(rows)
-    # What is left out is the end of the process.
-    assert 0.7 < float(rows["sum"]) / float(rows["whole process"]) < 1.02
-    ratio = re.search(r"^warm / cold.*: (\d\.\d+) ", done.stdout, re.MULTILINE)
-    assert 0.05 < float(ratio[1]) < 1
+@pytest.fixture
+def run_script(run_cli, monkeypatch):
+    """Runs a script in this process as a program."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return lambda name, *args: run_cli(*args, module=name)
 
 
 @pytest.fixture
@@ -80,142 +49,6 @@ def test_a_ratio_is_judged_by_its_whole_interval(load_script):
     assert judge(0.35, 0.4, 0.4) == "within"
     assert judge(0.35, 0.41, 0.4) == judge(0.4, 0.41, 0.4) == "cannot be told"
     assert judge(0.41, 0.42, 0.4) == "above"
-
-
-def startup(*args):
-    return [sys.executable, str(ROOT / "benchmarks" / "startup.py"), "--rounds=1", *args]
-
-
-def test_what_a_start_refuses_is_told_in_its_one_line():
-    wrong = ("--experiment=quickstart", "--experiment.batch_size=100000")
-    done = subprocess.run(startup(*wrong), capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"jaxbench: .*batch_size=100000.*\n", done.stderr)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at what runs, on Linux")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_start_ends_with_the_script(tmp_path, number):
-    script = subprocess.Popen(
-        startup("--experiment=quickstart"),
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
-    try:
-        started, until = [], time.monotonic() + 60
-        while not started and time.monotonic() < until:
-            started = psutil.Process(script.pid).children(recursive=True)
-            time.sleep(0.01)
-        assert started
-    finally:
-        script.send_signal(number)
-    assert script.wait(30) == (143 if number == signal.SIGTERM else -number)
-    assert not psutil.wait_procs(started, timeout=10)[1]
-
-
-def test_the_telemetry_takes_next_to_nothing():
-    """Far above what is measured (BUILD_NOTES.md): this catches readings that have become slow."""
-    script = ROOT / "benchmarks" / "telemetry_overhead.py"
-    flags = ["--experiment=quickstart", "--rounds=9", "--window_s=0.3", "--max_cost=0.02"]
-    done = subprocess.run(
-        [sys.executable, str(script), *flags],
-        capture_output=True,
-        text=True,
-        env=os.environ | OPTIMIZED,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    counted = re.search(r"host: (\d+\.\d+) ms .* mean of (\d+)", done.stdout)
-    assert float(counted[1]) > 0 and int(counted[2]) > 20
-
-
-def test_the_networks_agree_with_pytorch_where_it_is_installed():
-    """Without PyTorch the script says so; with it, it compares the small ResNet."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "forward_vs_pytorch.py"),
-            "--experiment=resnet50:tiny",
-            "--image_size=64",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if importlib.util.find_spec("torch") is None:
-        assert done.returncode == 2
-        assert done.stderr == "jaxbench: this check needs PyTorch: pip install torch\n"
-        pytest.skip("PyTorch is not installed")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "worst relative difference in fp64" in done.stdout
-
-
-def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
-    folder = test_data / "imagenet_sample" / "originals"
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "input_pipeline.py"),
-            f"--folder={folder}",
-            "--rounds=3",
-            "--images=128",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^jaxbench +\d+ images/s", done.stdout, re.MULTILINE)
-    assert re.search(r"^decode +.*jaxbench / decode \d\.\d\d", done.stdout, re.MULTILINE)
-    assert "tf.data is left out" in done.stdout and "pytorch is left out" in done.stdout
-
-
-def close_to(record, key):
-    """What a record says, a little rounding aside."""
-    return pytest.approx(record[key], rel=1e-9)
-
-
-def test_the_step_is_compiled_and_timed_in_several_forms():
-    """A data set of that size fits into no memory."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "step_variants.py"),
-            "--experiment=cnn10:tiny",
-            "--experiment.precision=bf16",
-            "--experiment.batch_size=8",
-            "--experiment.num_devices=1",
-            "--variant=unknown xla_no_such_option=1",
-            "--variant=wrong xla_gpu_autotune_level=abc",
-            "--variant=big batch_size=1000000000000000",
-            "--variant=other remat=norms feed=resident data.crop_padding=4 "
-            "xla_gpu_enable_latency_hiding_scheduler=true",
-            "--rounds=6",
-            "--window_s=0.01",
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | UNOPTIMIZED,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    unknown, wrong, failed = done.stderr.splitlines()
-    assert unknown.startswith("unknown is left out: ") and "no_such_option" in unknown
-    assert wrong.startswith("wrong is left out: ") and "'abc'" in wrong
-    assert failed == "failed: big"
-    base, big, other = json.loads(done.stdout)["forms"]
-    assert (base["variant"], other["variant"]) == ("base", "other")
-    assert big["variant"] == "big" and big["failed"].startswith("out of memory: MemoryError")
-    assert (base["feed"], other["feed"]) == ("synthetic", "resident")
-    for record in (base, other):
-        rates, base_rates = (
-            [one["images_per_window"] / window_s for window_s in one["windows_s"]]
-            for one in (record, base)
-        )
-        pairs = zip(rates, base_rates, strict=True)
-        assert statistics.median(own / first for own, first in pairs) == close_to(record, "ratio")
-        assert statistics.median(rates) == close_to(record, "images_per_s")
-    assert base["donated"] and base["ratio"] == 1 and base["while_loops"] == 0
-    # Nine outputs of convolutions, at least.
-    assert sum(count["count"] for count in base["written"].values()) >= 9
-    assert other["ratio_interval"][0] <= other["ratio"] <= other["ratio_interval"][1]
 
 
 def form_of(seconds_per_call, images_per_call=8, fails_at=None):
@@ -325,138 +158,20 @@ def test_a_share_is_the_inputs_time_beside_the_steps(load_script):
     assert record["share"] == 0.2 and record["share_interval"] == [0.1, 0.4]
 
 
-def test_forms_of_the_resident_input_make_the_hosts_pixels():
-    """How much of a step they take is asked where the step is real (BUILD_NOTES.md)."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "resident_input.py"),
-            "--experiment=cnn10:tiny",
-            "--experiment.batch_size=8",
-            "--experiment.data.crop_padding=4",
-            "--experiment.data.flip=true",
-            "--rounds=6",
-            "--window_s=0.01",
-            "--max_share=10",
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | UNOPTIMIZED,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(done.stdout)
-    forms, step_times_s = document["forms"], document["step_times_s"]
-    assert [form["form"] for form in forms] == ["gather", "slice", "two_step", "one_hot"]
-    assert all(form["same_pixels"] for form in forms)
-    for form in forms:
-        pairs = zip(form["times_s"], step_times_s, strict=True)
-        assert statistics.median(own_s / step_s for own_s, step_s in pairs) == close_to(
-            form, "share"
-        )
-
-
-def versus_pytorch(*args, **env):
-    """Runs the comparison on a small network, in as few rounds as it takes."""
-    return subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "versus_pytorch.py"),
-            "--experiment=cnn10:tiny",
-            "--batch_size=16",
-            "--rounds=6",
-            "--window_s=0.02",
-            *args,
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | UNOPTIMIZED | env,
-    )
-
-
-@pytest.fixture
-def without_pytorch(tmp_path):
-    """Variables under which `import torch` fails, whatever is installed."""
-    (tmp_path / "torch.py").write_text("raise ImportError('not in this test')")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    return {"PYTHONPATH": path}
-
-
-def test_without_pytorch_our_own_step_is_measured(without_pytorch, tmp_path):
-    done = versus_pytorch(f"--json={tmp_path / 'records.json'}", **without_pytorch)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^PyTorch is left out: .* not in this test", done.stdout, re.MULTILINE)
-    document = json.loads((tmp_path / "records.json").read_text())
-    (ours,) = document["contestants"]
-    assert len(ours["windows_s"]) == 6 and ours["images_per_s"] > 0 and ours["compile_s"] > 0
-    assert ours["last_loss"] < ours["losses"][0] and ours["environment"]["versions"]["jax"]
-    assert re.search(r"^jaxbench +[\d,.]+ \([\d,.]+ to [\d,.]+\)", done.stdout, re.MULTILINE)
-
-
-def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
-    done = versus_pytorch("--variants=eager", f"--json={tmp_path / 'x.json'}", **without_pytorch)
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(r"jaxbench: PyTorch is left out: .* not in this test.*\n", done.stderr)
-    assert not (tmp_path / "x.json").exists()
-
-
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
-def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision):
-    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
-    if not python and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
-    done = versus_pytorch(
-        f"--precision={precision}",
-        f"--json={tmp_path / 'records.json'}",
-        *([f"--pytorch_python={python}"] if python else []),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "best PyTorch variant" in done.stdout
-    document = json.loads((tmp_path / "records.json").read_text())
-    ours, *theirs = document["contestants"]
-    assert [record["contestant"] for record in theirs] == ["pytorch eager", "pytorch channels_last"]
-    assert document["problems"] == []
-    for record in theirs:
-        ratio, low, high = record["ratio"]
-        assert 0 < low <= ratio <= high and len(record["windows_s"]) == 6
-        assert record["losses"] == pytest.approx(ours["losses"], rel=1e-3)
-
-
-def conv_on_cpu(*args):
-    script = ROOT / "benchmarks" / "conv_on_cpu.py"
-    return subprocess.run(
-        [sys.executable, str(script), "--batch_size=2", "--rounds=6", *args],
-        capture_output=True,
-        text=True,
-        env=os.environ | UNOPTIMIZED,
-    )
-
-
-def test_a_step_on_a_cpu_is_measured_with_and_without_ynnpack():
-    done = conv_on_cpu("--experiment=cnn10:tiny", "--only=step")
-    assert done.returncode == 0, done.stderr
-    assert "gradient" not in done.stdout
-    step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
-    assert re.search(r" YNNPACK +[\d.]+ s; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s", step[0])
-
-
-def test_what_cannot_be_measured_on_a_cpu_is_told_first(load_script, monkeypatch):
-    done = conv_on_cpu("--experiment=nope")
+def test_what_cannot_be_measured_on_a_cpu_is_told_first(run_script, monkeypatch):
+    # The script keeps its process to one core of the CPU.
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    done = run_script("conv_on_cpu", "--experiment=nope")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nope" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_cpu_is_not_measured_under_a_flag_that_decides_it(load_script, monkeypatch):
     flag = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
     monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} {flag}")
     with pytest.raises(BadInput, match=f"^XLA_FLAGS has {flag}: .*; take it out of XLA_FLAGS$"):
         load_script("conv_on_cpu").main([])
-
-
-@pytest.mark.slow
-def test_the_parts_of_a_step_on_a_cpu_are_told_apart():
-    done = conv_on_cpu("--experiment=cnn10:tiny")
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"gradient .*; Eigen .* times as fast \(", done.stdout)) == 10
-    step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
-    assert re.search(r"; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s, ", step[0])
 
 
 @pytest.fixture
@@ -506,35 +221,18 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
     assert other["compile_s"] == pytest.approx(9.0 - 0.2) and "compile_s" not in own
 
 
-def test_a_contestant_that_dies_in_its_sleep_is_told(versus, tmp_path, monkeypatch):
-    """As when the system kills it for want of memory."""
-    script = tmp_path / "asleep.py"
-    answers = "import sys\nprint('{}', flush=True)\nsys.stdin.read()\n"
-    script.write_text(answers)
-    monkeypatch.setattr(versus, "__file__", str(script))
-    with versus.contestants() as field:
-        for name in ("one", "other"):
-            field.append(versus.Contestant(name, sys.executable, {}, tmp_path))
-        os.killpg(field[0]._process.pid, signal.SIGKILL)
-        field[0]._process.wait()
-        assert field[0].turn(3) is None and field[0].turn(3) is None
-        assert "killed by SIGKILL" in field[0].failed and field[1].failed is None
-    assert field[1]._process.returncode == -signal.SIGKILL
-
-
 @pytest.mark.parametrize(
     ("args", "told"),
     [
         (("--json=.",), "--json=.: cannot be written"),
         (("--json=/no/such/file",), "no such folder"),
         (("--variants=eager,eager",), "eager is named 2 times"),
-        (("--pytorch_python=/bin/true",), "/bin/true: is no Python"),
         (("--variants=", "--min_ratio=1.2"), "--min_ratio=1.2: of no variant"),
         (("--compile_mode=foo",), "compile_mode"),
     ],
 )
-def test_a_comparison_that_cannot_be_is_refused_first(args, told):
-    done = versus_pytorch(*args)
+def test_a_comparison_that_cannot_be_is_refused_first(run_script, args, told):
+    done = run_script("versus_pytorch", "--experiment=cnn10:tiny", *args)
     assert done.returncode == 2 and done.stdout == "" and told in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -612,26 +310,6 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
     assert "did not fall" in capsys.readouterr().out
 
 
-def goals(*args):
-    script = ROOT / "benchmarks" / "goals.py"
-    return subprocess.run(
-        [sys.executable, str(script), *args],
-        capture_output=True,
-        text=True,
-        env=os.environ | UNOPTIMIZED,
-    )
-
-
-def test_a_goal_is_measured_once(tmp_path):
-    wanted = ("--tiny", "--only=cnn10_epoch", f"--out={tmp_path}")
-    first, again = goals(*wanted), goals(*wanted)
-    assert first.returncode == again.returncode == 0, first.stdout + first.stderr
-    row = r"^\| cnn10_epoch \| cnn10, 256 images, at most 1 s \| [\d.]+ s \(.*\| not judged \|$"
-    assert re.search(row, first.stdout, re.MULTILINE)[0] in again.stdout
-    assert "cnn10_epoch: python -m jaxbench.main" in first.stdout
-    assert "python -m" not in again.stdout
-
-
 @pytest.mark.parametrize(
     ("rate", "ratio", "problems", "reached", "code"),
     [
@@ -642,7 +320,9 @@ def test_a_goal_is_measured_once(tmp_path):
         (13_000.0, (1.3, 1.25, 1.4), ["jaxbench cannot be that fast"], ["cannot be said"] * 2, 1),
     ],
 )
-def test_a_goal_is_judged_by_the_whole_interval(tmp_path, rate, ratio, problems, reached, code):
+def test_a_goal_is_judged_by_the_whole_interval(
+    run_script, tmp_path, rate, ratio, problems, reached, code
+):
     environment = {"device_kind": "a GPU", "driver": None, "versions": {"jax": "1"}, "git": None}
     ours = {
         "failed": None,
@@ -660,7 +340,7 @@ def test_a_goal_is_judged_by_the_whole_interval(tmp_path, rate, ratio, problems,
         "problems": problems,
     }
     (tmp_path / "wrn_rate_512.json").write_text(json.dumps(document))
-    done = goals("--only=wrn_rate", f"--out={tmp_path}")
+    done = run_script("goals", "--only=wrn_rate", f"--out={tmp_path}")
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
@@ -688,15 +368,14 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
         (("--tiny", "--data_dir=x"), "made-up"),
     ],
 )
-def test_goals_that_cannot_be_measured_are_told(tmp_path, args, told):
-    done = goals(*args, f"--out={tmp_path / 'out'}")
+def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told):
+    done = run_script("goals", *args, f"--out={tmp_path / 'out'}")
     assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_all_goals_can_be_measured(tmp_path):
-    done = goals("--tiny", f"--out={tmp_path}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    named = set(re.findall(r"^\| (\w+) .*\| not judged \|$", done.stdout, re.MULTILINE))
-    assert named == {"wrn_rate", "resnet_rate", "cnn10_epoch", "speed_run", "wrn_accuracy"}
+def test_the_check_against_pytorch_says_that_it_needs_it(run_script, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    done = run_script("forward_vs_pytorch", "--experiment=resnet50:tiny")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "jaxbench: this check needs PyTorch: pip install torch\n"

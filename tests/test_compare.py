@@ -1,8 +1,7 @@
 """python -m jaxbench.compare: ratios with intervals, and no more said than they allow."""
 
+import functools
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -105,13 +104,12 @@ def test_damaged_run_directories_are_told(tmp_path):
     assert len(load_run(path).records) == 1
 
 
-def run_compare(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "jaxbench.compare", *args], capture_output=True, text=True
-    )
+@pytest.fixture
+def run_compare(run_cli):
+    return functools.partial(run_cli, module="jaxbench.compare")
 
 
-def test_the_command(tmp_path):
+def test_the_command(run_compare, tmp_path):
     a, b = write_run(tmp_path / "a", 100.0), write_run(tmp_path / "b", 90.0)
     done = run_compare(a, b)
     assert done.returncode == 0 and "slower" in done.stdout, done.stderr
@@ -132,7 +130,7 @@ def test_the_command(tmp_path):
         assert done.returncode == 2 and line.startswith("jaxbench: ") and told in line
 
 
-def test_different_work_gets_no_verdict(tmp_path):
+def test_different_work_gets_no_verdict(run_compare, tmp_path):
     a = write_run(tmp_path / "a", 100.0)
     bf16 = write_run(tmp_path / "b", 200.0, precision="bf16")
     fp16 = write_run(tmp_path / "d", 400.0, precision="fp16")

@@ -1,13 +1,14 @@
 """Prices, and what they come to: the published article's own figures from its rows."""
 
+import functools
 import json
 import math
 import pathlib
 import platform
-import subprocess
-import sys
 
+import psutil
 import pytest
+from conftest import MICRO, run_json
 
 from jaxbench import economics as cost
 from jaxbench.cells import make_cells
@@ -122,10 +123,9 @@ def test_a_price_without_all_that_belongs_to_it_is_refused(tmp_path, text, told)
         load_prices(str(tmp_path / "none.csv"))
 
 
-def run_cost(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "jaxbench.cost", *args], capture_output=True, text=True, timeout=60
-    )
+@pytest.fixture
+def run_cost(run_cli):
+    return functools.partial(run_cli, module="jaxbench.cost")
 
 
 def write_run(path, epochs, **summary):
@@ -142,7 +142,7 @@ def write_run(path, epochs, **summary):
     return str(path)
 
 
-def test_the_command_says_what_a_run_cost(tmp_path):
+def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
     run = write_run(
         tmp_path / "run",
         (0.8, 0.95),
@@ -181,34 +181,10 @@ def test_the_command_says_what_a_run_cost(tmp_path):
     assert "never reached, costs without end" in never
 
 
-# One process for many runs: says of each what it comes to, or what is wrong.
-_EACH = """
-import json, sys
-from absl import flags
-from jaxbench import cost
-from jaxbench.errors import BadInput
-from jaxbench.prices import Price
-from jaxbench.report.collect import ReportedRun
-import pathlib
-flags.FLAGS(["cost", "--target=0.9", "--usd_per_kwh=0.25"])
-for path in sys.argv[1:]:
-    try:
-        found = cost.cost_of_run(ReportedRun("R", path, pathlib.Path(path)), None)
-        print(json.dumps([found, cost._lines(found)]))
-    except BadInput as error:
-        print(json.dumps(["BadInput", str(error)]))
-"""
+_EACH = ("--target=0.9", "--usd_per_kwh=0.25")
 
 
-def costs_of(*runs):
-    done = subprocess.run(
-        [sys.executable, "-c", _EACH, *map(str, runs)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_no_damage_is_a_crash(tmp_path):
+def test_no_damage_is_a_crash(run_cost, tmp_path):
     runs, told = [], []
 
     def run(change, words, top1=(0.8, 0.95), **summary):
@@ -232,9 +208,8 @@ def test_no_damage_is_a_crash(tmp_path):
         kept = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
         (path / "metrics.jsonl").write_text(kept[0])
 
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    killed = {"pid": gone.pid, "environment": {"hostname": platform.node()}}
+    gone = next(pid for pid in range(2**22 - 1, 1, -1) if not psutil.pid_exists(pid))
+    killed = {"pid": gone, "environment": {"hostname": platform.node()}}
     run(lambda _: None, "it has no rate", images_per_s=0)
     run(lambda _: None, "it has no rate", images_per_s="fast")
     run(edit(summary=["x"]), "it has no rate")
@@ -242,11 +217,13 @@ def test_no_damage_is_a_crash(tmp_path):
     run(cut, "run4: metrics.jsonl ends before its summary")
     run(lambda path: (path / "run.json").write_text("[" * 100_000), "cannot be read")
     run(edit(status="running", **killed), "its status is killed")
-    for (kind, message), words in zip(costs_of(*runs), told, strict=True):
-        assert kind == "BadInput" and words in message and "\n" not in message
+    for path, words in zip(runs, told, strict=True):
+        done = run_cost(str(path), *_EACH)
+        assert done.returncode == 2 and done.stdout == ""
+        assert words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_costs_by_the_reports_rate_and_electricity_without_a_price(tmp_path):
+def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp_path):
     run = pathlib.Path(
         write_run(
             tmp_path / "run",
@@ -260,14 +237,16 @@ def test_costs_by_the_reports_rate_and_electricity_without_a_price(tmp_path):
     for record, rate in zip(lines, (100.0, 1000.0, 1200.0, None), strict=True):
         record |= {"complete": True, "images_per_s": rate} if rate else {}
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    [[found, told]] = costs_of(run)
+    [found] = json.loads(run_cost(str(run), *_EACH, "--json").stdout)["costs"].values()
     assert (found["images_per_s"], found["price"], found["wall_s"]) == (1100.0, None, None)
     assert found["electricity_usd"] == 0.5 and found["target_electricity_usd"] == 0.25
+    name, *told = map(str.strip, run_cost(str(run), *_EACH).stdout.splitlines())
+    assert name == str(run)
     assert told[0] == "1,100.0 images/s (median of 2 epochs from the 2nd on)"
     assert told[-1] == "electricity up to 90.00%: 1.0000 kWh, 0.2500 USD"
 
 
-def test_the_command_says_what_would_be():
+def test_the_command_says_what_would_be(run_cost):
     args = ("--images_per_s=2796", "--epochs=64", f"--images_per_epoch={IMAGENET}")
     done = run_cost(*args, f"--offer={TPU}")
     assert "8.15 h, 54.58 USD" in done.stdout and "2018" in done.stdout, done.stderr
@@ -275,12 +254,11 @@ def test_the_command_says_what_would_be():
     assert max(map(len, huge.splitlines())) < 120
 
 
-def test_a_run_records_its_price_and_what_its_way_cost(tmp_path):
-    command = [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart:tiny"]
-    priced = ("--usd_per_hour=3.6", "--stop_at_top1=0.05", f"--workdir={tmp_path / 'run'}")
-    done = subprocess.run([*command, *priced], capture_output=True, text=True, timeout=300)
+def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_path):
+    priced = ("--usd_per_hour=3.6", "--stop_at_top1=0.05", "--workdir=run")
+    done = run_cli(f"--experiment={MICRO}", *priced)
     assert done.returncode == 0, done.stderr
-    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    document = run_json(tmp_path / "run")
     summary = document["summary"]
     target = summary["target"]
     assert document["price"]["usd_per_hour"] == 3.6
@@ -324,7 +302,7 @@ def test_sweep_csv_tells_never_reached_from_not_known():
         (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "goes with --images_per_s"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_one_line(args, told):
+def test_what_makes_no_sense_is_told_in_one_line(run_cost, args, told):
     done = run_cost(*args)
     assert done.returncode == 2 and done.stdout == ""
     assert told in done.stderr and len(done.stderr.splitlines()) == 1

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -53,66 +51,3 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
     with pytest.raises(KeyboardInterrupt):
         Writers(Pressing(), Keeping()).write({"kind": "epoch"})
     assert Keeping.records == [{"kind": "epoch"}]
-
-
-def run_python(code):
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_end_that_hangs_is_cut_short(number, code):
-    process = run_python(
-        "import threading, time\n"
-        "from jaxbench import signals\n"
-        "signals.LONGEST_END_S = 0.3\n"
-        "signals.raise_on_signals()\n"
-        "lock = threading.Lock()\n"
-        "lock.acquire()\n"
-        "try:\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
-        "finally:\n"
-        "    lock.acquire()\n"
-    )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (code, "jaxbench: did not end in 0.3 s, cut short\n")
-
-
-def test_an_ignored_ctrl_c_stays_ignored():
-    process = run_python(
-        "import os, signal\n"
-        "from jaxbench import signals\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "signals.raise_on_signals()\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "print('went on')\n"
-    )
-    assert process.communicate(timeout=30)[0] == "went on\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_a_finalizer_is_not_lost(number):
-    """Python prints what is raised there and goes on."""
-    process = run_python(
-        "import os, signal, time\n"
-        "from jaxbench import signals\n"
-        "signals.raise_on_signals()\n"
-        "class Held:\n"
-        "    def __del__(self):\n"
-        f"        os.kill(os.getpid(), {int(number)})\n"
-        "        time.sleep(0.01)\n"
-        "        print('finalized', flush=True)\n"
-        "held = Held()\n"
-        "del held\n"
-        "try:\n"
-        "    time.sleep(60)\n"
-        "except BaseException as error:\n"
-        "    print(type(error).__name__, flush=True)\n"
-    )
-    output, errors = process.communicate(timeout=30)
-    name = {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "Terminated"}[number]
-    assert (output, errors) == (f"finalized\n{name}\n", "")

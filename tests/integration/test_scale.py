@@ -7,18 +7,27 @@ collectives is not seen here, nor does anything run.
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT, UNOPTIMIZED
 
+SCRIPT = pathlib.Path(__file__).with_name("set_up_at_scale.py")
+
 
 @pytest.mark.parametrize("parallelism", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_a_step_for_1024_devices_is_the_one_for_256(parallelism):
     xla_flags = UNOPTIMIZED["XLA_FLAGS"] + " --xla_force_host_platform_device_count=1024"
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "set_up_at_scale.py"), parallelism, "256", "1024"],
+        [
+            sys.executable,
+            str(pathlib.Path(__file__).with_name("set_up_at_scale.py")),
+            parallelism,
+            "256",
+            "1024",
+        ],
         env=os.environ | {"XLA_FLAGS": xla_flags, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import records, run_json
+from conftest import MICRO, records, run_json
 
 # What a run on resident data has no use for.
 _UNUSED = (
@@ -29,11 +29,11 @@ def check(when, unwanted):
 check("importing jaxbench.main", {_UNUSED + _LATER})
 without = {_ON_THE_SIDE}
 sys.modules |= dict.fromkeys(without)  # importing them fails
-for name in ("program", "step", "config", "windows", "job", "data.feed", "models.resnet"):
+for name in ("program", "step", "config", "windows", "job", "data.feed", "models.wide_resnet"):
     importlib.import_module("jaxbench." + name)
 for name in without:
     del sys.modules[name]
-flags = ["--experiment=quickstart:tiny", "--experiment.epochs=1", "--workdir=run"]
+flags = ["--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run"]
 try:
     cli.run(main.main, ["main", *flags])
 finally:

@@ -1,0 +1,162 @@
+"""The entry point as a process of its own, and every experiment once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import MICRO, OPTIMIZED, ROOT, needs_devices, records, run_json
+
+from integration.conftest import program
+from jaxbench import catalog
+
+# On one device, a job of each kind; the others are slow: what they differ in is tried on eight.
+_ON_ONE = ("quickstart", "conv2d")
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        pytest.param(
+            name,
+            devices,
+            marks=[pytest.mark.slow] if devices == 1 and name not in _ON_ONE else [],
+        )
+        for name in catalog.available()
+        for devices in (1, 8)
+    ],
+)
+def test_every_experiment_runs_tiny(run_cli, tmp_path, name, devices):
+    """In this process: what a process of its own adds is asked below."""
+    needs_devices(devices)
+    done = run_cli(
+        f"--experiment={name}:tiny",
+        f"--experiment.num_devices={devices}",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["experiment"] == f"{name}:tiny"
+    assert document["environment"]["num_devices"] == devices
+    if document["job"] != "train":
+        return  # tests of its own look further
+    epochs = records(tmp_path / "run", "epoch")
+    assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
+    for word in ("compiling", "images/s", "lr"):
+        assert word in done.stdout
+    assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
+
+
+def test_quickstart_reaches_97_percent(run_main, tmp_path):
+    done = run_main("--experiment=quickstart", env=OPTIMIZED)
+    assert done.returncode == 0, done.stderr
+    [folder] = (tmp_path / "runs" / "quickstart").iterdir()
+    summary = run_json(folder)["summary"]
+    assert summary["eval_count"] == 360
+    assert summary["eval_top1"] >= 0.97
+
+
+def test_real_cifar10_is_learned(run_main, tmp_path, test_data):
+    done = run_main(
+        "--experiment=cnn10",
+        f"--experiment.data.dir={test_data / 'tfds'}",
+        "--experiment.model.channels=(8,16,32)",
+        "--experiment.data.train_examples=5000",
+        "--experiment.epochs=2",
+        "--experiment.optimizer.schedule=constant",
+        "--workdir=run",
+        env=OPTIMIZED,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = run_json(tmp_path / "run")["summary"]
+    assert summary["eval_count"] == 10_000
+    assert summary["eval_top1"] > 0.25
+
+
+def test_importing_the_entry_point_is_quiet():
+    """A notebook can import it: no flags are parsed, JAX is not loaded."""
+    code = "import sys, jaxbench.main; assert 'jax' not in sys.modules and not sys.argv[1:]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_wheel_finds_its_experiments_from_any_folder(tmp_path):
+    """Built and installed without the checkout; dependencies come from this environment."""
+    pytest.importorskip("setuptools")
+    source = tmp_path / "source"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    for name in filter(None, tracked.stdout.split("\0")):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "-q"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)],
+        check=True,
+    )
+    [wheel] = tmp_path.glob("jaxbench-*.whl")
+    installed = tmp_path / "installed"
+    install = [*pip, "install", "--no-deps", "--target", str(installed), str(wheel)]
+    subprocess.run(install, check=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    code = "import jaxbench.catalog as c; print(c.experiments_dir()); print(*c.available())"
+    for command in (
+        [sys.executable, "-c", code],
+        [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart:tiny", "--workdir=run"],
+    ):
+        done = subprocess.run(
+            command,
+            cwd=elsewhere,
+            env=os.environ | {"PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        if command[1] == "-c":
+            assert done.stdout.split() == [
+                str(installed / "jaxbench" / "experiments"),
+                *catalog.available(),
+            ]
+    assert run_json(elsewhere / "run")["status"] == "done"
+    assert run_json(elsewhere / "run")["environment"]["git"] is None
+
+
+def test_a_backend_that_is_not_there_is_told(run_main):
+    done = run_main("--experiment=quickstart", env={"JAX_PLATFORMS": "cuda"})
+    assert done.returncode == 2
+    assert "JAX finds no devices with JAX_PLATFORMS=cuda" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
+    command = program(f"--experiment={MICRO}", "--workdir=run")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert run_json(tmp_path / "run")["status"] == "done", errors
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--experiment=quikstart"], "did you mean 'quickstart'?"),
+        ([f"--experiment={MICRO}", "--experiment.batch_size=1440"], "has only 1437"),
+    ],
+    ids=["before-jax", "after"],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
+    """Two of the many in the test of that name that asks in one process."""
+    done = run_main(*flags)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("jaxbench: ") and told in line
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""Memory that XLA plans, for the networks that are shipped."""
+
+import pytest
+from conftest import needs_devices
+from test_memory import donated_bytes, program_of, state_bytes
+
+from jaxbench import catalog
+from jaxbench.config import Config
+
+NETWORKS = [name for name in catalog.available() if isinstance(catalog.load(name), Config)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "quickstart" else [pytest.mark.slow])
+        for name in NETWORKS
+    ],
+)
+def test_every_byte_of_the_state_is_donated(name):
+    needs_devices(2)
+    program, args = program_of(f"{name}:tiny", num_devices=2)
+    assert donated_bytes(program, args) == state_bytes(program)

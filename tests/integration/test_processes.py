@@ -1,0 +1,352 @@
+"""Many processes: the numbers of one, records from the first alone, one end for all."""
+
+import contextlib
+import csv
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import MICRO, ROOT, last_step, records, run_json, set_fields
+
+from integration.conftest import program
+from jaxbench import catalog
+from jaxbench.clock import wait_until
+from jaxbench.train import train_and_evaluate
+from jaxbench.writers.console import PlainConsole
+
+# 90 test images: neither a batch nor the devices of both processes divide them.
+
+
+FIELDS = {
+    "precision": "fp64",
+    "batch_norm": "sync",
+    "batch_size": 64,
+    "epochs": 2,
+    "log_every_steps": 1,
+    "data.train_examples": 320,
+    "data.eval_examples": 90,
+    "data.crop_padding": 1,
+    "data.flip": True,
+}
+
+
+TINY = "--experiment=quickstart:tiny"
+# All devices of all processes.
+SMALL = (f"--experiment={MICRO}", "--experiment.num_devices=0")
+
+
+class Processes:
+    """The same command in several processes, each in a folder of its own."""
+
+    def __init__(self, folder, *args, count=2, devices=2, of_one=None, command=None):
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        simulated = f"--xla_force_host_platform_device_count={devices}"
+        environment = os.environ | {
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {simulated}",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "JAX_LOG_COMPILES": "1",
+        }
+        self.folders = [folder / f"process-{index}" for index in range(count)]
+        self.running = []
+        for index, own in enumerate(self.folders):
+            own.mkdir(parents=True, exist_ok=True)
+            meeting = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
+            meeting += [f"--process_id={index}", "--heartbeat_timeout_s=3"]
+            if command:
+                line = [sys.executable, "-c", command, str(port), str(index)]
+            else:
+                line = program(*args, *meeting, *(of_one or {}).get(index, ()))
+            with open(folder / f"out-{index}", "w") as out, open(folder / f"err-{index}", "w") as e:
+                self.running.append(
+                    subprocess.Popen(line, cwd=own, env=environment, stdout=out, stderr=e)
+                )
+        self._logs = folder
+
+    def output(self, index):
+        return (self._logs / f"out-{index}").read_text()
+
+    def errors(self, index):
+        """What a process said itself, without what C++ and JAX log."""
+        lines = (self._logs / f"err-{index}").read_text().splitlines()
+        return [line for line in lines if line.startswith("jaxbench: ")]
+
+    def log(self, index):
+        return (self._logs / f"err-{index}").read_text()
+
+    def wait(self, timeout_s=240):
+        """Returns the exit codes; none may still run after that time."""
+        try:
+            return [process.wait(timeout_s) for process in self.running]
+        finally:
+            for process in self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+
+
+def fields(**more):
+    return [f"--experiment.{name}={value}" for name, value in (FIELDS | more).items()]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run in one process, on as many devices."""
+    config = catalog.load("quickstart:tiny")
+    set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
+    config.num_devices = 4
+    with open(os.devnull, "w") as quiet:
+        path = tmp_path_factory.mktemp("alone") / "run"
+        return train_and_evaluate(config, str(path), PlainConsole(quiet))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("pmap", "resident"),
+        ("shard_map", "stream"),
+        pytest.param(("pmap", "stream"), marks=pytest.mark.slow),
+        pytest.param(("shard_map", "resident"), marks=pytest.mark.slow),
+    ],
+    ids="-".join,
+)
+def together(request, tmp_path_factory):
+    parallelism, feed = request.param
+    more = fields(parallelism=parallelism, **{"data.feed": feed})
+    started = Processes(tmp_path_factory.mktemp("together"), TINY, "--workdir=run", *more)
+    assert started.wait() == [0, 0], started.log(0) + started.log(1)
+    return started
+
+
+def test_two_processes_train_as_one_does(together, alone):
+    run = together.folders[0] / "run"
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss"), ("epoch", "eval_top1")):
+        of_one = [record[figure] for record in records(alone.run_dir.path, kind)]
+        of_two = [record[figure] for record in records(run, kind)]
+        assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
+    assert [record["eval_count"] for record in records(run, "epoch")] == [90, 90]
+    assert [record["images"] for record in records(run, "epoch")] == [320, 320]
+
+
+def test_only_the_first_process_writes_and_speaks(together):
+    first, second = together.folders
+    assert list(second.iterdir()) == []
+    # Nothing but gloo's announcements, whose lines run into one another.
+    assert not re.search("epoch|compiling|records|done", together.output(1))
+    assert "in 2 processes" in together.output(0)
+    environment = run_json(first / "run")["environment"]
+    assert environment["num_processes"] == 2
+    assert (environment["num_devices"], environment["num_local_devices"]) == (4, 2)
+
+
+@pytest.mark.slow
+def test_four_processes_and_fp32(tmp_path, alone):
+    more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})
+    losses = []
+    for count, devices in ((4, 2), (2, 4)):
+        started = Processes(
+            tmp_path / str(count), TINY, "--workdir=run", *more, count=count, devices=devices
+        )
+        assert started.wait() == [0] * count, started.log(0)
+        epochs = records(started.folders[0] / "run", "epoch")
+        losses.append([record["eval_loss"] for record in epochs])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sent", "to", "codes", "status", "reason"),
+    [
+        # The first two are in test_a_job_that_lost_a_process_goes_on_bit_for_bit too.
+        pytest.param(
+            *(signal.SIGKILL, 1, [1, -9]),
+            *("failed", "process 1 was lost: it has not been heard of"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(signal.SIGTERM, 1, [143, 143], "preempted", "terminated (SIGTERM)"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(signal.SIGINT, 0, [130, 130], "failed", "interrupted (Ctrl-C)"),
+            marks=pytest.mark.slow,
+        ),
+        # Nobody is left to write; the report finds the process gone.
+        (signal.SIGKILL, 0, [-9, 1], "running", None),
+    ],
+    ids=["killed", "terminated", "ctrl-c", "first-killed"],
+)
+def test_one_that_ends_ends_all(tmp_path, sent, to, codes, status, reason):
+    parallelism = "shard_map" if sent == signal.SIGTERM else "pmap"
+    more = ["--experiment.epochs=5000", f"--experiment.parallelism={parallelism}"]
+    started = Processes(tmp_path, *SMALL, "--workdir=run", *more)
+    table = started.folders[0] / "run" / "epochs.csv"
+
+    def trained():
+        assert started.running[0].poll() is None, started.log(0)
+        return table.exists() and len(table.read_text().splitlines()) >= 3
+
+    wait_until(trained)
+    started.running[to].send_signal(sent)
+    assert started.wait(60) == codes
+    # Two steps, compiled once each, before and after their first results came back as arguments.
+    compiled = r"Finished XLA compilation of jit\((?:_fun|train_step|eval_step)\)"
+    assert [len(re.findall(compiled, started.log(index))) for index in range(2)] == [2, 2]
+    document = run_json(started.folders[0] / "run")
+    assert document["status"] == status and str(document["reason"]).startswith(str(reason))
+    if status != "running":
+        assert document["summary"]["epochs_done"] >= 2
+        assert len(started.errors(0)) == 1 and "Traceback" not in started.log(0)
+    else:
+        assert started.errors(1)[0].startswith("jaxbench: process 0 was lost")
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_what_one_refuses_all_refuse(tmp_path, refused):
+    """The first process its folder, another to do something else; nothing is written."""
+    of_one = {}
+    if refused:
+        of_one = {1: ["--experiment.seed=7"]}
+    else:
+        (tmp_path / "process-0" / "run").mkdir(parents=True)
+        (tmp_path / "process-0" / "run" / "something").touch()
+    started = Processes(tmp_path, *SMALL, "--workdir=run", of_one=of_one)
+    assert started.wait(90) == [2, 2], started.log(0)
+    for index in range(2):
+        [line] = started.errors(index)
+        assert ("--experiment.seed=7, process 0 has 0" if refused else "is not empty") in line
+        assert "Traceback" not in started.log(index)
+    assert not (started.folders[0] / "run" / "run.json").exists()
+
+
+def test_throughput_over_two_processes(tmp_path):
+    """Windows are as long in all of them, or they would wait for one another for ever."""
+    done = subprocess.run(
+        program(
+            *SMALL,
+            "--mode=throughput",
+            "--local_processes=2",
+            "--workdir=run",
+            "--window_s=0.05",
+            "--rounds=6",
+        ),
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert document["environment"]["num_processes"] == 2
+    [step, forward] = records(tmp_path / "run", "throughput")
+    assert step["num_devices"] == 4
+    assert step["images_counted"] == step["images_per_step"] == 128
+    assert forward["images_per_s"] > step["images_per_s"]
+
+
+AGREEING = """
+import sys
+from jaxbench import errors, processes, signals
+signals.raise_on_signals()
+port, index = int(sys.argv[1]), int(sys.argv[2])
+meeting = processes.Meeting(f"localhost:{port}", 2, index, 60, 5)
+with processes.joined(meeting, lambda e: processes.Ending("failed", "no", 7, str(e))):
+    print([processes.agreed([index, turn]) for turn in range(3)])
+    processes.wait_for_all("here")
+    processes.check_same("facts", {"a": (1, 2), "b": lambda: None})
+    try:
+        processes.check_same("others", {"a": index, "b": index // 2})
+    except errors.BadInput as error:
+        print(error)
+    if index == 1:
+        raise ValueError("something broke")
+    processes.wait_for_all("a place that nobody else comes to")
+"""
+
+
+def test_the_first_process_decides_and_an_error_is_everybodys(tmp_path):
+    started = Processes(tmp_path, command=AGREEING)
+    assert started.wait(60) == [7, 7]
+    agreed = "[[0, 0], [0, 1], [0, 2]]\n"
+    assert started.output(0) == agreed
+    assert started.output(1) == agreed + "a=1, process 0 has 0: must be the same in all processes\n"
+    assert started.errors(0) == ["jaxbench: process 1: no"]
+    assert started.errors(1) == ["jaxbench: something broke"]
+
+
+@pytest.mark.slow
+def test_a_sweeps_cells_take_several_processes(tmp_path):
+    def sweep(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "jaxbench.sweep", TINY, "--grid=batch_size=64,128", *args],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    refused = sweep("--num_processes=2")
+    assert refused.returncode == 2 and "--local_processes" in refused.stderr
+    done = sweep("--local_processes=2", "--experiment.max_steps=2", "--sweepdir=sweep")
+    assert done.returncode == 0, done.stdout
+    with open(tmp_path / "sweep" / "sweep.csv", newline="") as file:
+        assert [row["num_devices"] for row in csv.DictReader(file)] == ["16", "16"]
+    folders = pathlib.Path(tmp_path, "sweep", "cells").glob("*/*/run.json")
+    assert len(list(folders)) == 2
+
+
+def test_a_job_that_lost_a_process_goes_on_bit_for_bit(tmp_path):
+    """SIGKILL to one, SIGTERM to it, the same command each time; only process 0's disk counts."""
+    more = fields(precision="fp32", epochs=10)
+    whole = Processes(tmp_path / "whole", TINY, *more, "--workdir=run")
+    assert whole.wait() == [0, 0], whole.log(0)
+    args = (TINY, *more, "--workdir=run", "--checkpoint_minutes=0.005", "--resume=auto")
+    run = tmp_path / "process-0" / "run"
+
+    def until(step, resumes):
+        """Starts it, and returns once it has been taken up so often and come so far."""
+        started = Processes(tmp_path, *args)
+
+        def there():
+            assert started.running[0].poll() is None, started.log(0)
+            with contextlib.suppress(FileNotFoundError):
+                taken_up = len(run_json(run).get("resumes", ())) == resumes
+                return taken_up and last_step(run) >= step
+            return False
+
+        wait_until(there)
+        return started
+
+    lost = until(12, resumes=0)
+    lost.running[1].kill()
+    assert lost.wait()[0] == 1, lost.log(0)
+    assert run_json(run)["reason"].startswith("process 1 was lost")
+    assert list((tmp_path / "process-1").iterdir()) == []
+    stopped = until(16, resumes=1)
+    stopped.running[1].send_signal(signal.SIGTERM)
+    assert stopped.wait() == [143, 143], stopped.log(0)
+    assert run_json(run)["status"] == "preempted"
+    done = Processes(tmp_path, *args)
+    assert done.wait() == [0, 0], done.log(0)
+    document = run_json(run)
+    assert document["status"] == "done"
+    lost_at, stopped_at = (entry["step"] for entry in document["resumes"])
+    assert 0 < lost_at < 16 <= stopped_at < 50
+    # Nothing is there twice, and the losses are those of the run that nobody stopped.
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        ours, theirs = (
+            [(record["step"], record[figure]) for record in records(path, kind)]
+            for path in (run, whole.folders[0] / "run")
+        )
+        assert ours == theirs and len(ours) >= 10

@@ -1,0 +1,219 @@
+"""Sweeps as people start them, killed and started again; and the processes they are made of."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import MICRO, ROOT, needs_devices, run_json
+
+from jaxbench.child import run_child
+from jaxbench.clock import wait_until
+
+
+def sweep(*args):
+    return [sys.executable, "-m", "jaxbench.sweep", *args]
+
+
+def run_sweep(tmp_path, *args, timeout_s=300):
+    return subprocess.run(
+        sweep(*args), cwd=tmp_path, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def results(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def table(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_a_child_that_takes_too_long_is_ended(tmp_path):
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    for code in ("import time; time.sleep(60)", stubborn):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("jaxbench.child._GRACE_S", 0.5)
+            ending = run_child(python(code), tmp_path / "log", timeout_s=0.8)
+        assert (ending.status, ending.reason) == ("timeout", "took longer than 0.8 s")
+        assert ending.wall_s < 30
+
+
+def test_a_childs_memory_is_really_limited(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux limits the memory of a process")
+    code = "import numpy; numpy.ones(200 * 2**20, 'u1'); print('had it')"
+    log = tmp_path / "log"
+    assert run_child(python(code), log).status == "exited" and "had it" in log.read_text()
+    ending = run_child(python(code), log, memory_limit_mb=150)
+    assert ending.exit_code == 1 and "Unable to allocate 200" in ending.reason
+    # A program that aborts, as C++ does: what it said last tells why.
+    code = (
+        "import os, sys; print('terminate called after throwing an instance of std::bad_alloc'); "
+        "sys.stdout.flush(); os.abort()"
+    )
+    assert run_child(python(code), log).status == "oom"
+    ending = run_child(python("import os; os.abort()"), log)
+    assert ending[:3] == ("exited", "killed by SIGABRT", 134)
+
+
+def test_a_child_ends_with_its_parent(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux ends a process with its parent")
+    code = f"import os, time; print(os.getpid(), flush=True); time.sleep({60})"
+    parent = subprocess.Popen(
+        python(
+            "import pathlib, sys\n"
+            "from jaxbench.child import run_child\n"
+            f"run_child([sys.executable, '-c', {code!r}], pathlib.Path({str(tmp_path / 'log')!r}))"
+        ),
+        cwd=ROOT,
+    )
+    log = tmp_path / "log"
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not os.path.exists(f"/proc/{log.read_text().strip()}"))
+
+
+def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
+    """One process at a time: what is done stays done, the rest is done in the end."""
+    needs_devices(2)
+    args = (
+        *(f"--experiment={MICRO}", "--mode=fit", "--sweepdir=s"),
+        # 3 does not divide over 2 devices.
+        *("--grid=batch_size=64,3", "--grid=num_devices=2,1"),
+    )
+    folder = tmp_path / "s"
+    done = folder / "results.jsonl"
+
+    def start_until(lines):
+        process = subprocess.Popen(sweep(*args), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        wait_until(lambda: done.exists() and len(done.read_text().splitlines()) >= lines)
+        return process
+
+    killed = start_until(1)
+    killed.kill()
+    killed.communicate()
+    interrupted = start_until(2)
+    interrupted.send_signal(signal.SIGINT)
+    output, _ = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130 and "to go on: the same command with --swee" in output
+    before = {r["key"]: r for r in results(folder)}
+    assert 2 <= len(before) < 4
+    last = run_sweep(tmp_path, *args)
+    assert last.returncode == 1, last.stderr  # one cell failed
+    after = results(folder)
+    assert len(after) == 4 and {r["key"]: r for r in after[: len(before)]} == before
+    assert f"{len(before)} of them are done already" in last.stdout
+    rows = table(folder / "sweep.csv")
+    assert [(row["batch_size"], row["num_devices"]) for row in rows] == [
+        (batch, devices) for batch in ("64", "3") for devices in ("2", "1")
+    ]
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed", "ok"]
+    assert "batch_size=3 does not divide over 2 devices" in rows[2]["reason"]
+    assert "batch_size=3 num_devices=2: failed: batch_size=3 does not" in last.stdout
+    for row in rows:
+        if row["status"] == "ok":
+            assert run_json(folder / row["run"])["status"] == "done"
+    # A repetition does nothing, but for what --retry names.
+    assert run_sweep(tmp_path, *args).returncode == 1 and results(folder) == after
+    run_sweep(tmp_path, *args, "--retry=failed")
+    again = results(folder)
+    assert len(again) == 5 and again[-1]["status"] == "failed"
+
+
+def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux limits the memory of a process")
+    done = run_sweep(
+        tmp_path,
+        *("--experiment=cnn10:tiny", "--mode=fit", "--sweepdir=s", "--memory_limit_mb=1500"),
+        *("--grid=batch_size=32768,64", "--experiment.num_devices=1"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = table(tmp_path / "s" / "sweep.csv")
+    assert (first["status"], second["status"]) == ("oom", "ok")
+    assert first["reason"] and "OOM" in done.stdout
+    # The compiler had told before.
+    assert int(first["planned_bytes_per_device"]) > 100 * int(second["planned_bytes_per_device"])
+    [oom] = [r for r in results(tmp_path / "s") if r["status"] == "oom"]
+    assert run_json(tmp_path / "s" / oom["run"])["status"] == "oom"
+
+
+def test_a_cell_that_takes_too_long_is_a_result(tmp_path):
+    done = run_sweep(
+        tmp_path,
+        *(f"--experiment={MICRO}", "--mode=fit", "--grid=seed=1"),
+        *("--timeout_s=0.5", "--sweepdir=s"),
+    )
+    assert done.returncode == 0, done.stderr
+    [row] = table(tmp_path / "s" / "sweep.csv")
+    assert (row["status"], row["reason"]) == ("timeout", "took longer than 0.5 s")
+
+
+def test_training_cells_end_in_the_published_tables_columns(tmp_path):
+    done = run_sweep(tmp_path, f"--experiment={MICRO}", "--grid=epochs=3", "--sweepdir=s")
+    assert done.returncode == 0, done.stderr
+    heading = next(line for line in done.stdout.splitlines() if "median epoch" in line)
+    for word in ("epochs", "status", "compile", "first epoch", "total", "images/s", "top-1"):
+        assert word in heading
+    [row] = table(tmp_path / "s" / "sweep.csv")
+    summary = run_json(tmp_path / "s" / row["run"])["summary"]
+    assert float(row["median_epoch_s"]) == summary["median_epoch_s"]
+    assert float(row["eval_top1"]) == summary["eval_top1"]
+    total = float(row["total_s"])
+    assert summary["compile_s"] < total < summary["wall_s"]
+
+
+def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
+    """One command trains several seeds to a target; the record of each is a run's own."""
+    done = run_sweep(
+        tmp_path,
+        *(f"--experiment={MICRO}", "--grid=seed=0,1", "--stop_at_top1=0.0001", "--sweepdir=s"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = table(tmp_path / "s" / "sweep.csv")
+    # Reached by the first evaluation, of which there would have been two.
+    assert [(row["target_epoch"], row["epochs_done"]) for row in rows] == [("1", "1")] * 2
+    target = run_json(tmp_path / "s" / rows[0]["run"])["summary"]["target"]
+    assert target["reached"] and float(rows[0]["target_s"]) == target["time_s"]
+    [seconds] = [r for r in table(tmp_path / "s" / "seeds.csv") if r["figure"] == "target_s"]
+    times = [float(row["target_s"]) for row in rows]
+    assert float(seconds["mean"]) == pytest.approx(sum(times) / 2)
+    assert float(seconds["min"]) == min(times) and seconds["n"] == seconds["of_seeds"] == "2"
+    assert "fewer than five seeds are no result" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_largest_batch_that_fits_is_found_for_real(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux limits the memory of a process")
+    args = (
+        # Twice what JAX needs for itself, which differs from start to start by what a batch takes.
+        *("--experiment=quickstart:tiny", "--find_max_batch", "--memory_limit_mb=1000"),
+        *("--experiment.batch_size=512", "--batch_multiple=512", "--sweepdir=s"),
+        "--experiment.num_devices=1",
+    )
+    done = run_sweep(tmp_path, *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [row] = table(tmp_path / "s" / "max_batch.csv")
+    largest = int(row["max_batch"])
+    assert largest % 512 == 0 and int(row["smallest_too_large"]) == largest + 512
+    tried = {r["place"]["batch_size"]: r["status"] for r in results(tmp_path / "s")}
+    assert tried[str(largest)] == "ok" and tried[str(largest + 512)] in ("oom", "failed")
+    # Everything is known now.
+    assert run_sweep(tmp_path, *args).returncode == 0
+    assert len(results(tmp_path / "s")) == len(tried)
+    # Without a limit the search would end with the machine.
+    unlimited = [arg for arg in args if "limit" not in arg and "sweepdir" not in arg]
+    done = run_sweep(tmp_path, *unlimited, "--sweepdir=t")
+    assert done.returncode == 1 and "give --memory_limit_mb" in done.stdout

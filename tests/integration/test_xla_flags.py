@@ -1,0 +1,64 @@
+"""Flags for XLA, read by an XLA of their own: known ones reach it, unknown ones do not end it."""
+
+import json
+import os
+
+import pytest
+from conftest import MICRO
+
+from jaxbench.errors import BadInput
+from jaxbench.xla_flags import add_xla_flags
+
+KNOWN = "--xla_cpu_enable_fast_math=false"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+
+
+def test_unknown_flags_are_left_out_and_the_environments_stay():
+    unknown = ["--xla_no_such_flag=1", "--xla_nor_this"]
+    assert add_xla_flags(f"{unknown[0]} {KNOWN} {unknown[1]}") == unknown
+    assert os.environ["XLA_FLAGS"] == f"--xla_force_host_platform_device_count=2 {KNOWN}"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            f"{KNOWN} --xla_no_such_flag=1 --xla_backend_optimization_level=high",
+            "value high for flag xla_backend_optimization_level; it takes int32, 3 by default: .*",
+        ),
+        # XLA says nothing of this one; its list of flags does.
+        (
+            "--xla_cpu_opt_preset=quick",
+            r"does not take --xla_cpu_opt_preset=quick; it takes string, .*\(FAST_RUNTIME, .*",
+        ),
+    ],
+)
+def test_what_cannot_be_a_flag_is_told(given, told):
+    before = os.environ["XLA_FLAGS"]
+    with pytest.raises(BadInput, match=f"^--xla_flags={given}: .*{told}"):
+        add_xla_flags(given)
+    assert os.environ["XLA_FLAGS"] == before
+
+
+def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"{KNOWN} --xla_no_such_flag=1")
+    told = "^XLA_FLAGS in the environment: XLA does not know --xla_no_such_flag=1$"
+    with pytest.raises(BadInput, match=told):
+        add_xla_flags(KNOWN)
+
+
+def test_the_entry_point_hands_them_on(run_main):
+    done = run_main(
+        f"--experiment={MICRO}",
+        "--experiment.num_devices=0",
+        "--mode=describe",
+        "--json",
+        "--xla_flags=--xla_no_such_flag=1 --xla_force_host_platform_device_count=4",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "XLA does not know --xla_no_such_flag=1: left out" in done.stderr
+    assert len(json.loads(done.stdout)["devices"]) == 4
