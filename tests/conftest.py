@@ -5,6 +5,7 @@ one process and ends in minutes. Whatever starts a process stands in tests/integ
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -155,28 +156,34 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture
-def run_cli(tmp_path, monkeypatch):
-    """Runs a command in this process as `python -m` would, in an empty folder, with fresh flags."""
+def run_cli(tmp_path):
+    """Runs a command in this process in an empty folder. See `run_command`."""
+    return functools.partial(run_command, tmp_path)
 
-    def run(*args: str, module: str = "jaxbench.main", env: dict[str, str] | None = None):
-        stdout, stderr = io.StringIO(), io.StringIO()
-        with (
-            monkeypatch.context() as patch,
-            fresh_process_state(),
-            contextlib.redirect_stdout(stdout),
-            contextlib.redirect_stderr(stderr),
-            pytest.raises(SystemExit) as ended,
-        ):
-            patch.chdir(tmp_path)
-            patch.setattr(sys, "argv", [module, *args])
-            # What ends a process at once would end this one.
-            patch.setattr(os, "_exit", lambda code: sys.exit(code))
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
-    return run
+def run_command(
+    folder: pathlib.Path,
+    *args: str,
+    module: str = "jaxbench.main",
+    env: dict[str, str] | None = None,
+) -> Finished:
+    """Runs a command in this process as `python -m` would in a folder, with fresh flags."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        fresh_process_state(),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        pytest.raises(SystemExit) as ended,
+    ):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [module, *args])
+        # What ends a process at once would end this one.
+        patch.setattr(os, "_exit", lambda code: sys.exit(code))
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
 
 def _copy(of):

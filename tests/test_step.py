@@ -116,7 +116,7 @@ def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train):
         devices: train(
             model=SmallConfig(),
             num_devices=devices,
-            epochs=4,
+            epochs=8,
             precision="fp64",
             batch_size=64,
             data__train_examples=320,
@@ -241,7 +241,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     with jax.enable_x64(True):
         program = build_program(config, create_mesh(config), steps_per_epoch)
         state = program.create_train_state()
-        params, batch_stats = state.params, state.batch_stats
+        params, batch_stats = jax.device_get((state.params, state.batch_stats))
         velocity = jax.tree.map(np.zeros_like, params)
 
         def mean_loss(params, batch_stats, images, labels):
@@ -269,8 +269,8 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
                 flip=True,
             )
             inputs = (np.asarray(varied, np.float64) - mean) / std
-            (loss, batch_stats), grads = differentiate(
-                params, batch_stats, inputs, labels_Nx[chosen]
+            (loss, batch_stats), grads = jax.device_get(
+                differentiate(params, batch_stats, inputs, labels_Nx[chosen])
             )
             losses.append(float(loss))
             # 0.4 is for 128; the rate falls to a tenth after the first epoch.
