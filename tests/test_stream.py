@@ -89,7 +89,15 @@ def test_images_are_varied(train, varied):
                 "data__train_examples": 70,
             },
         ),
-        ("vgg_cifar10:tiny", {"model": catalog.load(MICRO).model, "replicas": "independent"}),
+        (
+            "vgg_cifar10:tiny",
+            {
+                "model": catalog.load(MICRO).model,
+                "replicas": "independent",
+                "data__brightness": 0,
+                "data__contrast": (1.0, 1.0),
+            },
+        ),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):
