@@ -5,6 +5,7 @@ one process and ends in minutes. Whatever starts a process stands in tests/integ
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -159,28 +160,34 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture
-def run_cli(tmp_path, monkeypatch):
-    """Runs a command in this process as `python -m` would, in an empty folder, with fresh flags."""
+def run_cli(tmp_path):
+    """Runs a command in this process in an empty folder. See `run_command`."""
+    return functools.partial(run_command, tmp_path)
 
-    def run(*args: str, module: str = "jaxbench.main", env: dict[str, str] | None = None):
-        stdout, stderr = io.StringIO(), io.StringIO()
-        with (
-            monkeypatch.context() as patch,
-            fresh_process_state(),
-            contextlib.redirect_stdout(stdout),
-            contextlib.redirect_stderr(stderr),
-            pytest.raises(SystemExit) as ended,
-        ):
-            patch.chdir(tmp_path)
-            patch.setattr(sys, "argv", [module, *args])
-            # What ends a process at once would end this one.
-            patch.setattr(os, "_exit", lambda code: sys.exit(code))
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
-    return run
+def run_command(
+    folder: pathlib.Path,
+    *args: str,
+    module: str = "jaxbench.main",
+    env: dict[str, str] | None = None,
+) -> Finished:
+    """Runs a command in this process as `python -m` would in a folder, with fresh flags."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        fresh_process_state(),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        pytest.raises(SystemExit) as ended,
+    ):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [module, *args])
+        # What ends a process at once would end this one.
+        patch.setattr(os, "_exit", lambda code: sys.exit(code))
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return Finished(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
 
 
 def _copy(of):
@@ -254,7 +261,12 @@ _COMPILE_SETTINGS = (
 
 @pytest.fixture
 def train(tmp_path):
-    """Trains an experiment in this process; returns its Result.
+    """Trains an experiment in this process; returns its Result. See `training_in`."""
+    return training_in(tmp_path)
+
+
+def training_in(folder: pathlib.Path):
+    """Returns what trains in this process, each run in a folder of its own.
 
     Fields are given by their dotted path with `__` for the dots: `train(data__flip=True)`.
     """
@@ -266,7 +278,7 @@ def train(tmp_path):
         config = catalog.load(experiment)
         set_fields(config, **fields)
         needs_devices(config.num_devices)
-        workdir = tmp_path / f"run{count}"
+        workdir = folder / f"run{count}"
         with open(os.devnull, "w") as quiet:
             return train_and_evaluate(config, str(workdir), PlainConsole(quiet), profile=profile)
 

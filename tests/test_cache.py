@@ -1,17 +1,11 @@
 """Copies of encoded images: made once, whole or not at all, made again when they are stale."""
 
-import json
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from test_encoded import EVAL, TRAIN, batches, config_of, feed_of, folder, same  # noqa: F401
 
 from jaxbench.data.encoded import Files
@@ -99,44 +93,6 @@ def test_stale_and_half_written_copies_are_made_again(own, tmp_path, spoil, why)
     feed = feed_of(config)
     assert len(batches(feed.train_rows(0, 2))) == 2
     assert not list((tmp_path / "cache").glob("*.building"))
-
-
-def test_a_killed_build_is_built_again(own, tmp_path):
-    """The real process, killed while it writes."""
-    for path in list((own / "train" / "ape").iterdir()):
-        for copy in range(150):
-            shutil.copy(path, path.with_name(f"{copy}-{path.name}"))
-    code = (
-        "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; import test_cache as t;"
-        f"t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "cache").glob("train*.building/images.array_record")):
-        assert child.poll() is None and time.monotonic() < deadline
-        time.sleep(0.001)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    assert not list((tmp_path / "cache").glob("train*[0-9a-f]"))
-    dataset, told = load(resized(own, tmp_path))
-    assert dataset.cache["train"]["made"] == "none yet" and len(dataset.train) > 1000
-    assert dataset.train.source.read(len(dataset.train) - 1)[0][:2] == b"\xff\xd8"
-
-
-def test_two_processes_make_one_copy(own, tmp_path):
-    code = (
-        "import sys, json; sys.path.insert(0, 'tests'); from pathlib import Path;"
-        "import test_cache as t;"
-        f"made = t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))[0].cache;"
-        "print(json.dumps([made[name]['made'] for name in ('train', 'eval')]))"
-    )
-    children = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    made = [json.loads(child.communicate(timeout=120)[0].splitlines()[-1]) for child in children]
-    for split in zip(*made, strict=True):
-        assert sorted(split) == ["before", "none yet"]
 
 
 def test_damage_is_told_by_the_originals_name(own, tmp_path):

@@ -1,21 +1,16 @@
 """Folders streamed: the same batches whoever decodes them, every example once, damage counted."""
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import cv2
 import jax.numpy as jnp
 import numpy as np
-import psutil
 import pytest
-from conftest import ROOT, image_feature, records, run_json, write_tfds
+from conftest import MICRO, image_feature, records, run_json, write_tfds
 
 from jaxbench import catalog
+from jaxbench.data.encoded import Files
 from jaxbench.data.feed import create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import create_mesh
@@ -43,6 +38,7 @@ def folder(tmp_path_factory):
 
 def config_of(folder, **fields):
     config = catalog.load("vgg_cifar10:tiny")
+    config.model = catalog.load(MICRO).model
     config.data.crop_padding = 0
     config.data.source, config.data.dir, config.data.feed = "folder", str(folder), "stream"
     config.data.train_examples = config.data.eval_examples = 0
@@ -90,8 +86,6 @@ def test_threads_and_devices_change_no_pixel(folder):
 def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
     folder, monkeypatch
 ):
-    from jaxbench.data.encoded import Files
-
     whole = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 5))
     read = []
     genuine = Files.read
@@ -131,10 +125,10 @@ def spoil(folder, target, names):
     return target
 
 
-def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, run_main):
+def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
     root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
     flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
-    done = run_main(
+    done = run_cli(
         "--experiment=vgg_cifar10:tiny",
         "--experiment.data.crop_padding=0",
         "--experiment.data.source=folder",
@@ -159,9 +153,12 @@ def label_feature(num_classes):
     }
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path, num_workers):
+def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
     """A prepared set like imagenet2012: images of many sizes, left encoded until their turn."""
+    check_tfds_images(tmp_path, num_workers=0)
+
+
+def check_tfds_images(tmp_path, num_workers):
     generator = np.random.default_rng(0)
 
     def example(number):
@@ -190,9 +187,11 @@ def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path, num_workers):
     feed.close()
 
 
-def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
+def test_a_run_learns_from_real_folders_through_the_stream(train, test_data):
     result = train(
         "resnet50:tiny",
+        model=catalog.load(MICRO).model,
+        precision="fp32",
         num_devices=8,
         data__source="folder",
         data__feed="stream",
@@ -280,178 +279,30 @@ def test_what_does_not_go_together_is_told(folder, fields, told):
     assert told in str(error.value)
 
 
-_HASHES = """
-import hashlib, sys
-sys.path.insert(0, "tests")
-import numpy as np
-from test_encoded import batches, config_of, feed_of
+def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):
+    """2 processes of 2 devices each show what 1 process of 4 shows."""
+    read, genuine = [], Files.read
+    monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
 
-if __name__ == "__main__":
-    for fields in ({}, {"num_workers": 2, "num_threads": 2}):
-        feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
-        told = hashlib.sha256()
-        for epoch in range(3):
-            for batch in batches(feed.train_rows(epoch, feed.steps_per_epoch)):
-                for name in sorted(batch):
-                    told.update(batch[name].tobytes())
+    def shown(process):
+        read.clear()
+        config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
+        feed = create_feed(
+            config, load_dataset(config), create_mesh(config), jnp.float32, process=process
+        )
+        steps = [*batches(feed.train_rows(0, 2)), *batches(feed.eval_rows())]
         feed.close()
-        print(told.hexdigest(), sorted(feed.damaged))
-"""
+        return steps, list(read)
 
-
-def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):
-    script = tmp_path / "hashes.py"
-    root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
-    script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_damaged=1,"))
-    done = subprocess.run(
-        [sys.executable, str(script), str(root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    "ended_by", ["ctrl-c", "a worker killed", pytest.param("killed", marks=pytest.mark.slow)]
-)
-def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
-    """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
-    command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
-    command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
-    command += [
-        f"--experiment.data.{name}"
-        for name in (
-            "source=folder",
-            "feed=stream",
-            f"dir={folder}",
-            "eval_split=val",
-            "num_classes=2",
-            "crop_padding=0",
-            "random_resized_crop",
-            "num_workers=2",
-        )
+    (whole, read_whole), *parts = (shown(process) for process in ((0, 1), (0, 2), (1, 2)))
+    together = [
+        {name: np.concatenate([one[name], other[name]]) for name in one}
+        for one, other in zip(*(steps for steps, _ in parts), strict=True)
     ]
-    child = subprocess.Popen(
-        [*command, f"--workdir={tmp_path / 'run'}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and '"epoch"' in metrics.read_text()):
-        assert child.poll() is None, child.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    workers = psutil.Process(child.pid).children(recursive=True)
-    assert len(workers) >= 2
-    if ended_by == "ctrl-c":
-        os.killpg(child.pid, signal.SIGINT)
-        _, told = child.communicate(timeout=60)
-        assert child.returncode == 130, told
-        assert told.strip() == "jaxbench: interrupted"
-        assert run_json(tmp_path / "run")["status"] == "failed"
-    elif ended_by == "killed":
-        child.kill()
-        child.communicate()
-    else:
-        decoding = [worker for worker in workers if "spawn_main" in " ".join(worker.cmdline())]
-        decoding[0].kill()
-        _, told = child.communicate(timeout=60)
-        assert child.returncode == 1
-        assert told.startswith("jaxbench: a worker process") and told.count("\n") == 1, told
-        assert run_json(tmp_path / "run")["status"] == "failed"
-    _, alive = psutil.wait_procs(workers, timeout=10)
-    assert not alive
-
-
-_SHARE = """
-import json, sys
-sys.path.insert(0, "tests")
-import jax.numpy as jnp
-import numpy as np
-from test_encoded import batches, config_of
-from jaxbench.data.encoded import Files
-from jaxbench.data.feed import create_feed
-from jaxbench.data.sources import load_dataset
-from jaxbench.devices import create_mesh
-
-read, genuine = [], Files.read
-Files.read = lambda self, index: read.append(index) or genuine(self, index)
-process = json.loads(sys.argv[2])
-config = config_of(sys.argv[1], num_devices=4 // process[1], eval_batch_size=5, epochs=1)
-mesh = create_mesh(config)
-feed = create_feed(config, load_dataset(config), mesh, jnp.float32, process=process)
-rows = {"train": batches(feed.train_rows(0, 2)), "eval": batches(feed.eval_rows())}
-flat = {
-    f"{kind}_{step}_{name}": array
-    for kind, steps in rows.items()
-    for step, row in enumerate(steps)
-    for name, array in row.items()
-}
-np.savez(sys.argv[3], read=sorted(read), **flat)
-"""
-
-
-def test_each_process_reads_its_share_and_together_they_read_all(folder, tmp_path):
-    """2 processes of 2 devices each show what 1 process of 4 shows; real processes."""
-    shares = []
-    for process in ([0, 1], [0, 2], [1, 2]):
-        out = tmp_path / f"{process}.npz"
-        subprocess.run(
-            [sys.executable, "-c", _SHARE, str(folder), json.dumps(process), str(out)],
-            cwd=ROOT,
-            check=True,
-            timeout=120,
-        )
-        shares.append(dict(np.load(out)))
-    whole, *parts = shares
-    for name in whole.keys() - {"read"}:
-        assert np.array_equal(whole[name], np.concatenate([part[name] for part in parts])), name
-    counts = [len(part["read"]) for part in parts]
-    assert sum(counts) == len(whole["read"]) == 16 + EVAL and min(counts) > 0
-    assert sorted(np.concatenate([part["read"] for part in parts])) == sorted(whole["read"])
-
-
-_EPOCHS = """
-import sys
-sys.path.insert(0, "tests")
-import jax
-from test_encoded import config_of, feed_of
-from jaxbench.environment import process_memory_bytes
-
-config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_size=24, epochs=24)
-feed = feed_of(config)
-images = 0
-for epoch in range(24):
-    for row in [*feed.train_rows(epoch, feed.steps_per_epoch), *feed.eval_rows()]:
-        images += jax.block_until_ready(row["images"]).shape[1]
-    print(process_memory_bytes(), images)
-"""
-
-
-def test_memory_is_steady_over_20_epochs(test_data):
-    """Real images through training and evaluation; what comes out of the feed is let go."""
-    folder = test_data / "imagenet_sample" / "imagenette_tiny"
-    done = subprocess.run(
-        [sys.executable, "-c", _EPOCHS, str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    used, images = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
-    # Allocators settle in the first epochs, each evaluation's threads cost some 60 kB; 20 epochs
-    # later 70 MB of pixels have gone through.
-    assert (images[-1] - images[3]) * 64 * 64 * 3 > 70e6
-    assert used[-1] - used[3] < 15e6, used
+    same(whole, together)
+    read_by_each = [own for _, own in parts]
+    assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
+    assert sorted(sum(read_by_each, [])) == sorted(read_whole)
 
 
 def test_a_set_is_known_by_its_images_names_and_order(folder, tmp_path):

@@ -8,9 +8,6 @@ import os
 import platform
 import random
 import re
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -30,6 +27,8 @@ from jaxbench.report.sections import make_sections
 from jaxbench.report.sections.material import Material
 from jaxbench.report.sections.telemetry import buckets
 
+# The number of no process: Linux gives at most 2**22.
+GONE = 2**22 + 1
 _VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 
 
@@ -545,8 +544,6 @@ def test_markup_in_names_stays_text(tmp_path):
 
 def test_states_are_told_apart(tmp_path):
     trained(tmp_path / "a-done")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
     host = os.uname().nodename
     write_run(
         tmp_path / "b-running",
@@ -556,7 +553,7 @@ def test_states_are_told_apart(tmp_path):
         started_at="2099-01-01T00:00:00+00:00",
         environment={"hostname": host},
     )
-    write_run(tmp_path / "c-killed", status="running", pid=gone.pid, environment={"hostname": host})
+    write_run(tmp_path / "c-killed", status="running", pid=GONE, environment={"hostname": host})
     write_run(tmp_path / "d-elsewhere", status="running", pid=1, environment={"hostname": "moon"})
     # Its number belongs to a process that began long after the run.
     write_run(
@@ -597,7 +594,7 @@ def test_states_are_told_apart(tmp_path):
 
 def test_a_run_that_was_taken_up_again_has_another_process(tmp_path):
     """Its first process is gone; the last one tells whether it runs."""
-    gone = {"pid": 2**22 + 1, "hostname": platform.node(), "started_at": "2026-03-04T05:06:07"}
+    gone = {"pid": GONE, "hostname": platform.node(), "started_at": "2026-03-04T05:06:07"}
     here = gone | {"pid": os.getpid(), "started_at": now().isoformat(), "lost_s": 12.5}
     environment = {"hostname": platform.node()}
     for name, resumes in (("a", [gone, here]), ("b", [here, gone])):
@@ -659,30 +656,26 @@ def replaced(value, path, new):
     return copy
 
 
-def test_no_wrong_value_anywhere_is_a_crash(everything):
-    """Every value of every record is something else once; the page is made all the same."""
-    draw = random.Random(0)
+@pytest.mark.parametrize("file", ["run.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["a/fp32", "tp128", "scaling", "conv"])
+def test_no_wrong_value_anywhere_is_a_crash(everything, name, file):
+    """Up to 30 values of a file are something else once; the page is made all the same."""
+    draw, folder = random.Random(name + file), everything / name
     wrong = [None, "x", "", -1, 0, 1e308, 10**400, float("nan"), True, [], {}, [[1]], {"a": {}}]
-    tried = 0
-    for name in ("a/fp32", "tp128", "scaling", "conv"):
-        folder = everything / name
-        for file in ("run.json", "metrics.jsonl"):
-            before = (folder / file).read_text()
-            lines = before.splitlines() if file == "metrics.jsonl" else [before]
-            parsed = [json.loads(line) for line in lines]
-            paths = [path for path in leaves(parsed) if len(path) > 1]
-            for path in draw.sample(paths, min(30, len(paths))):
-                changed = replaced(parsed, path, draw.choice(wrong))
-                (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
-                collection = collect([str(folder)])
-                rows = measurements(collection)
-                sections = make_sections(Material(collection, rows))
-                render_html(sections, "t")
-                render_markdown(sections, "t")
-                render_csv(with_details(collection, rows, Offers()))
-                tried += 1
-            (folder / file).write_text(before)
-    assert tried > 200
+    before = (folder / file).read_text()
+    lines = before.splitlines() if file == "metrics.jsonl" else [before]
+    parsed = [json.loads(line) for line in lines]
+    paths = [path for path in leaves(parsed) if len(path) > 1]
+    assert len(paths) > 20
+    for path in draw.sample(paths, min(30, len(paths))):
+        changed = replaced(parsed, path, draw.choice(wrong))
+        (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
+        collection = collect([str(folder)])
+        rows = measurements(collection)
+        sections = make_sections(Material(collection, rows))
+        render_html(sections, "t")
+        render_markdown(sections, "t")
+        render_csv(with_details(collection, rows, Offers()))
 
 
 def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
@@ -1163,35 +1156,30 @@ def test_csv_has_the_way_to_a_target(tmp_path):
     assert figures(own[0], "target", "time_s") == [None, None]
 
 
-def run_report(*args, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "jaxbench.report", *map(str, args)],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+@pytest.fixture
+def run_report(run_cli):
+    """Runs `python -m jaxbench.report` in this process, in `tmp_path`."""
+    return lambda *args: run_cli(*map(str, args), module="jaxbench.report")
 
 
-def test_command_line(everything, tmp_path):
+def test_command_line(everything, tmp_path, run_report):
     for form in ("html", "md", "csv"):
-        done = run_report(everything, f"--format={form}", cwd=tmp_path)
+        done = run_report(everything, f"--format={form}")
         assert (done.returncode, done.stderr) == (0, "")
         assert (tmp_path / f"report.{form}").stat().st_size > 1000
     # A report is written over, and the same again; nothing else is.
     first = (tmp_path / "report.html").read_bytes()
-    assert run_report(everything, cwd=tmp_path).returncode == 0
+    assert run_report(everything).returncode == 0
     assert (tmp_path / "report.html").read_bytes() == first
     # So is one of a version that had fewer columns.
     (tmp_path / "report.csv").write_text(FIRST_HEADER + "\n")
-    assert run_report(everything, "--format=csv", cwd=tmp_path).returncode == 0
+    assert run_report(everything, "--format=csv").returncode == 0
     (tmp_path / "thesis.html").write_text("years of work")
     os.mkfifo(tmp_path / "pipe.html")
     (tmp_path / "nothing.html").symlink_to(tmp_path / "gone.html")
     # A link stays one.
     (tmp_path / "link.html").symlink_to(tmp_path / "report.html")
-    assert run_report(everything, "--out=link.html", "--title=new", cwd=tmp_path).returncode == 0
+    assert run_report(everything, "--out=link.html", "--title=new").returncode == 0
     assert (tmp_path / "link.html").is_symlink()
     assert "<title>new</title>" in (tmp_path / "report.html").read_text()
     empty = tmp_path / "empty"
@@ -1212,23 +1200,10 @@ def test_command_line(everything, tmp_path):
         ([everything, "--out=/dev/null", "--format=html"], "is no regular file"),
         ([everything, "--out=nothing.html"], "is a link to nothing"),
     ):
-        failed = run_report(*args, cwd=tmp_path)
+        failed = run_report(*args)
         assert failed.returncode == 2, args
         assert told in failed.stderr and failed.stderr.count("\n") == 1
     assert (tmp_path / "thesis.html").read_text() == "years of work"
-
-
-def test_jax_is_not_imported(everything, tmp_path):
-    code = (
-        "import sys\n"
-        "from jaxbench import cli\n"
-        "from jaxbench.report.__main__ import render\n"
-        "from jaxbench.report.collect import collect\n"
-        f"render(collect([{str(everything)!r}]), 'html', 't')\n"
-        "heavy = {'jax', 'flax', 'tensorflow', 'matplotlib', 'scipy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
 
 
 def test_a_folder_without_runs_is_bad_input(tmp_path):
@@ -1240,63 +1215,3 @@ def test_a_run_given_twice_stands_once(tmp_path):
     trained(tmp_path / "a" / "run")
     collection = collect([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "run")])
     assert len(collection.runs) == 1
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    """500 runs, 3 of them with a day of telemetry of three devices."""
-    folder = tmp_path_factory.mktemp("many")
-    for number in range(500):
-        config = {"seed": number, "batch_size": 64 * (1 + number % 5), "precision": "fp32"}
-        place = folder / f"run{number}"
-        write_run(
-            place,
-            epochs([1000.0 + number] * 20),
-            config=config,
-            summary={"phases_s": {"train": 60.0, "compile": 40.0}, "median_epoch_s": 50.0},
-            environment={"hostname": f"host{number % 20}"},
-        )
-        if number == 0:
-            write_telemetry(place, 86_400)
-        elif number < 3:
-            shutil.copy(folder / "run0" / "telemetry.csv", place)
-    return folder
-
-
-def test_500_runs_and_a_day_of_telemetry(many, tmp_path):
-    # Seconds on an idle machine; the bound is for a busy one.
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxbench.report", str(many)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "report.html").read_text()
-    assert len(text) < 6e6
-    Page(text)
-    for number in (0, 250, 499):
-        assert f">run{number}<" in text
-    assert "of 500 runs" in text and "n = 86,400 samples" in text
-
-
-def test_a_browser_opens_it_without_a_complaint(everything, tmp_path):
-    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
-    page = tmp_path / "report.html"
-    page.write_text(page_of(everything))
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--v=0", "--dump-dom", page.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0
-    assert "CONSOLE" not in done.stderr
-    assert done.stdout.count("<svg") == page.read_text().count("<svg") > 10

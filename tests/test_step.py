@@ -1,20 +1,39 @@
 """The step: the same numbers on any number of devices, replicas that stay equal, one compile."""
 
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import equations, needs_devices, records, run_json, step_losses
+from conftest import (
+    MICRO,
+    equations,
+    needs_devices,
+    records,
+    set_fields,
+    step_losses,
+    training_in,
+)
 
 from jaxbench import catalog
+from jaxbench.config import ModelConfig
 from jaxbench.data import digits
 from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
 from jaxbench.data.feed import create_feed
 from jaxbench.data.sources import load_dataset
 from jaxbench.devices import create_mesh
-from jaxbench.models.layers import drop_out
+from jaxbench.job import prepared
+from jaxbench.models.layers import classify, conv_layer, drop_out, norm_layer
+from jaxbench.models.mnist_cnn import MnistCnnConfig
+from jaxbench.models.vgg import VggConfig
 from jaxbench.program import build_program
 from jaxbench.task import COUNT, LOSS_SUM, get_task
+from jaxbench.writers.console import PlainConsole
 
 AUGMENTED = {
     "data__crop_padding": 1,
@@ -24,72 +43,135 @@ AUGMENTED = {
 }
 
 
+@dataclasses.dataclass(kw_only=True)
+class SmallConfig(ModelConfig):
+    """One convolution with batch norm behind it, whose gradient crosses devices; dropout."""
+
+    norm: bool = True
+    dropout: float = 0.0
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Small(self, num_classes, dtype, param_dtype, norm_axis)
+
+
+class Small(nn.Module):
+    config: SmallConfig
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        x = conv_layer(self.dtype, self.param_dtype)(4, (3, 3), (2, 2), name="conv")(images_BxHxWxC)
+        if self.config.norm:
+            norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+            x = norm(name="norm", relu=True)(x)
+        if train and self.config.dropout:
+            x = drop_out(x, self.config.dropout, keys_B, layer=0)
+        return classify(x.reshape(len(x), -1), self.num_classes, self.param_dtype)
+
+
 def relative_difference(losses, reference):
     assert len(losses) == len(reference) > 0
     return np.max(np.abs(np.array(losses) / np.array(reference) - 1))
 
 
-def test_any_number_of_devices_gives_the_same_losses_in_fp32(train):
+IN_FP32 = {
+    **AUGMENTED,
+    "epochs": 2,
+    "batch_size": 256,
+    "optimizer__learning_rate": 0.005,
+    "data__train_examples": 768,
+    "data__eval_examples": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def one_device_in_fp32(tmp_path_factory):
+    train = training_in(tmp_path_factory.mktemp("fp32"))
+    return train(model=SmallConfig(), num_devices=1, **IN_FP32)
+
+
+def test_a_run_in_fp32_learns(one_device_in_fp32):
+    losses = step_losses(one_device_in_fp32)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_any_number_of_devices_gives_the_same_losses_in_fp32(train, one_device_in_fp32, devices):
     """The first two epochs within 1e-4, at a small learning rate.
 
     Now and then one pre-activation lies so close to 0 that rounding decides which way its ReLU
     goes; its gradient then differs whole, and large steps make 1e-3 of it (BUILD_NOTES.md).
     """
-    fields = {"epochs": 2, "batch_size": 256, "optimizer__learning_rate": 0.005} | AUGMENTED
-    fields |= {"data__train_examples": 768, "data__eval_examples": 300}
-    results = {devices: train(num_devices=devices, **fields) for devices in (1, 2, 4, 8)}
-    for devices in (2, 4, 8):
-        for key in ("train_loss", "eval_loss"):
-            reference, losses = (
-                [record[key] for record in records(results[count].run_dir.path, "epoch")]
-                for count in (1, devices)
-            )
-            assert relative_difference(losses, reference) < 1e-4, (devices, key)
-    losses = step_losses(results[1])
-    assert losses[-1] < losses[0]
-
-
-def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train):
-    results = {
-        devices: train(
-            num_devices=devices,
-            epochs=4,
-            precision="fp64",
-            batch_size=64,
-            data__train_examples=320,
-            data__eval_examples=90,
-            **AUGMENTED,
+    result = train(model=SmallConfig(), num_devices=devices, **IN_FP32)
+    for key in ("train_loss", "eval_loss"):
+        reference, losses = (
+            [record[key] for record in records(of.run_dir.path, "epoch")]
+            for of in (one_device_in_fp32, result)
         )
-        for devices in (1, 8)
-    }
-    reference = step_losses(results[1])
-    # The run learns something, so that agreement is not that of standing still.
-    assert reference[-1] < 0.7 * reference[0]
-    assert relative_difference(step_losses(results[8]), reference) < 1e-8
+        assert relative_difference(losses, reference) < 1e-4, key
+
+
+IN_FP64 = {
+    **AUGMENTED,
+    "epochs": 12,
+    "precision": "fp64",
+    "batch_size": 64,
+    "data__flip": False,
+    "data__train_examples": 320,
+    "data__eval_examples": 90,
+}
+
+
+@pytest.fixture(scope="module")
+def one_device_in_fp64(tmp_path_factory):
+    train = training_in(tmp_path_factory.mktemp("fp64"))
+    return train(model=SmallConfig(), num_devices=1, **IN_FP64)
+
+
+def test_a_whole_run_in_fp64_learns(one_device_in_fp64):
+    """So that agreement with it is not that of standing still."""
+    losses = step_losses(one_device_in_fp64)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train, one_device_in_fp64):
+    eight = train(model=SmallConfig(), num_devices=8, **IN_FP64)
+    assert relative_difference(step_losses(eight), step_losses(one_device_in_fp64)) < 1e-8
     for key in ("eval_loss", "eval_top1"):
-        assert results[8].summary[key] == pytest.approx(results[1].summary[key], rel=1e-8)
+        assert eight.summary[key] == pytest.approx(one_device_in_fp64.summary[key], rel=1e-8)
 
 
-def test_pmap_and_shard_map_agree(train):
-    fields = {"epochs": 2, "num_devices": 4} | AUGMENTED
-    pmap = step_losses(train(parallelism="pmap", **fields))
-    shard_map = step_losses(train(parallelism="shard_map", **fields))
-    assert relative_difference(shard_map, pmap) < 1e-6
+@pytest.fixture(scope="module")
+def four_devices(tmp_path_factory):
+    """Returns a run of two epochs on four devices; each is made once."""
+    train = training_in(tmp_path_factory.mktemp("four"))
+    fields = {"model": SmallConfig(), "epochs": 2, "num_devices": 4}
+    return functools.cache(
+        lambda parallelism, batch_norm: train(
+            **fields | AUGMENTED | {"parallelism": parallelism, "batch_norm": batch_norm}
+        )
+    )
 
 
 @pytest.mark.parametrize("batch_norm", ["local", "sync"])
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_replicas_are_bit_identical_after_training(train, batch_norm, parallelism):
-    state = train(
-        batch_norm=batch_norm, parallelism=parallelism, data__flip=True, num_devices=4
-    ).state
+def test_replicas_are_bit_identical_after_training(four_devices, batch_norm, parallelism):
+    state = four_devices(parallelism, batch_norm).state
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    assert len(leaves) > 50
+    assert len(leaves) > 10
     for path, leaf in leaves:
         first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         assert len(others) == 3
         for other in others:
             assert first.tobytes() == other.tobytes(), jax.tree_util.keystr(path)
+
+
+def test_pmap_and_shard_map_agree(four_devices):
+    pmap, shard_map = (step_losses(four_devices(name, "sync")) for name in ("pmap", "shard_map"))
+    assert relative_difference(shard_map, pmap) < 1e-6
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
@@ -104,7 +186,7 @@ def test_each_step_is_traced_and_compiled_exactly_once(train, parallelism):
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        train(parallelism=parallelism, epochs=2, profile="3:5")
+        train(MICRO, parallelism=parallelism, epochs=2, profile="3:5")
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     # JAX calls everything under pmap `_fun`: here the training and the evaluation step.
@@ -126,7 +208,7 @@ def test_nothing_moves_between_host_and_device_unasked():
 
 def prepared_steps(num_devices):
     config = catalog.load("quickstart:tiny")
-    config.batch_size, config.num_devices = 32, num_devices
+    config.model, config.batch_size, config.num_devices = SmallConfig(), 32, num_devices
     mesh = create_mesh(config)
     feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
     program = build_program(config, mesh, feed.steps_per_epoch)
@@ -142,6 +224,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     """
     seed, batch_size, steps_per_epoch = 7, 32, 2
     result = train(
+        model=SmallConfig(),
         seed=seed,
         batch_size=batch_size,
         epochs=2,
@@ -160,6 +243,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         optimizer__learning_rate=0.4,
     )
     config = catalog.load("quickstart:tiny")
+    config.model = SmallConfig()
     config.seed, config.precision, config.batch_size = seed, "fp64", batch_size
     config.data.train_examples, config.num_devices = 70, 1
     images_NxHxWxC, labels_Nx = load_dataset(config).train.images_NxHxWxC, digits_labels(70)
@@ -168,7 +252,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     with jax.enable_x64(True):
         program = build_program(config, create_mesh(config), steps_per_epoch)
         state = program.create_train_state()
-        params, batch_stats = state.params, state.batch_stats
+        params, batch_stats = jax.device_get((state.params, state.batch_stats))
         velocity = jax.tree.map(np.zeros_like, params)
 
         def mean_loss(params, batch_stats, images, labels):
@@ -181,23 +265,21 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
             log_probabilities = jax.nn.log_softmax(logits)[np.arange(len(labels)), labels]
             return -log_probabilities.mean(), updated["batch_stats"]
 
+        @jax.jit
+        def vary(epoch, indices, images):
+            windows = draw_windows(example_keys(jnp.uint32(seed), epoch, indices), padding=2)
+            return crop_and_flip(windows, images, padding=2, fill="black", flip=True)
+
         differentiate = jax.jit(jax.value_and_grad(mean_loss, has_aux=True))
         losses = []
         for step in range(4):
             epoch, row = divmod(step, steps_per_epoch)
             order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(70)
             chosen = order[row * batch_size : (row + 1) * batch_size].astype(np.int32)
-            keys = example_keys(jnp.uint32(seed), jnp.int32(epoch), jnp.asarray(chosen))
-            varied = crop_and_flip(
-                draw_windows(keys, padding=2),
-                jnp.asarray(images_NxHxWxC[chosen]),
-                padding=2,
-                fill="black",
-                flip=True,
-            )
+            varied = vary(jnp.int32(epoch), chosen, images_NxHxWxC[chosen])
             inputs = (np.asarray(varied, np.float64) - mean) / std
-            (loss, batch_stats), grads = differentiate(
-                params, batch_stats, inputs, labels_Nx[chosen]
+            (loss, batch_stats), grads = jax.device_get(
+                differentiate(params, batch_stats, inputs, labels_Nx[chosen])
             )
             losses.append(float(loss))
             # 0.4 is for 128; the rate falls to a tenth after the first epoch.
@@ -221,7 +303,7 @@ def digits_labels(count):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precisions_keep_all_but_the_network_in_fp32(train, precision):
-    result = train(precision=precision, num_devices=2)
+    result = train(model=SmallConfig(), precision=precision, num_devices=2, data__crop_padding=0)
     for leaf in jax.tree.leaves((result.state.params, result.state.batch_stats)):
         assert leaf.dtype == jnp.float32
     for leaf in jax.tree.leaves(result.state.opt_state):
@@ -262,7 +344,12 @@ def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision
 
 
 def test_seeds_differ_and_repeat(train):
-    fields = {"epochs": 1, "log_every_steps": 1, "num_devices": 2}
+    fields = {
+        "model": SmallConfig(dropout=0.5),
+        "epochs": 1,
+        "log_every_steps": 1,
+        "num_devices": 2,
+    }
     first, again, other = (step_losses(train(seed=seed, **fields)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -270,7 +357,7 @@ def test_seeds_differ_and_repeat(train):
 
 def test_learning_rate_in_the_record_is_the_schedules(train):
     result = train(
-        "quickstart",
+        MICRO,
         epochs=3,
         log_every_steps=1,
         num_devices=2,
@@ -288,17 +375,59 @@ def test_learning_rate_in_the_record_is_the_schedules(train):
     assert rates[22:] == pytest.approx([0.04] * 11, rel=1e-5)
 
 
-def test_dropout_follows_the_example_on_any_number_of_devices(train):
-    """fp64, two epochs, 1 and 8 devices: the same numbers only if the same values are dropped."""
-    fields = {"epochs": 2, "precision": "fp64", "log_every_steps": 1, "data__train_examples": 192}
-    one, eight = (
-        step_losses(train("mnist_cnn:tiny", num_devices=devices, **fields)) for devices in (1, 8)
+DROPPED = {
+    "model": SmallConfig(norm=False, dropout=0.5),
+    "epochs": 2,
+    "batch_size": 64,
+    "precision": "fp64",
+    "log_every_steps": 1,
+    "data__crop_padding": 0,
+    "data__train_examples": 192,
+}
+
+
+@pytest.fixture(scope="module")
+def dropped_on_one_device(tmp_path_factory):
+    """The losses of a run with dropout and without batch norm, in fp64, on one device."""
+    return step_losses(training_in(tmp_path_factory.mktemp("dropped"))(num_devices=1, **DROPPED))
+
+
+def test_dropout_follows_the_example_on_any_number_of_devices(train, dropped_on_one_device):
+    """Two epochs, 1 and 8 devices: the same numbers only if the same values are dropped."""
+    eight = step_losses(train(num_devices=8, **DROPPED))
+    assert relative_difference(eight, dropped_on_one_device) < 1e-8
+
+
+def test_dropout_makes_a_difference(train, dropped_on_one_device):
+    without = step_losses(train(num_devices=1, **DROPPED | {"model": SmallConfig(norm=False)}))
+    assert relative_difference(without, dropped_on_one_device) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model", "side"),
+    [
+        (MnistCnnConfig(channels=(2, 2), hidden=4), 8),
+        (VggConfig(stages=(1,), width=2, hidden=4), 4),
+    ],
+)
+def test_networks_drop_by_the_example(model, side):
+    """What an example loses does not depend on its place in the batch."""
+    network = model.create(
+        num_classes=3, dtype=jnp.float32, param_dtype=jnp.float32, norm_axis=None
     )
-    assert relative_difference(eight, one) < 1e-8
-    without = step_losses(
-        train("mnist_cnn:tiny", num_devices=1, model__dropout=(0.0, 0.0), **fields)
-    )
-    assert relative_difference(without, one) > 1e-3
+    images_B = jax.random.normal(jax.random.key(1), (4, side, side, 1))
+    keys_B = jax.random.split(jax.random.key(2), 4)
+    variables = jax.jit(functools.partial(network.init, train=False))(jax.random.key(0), images_B)
+
+    @jax.jit
+    def outputs(order):
+        varied = network.apply(variables, images_B[order], train=True, keys_B=keys_B[order])
+        return varied, network.apply(variables, images_B[order], train=False)
+
+    out, whole = outputs(np.arange(4))
+    turned, _ = outputs(np.arange(4)[::-1])
+    np.testing.assert_allclose(turned[::-1], out, rtol=1e-5, atol=1e-6)
+    assert (np.abs(out - whole).max(-1) > 1e-3).all()
 
 
 def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
@@ -314,30 +443,25 @@ def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
 
 
 @pytest.mark.parametrize("num_devices", [1, 4])
-def test_accumulated_gradients_are_those_of_the_whole_batch(train, num_devices):
+def test_accumulated_gradients_are_those_of_the_whole_batch(
+    train, dropped_on_one_device, num_devices
+):
     """A network without batch norm, dropout on: parts add up to the whole."""
-    fields = {
-        "epochs": 2,
-        "precision": "fp64",
-        "log_every_steps": 1,
-        "data__train_examples": 128,
-        "num_devices": num_devices,
-    }
-    whole = step_losses(train("mnist_cnn:tiny", **fields))
-    parts = step_losses(train("mnist_cnn:tiny", accumulate_steps=4, **fields))
-    assert relative_difference(parts, whole) < 1e-10
+    parts = step_losses(train(num_devices=num_devices, accumulate_steps=4, **DROPPED))
+    # Devices add in another order, which two epochs of steps let grow.
+    assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
 
 
-def test_accumulation_says_what_batch_norm_sees(train):
-    small = {"num_devices": 2, "epochs": 1, "model__stages": (1,), "accumulate_steps": 4}
-
+def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
-        result = train("vgg_cifar10:tiny", **small, **fields)
-        return run_json(result.run_dir.path)["batch_norm_examples"]
+        config = catalog.load(MICRO)
+        set_fields(config, num_devices=2, accumulate_steps=4, **fields)
+        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+            return job.document()["batch_norm_examples"]
 
-    assert seen(model__norm="batch") == 64 // 2 // 4
-    assert seen(model__norm="batch", batch_norm="sync") == 64 // 4
-    assert seen(model__norm="none") is None
+    assert seen() == 128 // 2 // 4
+    assert seen(batch_norm="sync") == 128 // 4
+    assert seen(model=SmallConfig(norm=False)) is None
 
 
 def test_label_smoothing_is_the_loss_against_the_smoothed_target():

@@ -1,65 +1,119 @@
 """The streamed feed: the same batches as the resident one, prepared on the host."""
 
+import dataclasses
+import os
 import threading
+from typing import Any
 
+import flax.linen as nn
 import pytest
-from conftest import records, run_json, step_losses
+from conftest import MICRO, records, run_json, set_fields, step_losses, training_in
+from test_step import SmallConfig
 
 from jaxbench import catalog
+from jaxbench.config import ModelConfig
 from jaxbench.data.sources import load_dataset
 from jaxbench.data.stream import StreamFeed
+from jaxbench.job import prepared
+from jaxbench.models.layers import norm_layer
 from jaxbench.train import train_and_evaluate
+from jaxbench.writers.console import PlainConsole
+
+
+@dataclasses.dataclass(kw_only=True)
+class MasksConfig(ModelConfig):
+    """The smallest network that finds masks: batch norm and one 1x1 convolution."""
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Masks(dtype, param_dtype, norm_axis)
+
+
+class Masks(nn.Module):
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
+
+
+# Crop, flip, brightness, contrast, whitening and dropout.
+VARIED = {
+    "model": SmallConfig(norm=False, dropout=0.5),
+    "num_devices": 4,
+    "data__flip_order": "alternating",
+    "log_every_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory):
+    """A run whose images lie on the devices, varied in all ways."""
+    return training_in(tmp_path_factory.mktemp("varied"))("vgg_cifar10:tiny", **VARIED)
+
+
+def check_same(resident, stream):
+    assert step_losses(stream) == pytest.approx(step_losses(resident), rel=1e-5)
+    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
+    assert first["eval_count"] == second["eval_count"]
+    for name in ("eval_loss", "train_loss"):
+        assert second[name] == pytest.approx(first[name], rel=1e-5)
+
+
+def test_both_feeds_vary_images_the_same(train, varied):
+    check_same(
+        varied, train("vgg_cifar10:tiny", data__feed="stream", data__num_threads=3, **VARIED)
+    )
+
+
+def test_images_are_varied(train, varied):
+    """Without it the losses are others."""
+    fixed = {"data__flip": False, "data__flip_order": "random", "data__crop_padding": 0}
+    plain = train("vgg_cifar10:tiny", **(VARIED | fixed | {"epochs": 1}))
+    assert step_losses(plain)[0] != pytest.approx(step_losses(varied)[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("experiment", "fields"),
     [
-        # Crop, flip, brightness, contrast, whitening and dropout.
-        ("vgg_cifar10:tiny", {"num_devices": 4, "data__flip_order": "alternating"}),
         # Masks are cut and mirrored with their images; batch norm and odd sizes.
         (
             "unet256:tiny",
             {
-                "num_devices": 2,
-                "epochs": 1,
+                "model": MasksConfig(),
                 "data__crop_padding": 5,
                 "data__eval_examples": 13,
                 "eval_batch_size": 5,
                 "data__train_examples": 70,
             },
         ),
-        pytest.param(
+        (
             "vgg_cifar10:tiny",
-            {"num_devices": 2, "epochs": 1, "replicas": "independent"},
-            marks=pytest.mark.slow,
+            {
+                "model": catalog.load(MICRO).model,
+                "replicas": "independent",
+                "data__brightness": 0,
+                "data__contrast": (1.0, 1.0),
+            },
         ),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):
-    fields = fields | {"log_every_steps": 1}
-    resident = train(experiment, **fields)
+    fields = fields | {"log_every_steps": 1, "num_devices": 2, "epochs": 1}
     stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
-    losses = step_losses(resident)
-    assert step_losses(stream) == pytest.approx(losses, rel=1e-5)
-    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
-    assert first["eval_count"] == second["eval_count"]
-    for name in ("eval_loss", "train_loss"):
-        assert second[name] == pytest.approx(first[name], rel=1e-5)
-    if experiment == "unet256:tiny" or fields.get("replicas"):
-        return
-    # Something was varied: without it the losses are others.
-    fixed = {"data__flip": False, "data__flip_order": "random", "data__crop_padding": 0}
-    fixed |= {"epochs": 1}
-    plain = train(experiment, **(fields | fixed))
-    assert step_losses(plain)[0] != pytest.approx(losses[0], rel=1e-5)
+    check_same(train(experiment, **fields), stream)
 
 
-def test_the_record_tells_the_feeds_apart(train):
-    fields = {"num_devices": 2, "epochs": 1}
-    resident, stream = (
-        run_json(train("vgg_cifar10:tiny", data__feed=feed, **fields).run_dir.path)["data"]
-        for feed in ("resident", "stream")
-    )
+def test_the_record_tells_the_feeds_apart():
+    def described(feed):
+        config = catalog.load("vgg_cifar10:tiny")
+        set_fields(config, num_devices=2, data__feed=feed)
+        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+            return job.document()["data"]
+
+    resident, stream = described("resident"), described("stream")
     assert (resident["feed"], stream["feed"]) == ("resident", "stream")
     # All 356 images, or only mean and deviation.
     assert resident["resident_bytes_per_device"] > 356 * 32 * 32 * 3
@@ -82,8 +136,9 @@ def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
 
     monkeypatch.setattr(StreamFeed, "_assemble", slow)
     result = train(
-        "vgg_cifar10:tiny",
+        MICRO,
         num_devices=1,
+        data__train_examples=256,
         data__feed="stream",
         data__num_threads=1,
         batch_size=32,
@@ -124,7 +179,7 @@ def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
         return genuine(self, split, order_DxB, epoch, windows_D)
 
     monkeypatch.setattr(StreamFeed, "_assemble", fail)
-    config = catalog.load("vgg_cifar10:tiny")
+    config = catalog.load(MICRO)
     config.data.feed = "stream"
     with pytest.raises(OSError, match="the disk is gone"):
         train_and_evaluate(config, str(tmp_path / "run"))
@@ -135,7 +190,7 @@ def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
 def test_threads_end_with_the_epoch_that_is_cut_short(train):
     before = threading.active_count()
     for _ in range(2):
-        train("vgg_cifar10:tiny", num_devices=1, data__feed="stream", max_steps=1)
+        train(MICRO, data__feed="stream", max_steps=1)
     assert threading.active_count() <= before + 1
 
 

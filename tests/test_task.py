@@ -74,7 +74,7 @@ def test_a_split_without_foreground_is_found_whole():
 
 
 def test_a_segmentation_run_is_judged_by_dice(train):
-    result = train("unet256:tiny", num_devices=2)
+    result = train("unet256:tiny", model__levels=1, num_devices=2)
     first, last = records(result.run_dir.path, "epoch")
     assert last["eval_dice"] > 0.6 and last["eval_pixel_accuracy"] > 0.7
     assert last["eval_iou"] == pytest.approx(last["eval_dice"] / (2 - last["eval_dice"]), rel=1e-6)
@@ -83,24 +83,3 @@ def test_a_segmentation_run_is_judged_by_dice(train):
     header = (result.run_dir.path / "epochs.csv").read_text().splitlines()[0]
     assert "eval_dice,eval_iou,eval_pixel_accuracy" in header and "top1" not in header
     assert run_json(result.run_dir.path)["task"] == "segmentation"
-
-
-@pytest.mark.slow
-def test_real_nuclei_are_found(run_main, tmp_path, test_data):
-    """334 real images at an eighth of the width; three epochs of 33 steps on the CPU."""
-    done = run_main(
-        "--experiment=unet256",
-        "--experiment.data.source=npz",
-        f"--experiment.data.dir={test_data / 'dsb2018_256.npz'}",
-        "--experiment.num_devices=1",
-        "--experiment.model.width=8",
-        "--experiment.optimizer.learning_rate=0.002",
-        "--experiment.epochs=3",
-        "--workdir=run",
-        env={"XLA_FLAGS": ""},
-        timeout_s=1200,
-    )
-    assert done.returncode == 0, done.stderr
-    summary = run_json(tmp_path / "run")["summary"]
-    assert summary["eval_count"] == 66
-    assert summary["eval_dice"] >= 0.80

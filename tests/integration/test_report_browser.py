@@ -4,9 +4,9 @@ The runs are made by the entry points in all states that a reader may meet. The 
 system's Chromium; without it, or without Playwright, these tests are skipped.
 """
 
-import concurrent.futures
 import contextlib
 import fcntl
+import functools
 import itertools
 import os
 import pathlib
@@ -18,9 +18,11 @@ import sys
 
 import cv2
 import pytest
-from conftest import ROOT, program, run_json
+from conftest import MICRO, ROOT, UNOPTIMIZED, run_command, run_json
 
-from jaxbench.clock import wait_until
+from integration.conftest import program
+from jaxbench import child
+from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.report.blocks import (
     BarChart,
     Dot,
@@ -33,6 +35,8 @@ from jaxbench.report.blocks import (
 )
 from jaxbench.report.page import render_html
 
+# One worker makes the runs and starts the browser, where xdist is told `--dist loadgroup`.
+pytestmark = pytest.mark.xdist_group("browser")
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
     *("runs", "batches", "history", "rates", "learning", "time", "scaling", "roofline"),
@@ -45,26 +49,26 @@ MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # A4 landscape within its margins, as page.css has it: 273 mm of 96 / 25.4 px.
 PAPER = {"width": 1031, "height": 703}
-DEVICES = 2
-ENV = os.environ | {
-    "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES} "
-    "--xla_backend_optimization_level=1"
-}
 
 CNN = "--experiment=cnn10:tiny"
+SMALL = f"--experiment={MICRO}"
 SHORT = ("--rounds=6", "--window_s=0.02")
+# So large a batch does not fit: it is asked in a process of its own, whose memory is limited.
+TOO_LARGE = "batch_size=32768"
 # What is run, and with which exit code it ends.
 COMMANDS = [
+    # A published network, though a smaller one.
+    ("main", (CNN, "--experiment.epochs=1", "--experiment.num_devices=1", "--workdir=cnn10"), 0),
     (
         "sweep",
         (
-            *(CNN, "--grid=num_devices=1,2", "--grid=precision=fp32,bf16", "--sweepdir=sweep"),
+            *(SMALL, "--grid=num_devices=1,2", "--grid=precision=fp32,bf16", "--sweepdir=sweep"),
             "--usd_per_hour=2.5",
         ),
         0,
     ),
     (
-        # 127 does not divide over two devices; 32,768 does not fit.
+        # 127 does not divide over two devices.
         "sweep",
         (
             *(CNN, "--mode=throughput", *SHORT, "--memory_limit_mb=1500", "--sweepdir=batches"),
@@ -75,63 +79,71 @@ COMMANDS = [
     (
         "sweep",
         (
-            *("--experiment=quickstart:tiny", "--grid=seed=0,1", "--stop_at_top1=0.0001"),
+            *(SMALL, "--grid=seed=0,1", "--stop_at_top1=0.0001"),
             *("--experiment.num_devices=1", "--usd_per_hour=2.5", "--sweepdir=target"),
         ),
         0,
     ),
     (
         "main",
-        (CNN, "--mode=scaling", "--scaling=weak", *SHORT, "--telemetry_s=0.1", "--workdir=scaling"),
+        (
+            *(SMALL, "--mode=scaling", "--scaling=weak", "--device_counts=1,2", *SHORT),
+            *("--telemetry_s=0.1", "--workdir=scaling"),
+        ),
         0,
     ),
-    ("main", ("--experiment=conv2d:tiny", "--workdir=conv2d"), 0),
+    ("main", ("--experiment=conv2d:tiny", "--experiment.device_counts=1,2", "--workdir=conv2d"), 0),
     (
         "main",
         (
-            *("--experiment=quickstart:tiny", "--experiment.optimizer.learning_rate=1e30"),
+            *(SMALL, "--experiment.optimizer.learning_rate=1e30"),
             *("--experiment.num_devices=1", "--workdir=diverged"),
         ),
         1,
     ),
-    ("main", (CNN, "--mode=fit", f"--workdir=names/{MARKUP}"), 0),
+    ("main", (SMALL, "--mode=fit", f"--workdir=names/{MARKUP}"), 0),
 ]
 
 
 def make_runs(folder: pathlib.Path) -> None:
-    """Two commands at a time: most of each is one thread that compiles."""
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for (name, args, code), done in zip(
-            COMMANDS,
-            pool.map(lambda c: run_module(folder, c[0], *c[1]), COMMANDS),
-            strict=True,
-        ):
+    """Runs all commands in this process, the trials of sweeps too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "run_child", functools.partial(run_trial, folder, child.run_child))
+        for name, args, code in COMMANDS:
+            done = run_command(folder, *args, module=f"jaxbench.{name}")
             assert done.returncode == code, (name, args, done.stdout + done.stderr)
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
     whole = metrics.read_bytes()
     metrics.write_bytes(whole[: len(whole) // 2] + b"\n\xff garbage {\n")
     with running_run(folder):
-        done = run_module(folder, "report", ".", "--out=report.html", "--title=A report")
+        args = (".", "--out=report.html", "--title=A report")
+        done = run_command(folder, *args, module="jaxbench.report")
     assert done.returncode == 0, done.stderr
 
 
-def run_module(folder, name, *args):
-    return subprocess.run(
-        [sys.executable, "-m", f"jaxbench.{name}", *args],
-        cwd=folder,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def run_trial(folder, in_a_process, command, log, **limits):
+    """Runs a sweep's trial here, where it fits into memory."""
+    if any(TOO_LARGE in argument for argument in command):
+        return in_a_process(command, log, **limits)
+    assert command[1:3] == ["-m", "jaxbench.main"]
+    watch = Stopwatch()
+    done = run_command(folder, *command[3:])
+    log.write_text(done.stdout + done.stderr)
+    said = (done.stderr.splitlines() or [""])[-1].removeprefix("jaxbench: ")
+    reason = said if done.returncode else None
+    return child.Ending("exited", reason, done.returncode, watch.elapsed_s())
 
 
 @contextlib.contextmanager
 def running_run(folder):
     """A training run that has begun and is held still, so that it takes no time from others."""
-    args = (CNN, "--experiment.epochs=100000", "--workdir=running")
+    args = (SMALL, "--experiment.epochs=100000", "--workdir=running")
     process = subprocess.Popen(
-        program(*args), cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        program(*args),
+        cwd=folder,
+        env=os.environ | UNOPTIMIZED,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         metrics = folder / "running" / "metrics.jsonl"

@@ -1,0 +1,142 @@
+"""Folders decoded by worker processes, and for long: no pixel, process or byte is left over."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import ROOT, run_json
+from test_encoded import check_tfds_images, folder, spoil  # noqa: F401
+
+
+def test_a_worker_process_decodes_tfds_images_of_any_size(tmp_path):
+    check_tfds_images(tmp_path, num_workers=1)
+
+
+_HASHES = """
+import hashlib, sys
+sys.path.insert(0, "tests")
+import numpy as np
+from test_encoded import batches, config_of, feed_of
+
+if __name__ == "__main__":
+    for fields in ({}, {"num_workers": 2, "num_threads": 2}):
+        feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
+        told = hashlib.sha256()
+        for epoch in range(3):
+            for batch in batches(feed.train_rows(epoch, feed.steps_per_epoch)):
+                for name in sorted(batch):
+                    told.update(batch[name].tobytes())
+        feed.close()
+        print(told.hexdigest(), sorted(feed.damaged))
+"""
+
+
+def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):  # noqa: F811
+    script = tmp_path / "hashes.py"
+    root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
+    script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_damaged=1,"))
+    done = subprocess.run(
+        [sys.executable, str(script), str(root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "ended_by", ["ctrl-c", "a worker killed", pytest.param("killed", marks=pytest.mark.slow)]
+)
+def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):  # noqa: F811
+    """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
+    command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
+    command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
+    command += [
+        f"--experiment.data.{name}"
+        for name in (
+            "source=folder",
+            "feed=stream",
+            f"dir={folder}",
+            "eval_split=val",
+            "num_classes=2",
+            "crop_padding=0",
+            "random_resized_crop",
+            "num_workers=2",
+        )
+    ]
+    child = subprocess.Popen(
+        [*command, f"--workdir={tmp_path / 'run'}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and '"epoch"' in metrics.read_text()):
+        assert child.poll() is None, child.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = psutil.Process(child.pid).children(recursive=True)
+    assert len(workers) >= 2
+    if ended_by == "ctrl-c":
+        os.killpg(child.pid, signal.SIGINT)
+        _, told = child.communicate(timeout=60)
+        assert child.returncode == 130, told
+        assert told.strip() == "jaxbench: interrupted"
+        assert run_json(tmp_path / "run")["status"] == "failed"
+    elif ended_by == "killed":
+        child.kill()
+        child.communicate()
+    else:
+        decoding = [worker for worker in workers if "spawn_main" in " ".join(worker.cmdline())]
+        decoding[0].kill()
+        _, told = child.communicate(timeout=60)
+        assert child.returncode == 1
+        assert told.startswith("jaxbench: a worker process") and told.count("\n") == 1, told
+        assert run_json(tmp_path / "run")["status"] == "failed"
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+
+
+_EPOCHS = """
+import sys
+sys.path.insert(0, "tests")
+import jax
+from test_encoded import config_of, feed_of
+from jaxbench.environment import process_memory_bytes
+
+config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_size=24, epochs=24)
+feed = feed_of(config)
+images = 0
+for epoch in range(24):
+    for row in [*feed.train_rows(epoch, feed.steps_per_epoch), *feed.eval_rows()]:
+        images += jax.block_until_ready(row["images"]).shape[1]
+    print(process_memory_bytes(), images)
+"""
+
+
+def test_memory_is_steady_over_20_epochs(test_data):
+    """Real images through training and evaluation; what comes out of the feed is let go."""
+    images = test_data / "imagenet_sample" / "imagenette_tiny"
+    done = subprocess.run(
+        [sys.executable, "-c", _EPOCHS, str(images)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    used, shown = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
+    # Allocators settle in the first epochs, each evaluation's threads cost some 60 kB; 20 epochs
+    # later 70 MB of pixels have gone through.
+    assert (shown[-1] - shown[3]) * 64 * 64 * 3 > 70e6
+    assert used[-1] - used[3] < 15e6, used

@@ -1,0 +1,83 @@
+"""The report as a process: what it imports, how long it takes, what Chromium says of it."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_report import Page, epochs, everything, page_of, write_run, write_telemetry  # noqa: F401
+
+
+def test_jax_is_not_imported(everything):  # noqa: F811
+    code = (
+        "import sys\n"
+        "from jaxbench import cli\n"
+        "from jaxbench.report.__main__ import render\n"
+        "from jaxbench.report.collect import collect\n"
+        f"render(collect([{str(everything)!r}]), 'html', 't')\n"
+        "heavy = {'jax', 'flax', 'tensorflow', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """500 runs, 3 of them with a day of telemetry of three devices."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(500):
+        config = {"seed": number, "batch_size": 64 * (1 + number % 5), "precision": "fp32"}
+        place = folder / f"run{number}"
+        write_run(
+            place,
+            epochs([1000.0 + number] * 20),
+            config=config,
+            summary={"phases_s": {"train": 60.0, "compile": 40.0}, "median_epoch_s": 50.0},
+            environment={"hostname": f"host{number % 20}"},
+        )
+        if number == 0:
+            write_telemetry(place, 86_400)
+        elif number < 3:
+            shutil.copy(folder / "run0" / "telemetry.csv", place)
+    return folder
+
+
+def test_500_runs_and_a_day_of_telemetry(many, tmp_path):
+    # Seconds on an idle machine; the bound is for a busy one.
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxbench.report", str(many)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.html").read_text()
+    assert len(text) < 6e6
+    Page(text)
+    for number in (0, 250, 499):
+        assert f">run{number}<" in text
+    assert "of 500 runs" in text and "n = 86,400 samples" in text
+
+
+def test_a_browser_opens_it_without_a_complaint(everything, tmp_path):  # noqa: F811
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    page = tmp_path / "report.html"
+    page.write_text(page_of(everything))
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--v=0", "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == page.read_text().count("<svg") > 10

@@ -1,0 +1,154 @@
+"""The speed run's network in whole runs: compiling one takes longer than a fast test may."""
+
+import csv
+import os
+
+import jax
+import numpy as np
+import pytest
+from conftest import needs_devices, records, set_fields
+from test_speed_net import config_with, images, run
+
+from jaxbench import catalog
+from jaxbench.checkpoints import Policy, list_checkpoints
+from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
+from jaxbench.throughput import measure_throughput
+from jaxbench.train import train_and_evaluate
+from jaxbench.writers.console import PlainConsole, describe_record
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """Four epochs, of which the third and the last are evaluated, all of them saved."""
+    folder = tmp_path_factory.mktemp("speed") / "run"
+    return run(folder, Policy(minutes=0, epochs=1, keep=9), epochs=4, eval_every_epochs=3)
+
+
+def test_whitening_stays_and_its_bias_learns(result):
+    params = jax.device_get(result.state.params)
+    assert np.array_equal(params["whiten"]["kernel"], whitening_kernel(images()[:100]))
+    assert params["whiten"]["bias"].any()
+    assert "scale" not in params["norm1_1"]
+    assert result.summary["phases_s"]["init_from_images"] > 0
+
+
+def test_only_some_epochs_are_evaluated(result):
+    folder = result.run_dir.path
+    epochs = records(folder, "epoch")
+    assert ["eval_top1" in record for record in epochs] == [False, False, True, True]
+    assert [record["eval_time_s"] > 0 for record in epochs] == [False, False, True, True]
+    assert all(record["train_loss"] > 0 for record in epochs)
+    with open(folder / "epochs.csv") as file:
+        assert [bool(row["eval_top1_tta"]) for row in csv.DictReader(file)] == [0, 0, 1, 1]
+    summary = result.summary
+    assert summary["eval_top1_tta"] == epochs[-1]["eval_top1_tta"]
+    assert summary["best_epoch"] in (3, 4)
+    # Like with like: an epoch without an evaluation is less work.
+    evaluated_s = [record["epoch_time_s"] for record in epochs[2:]]
+    assert summary["median_epoch_s"] == pytest.approx(np.mean(evaluated_s))
+    assert summary["train_time_s"] == pytest.approx(sum(e["train_time_s"] for e in epochs))
+    assert summary["eval_time_s"] == pytest.approx(sum(e["eval_time_s"] for e in epochs))
+    first, _, third, last = ("".join(describe_record(record)) for record in epochs)
+    assert "test loss" not in first and "with test-time augmentation" in third
+    said = "\n".join(describe_record(summary))
+    for words in ("s; before them, data to the devices", "looking at images", "augmentation) of"):
+        assert words in said
+
+
+def test_a_target_is_looked_for_where_there_is_an_evaluation(tmp_path):
+    reached = run(tmp_path / "run", target=0.01, epochs=4, eval_every_epochs=2)
+    target = reached.summary["target"]
+    assert reached.summary["epochs_done"] == 2 and target["epoch"] == 2
+    epochs = records(reached.run_dir.path, "epoch")
+    assert target["train_time_s"] == sum(record["train_time_s"] for record in epochs)
+    assert target["train_time_s"] < target["epochs_time_s"] < target["time_s"]
+    assert "s of training" in "\n".join(describe_record(reached.summary))
+
+
+def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monkeypatch):
+    def never(self, images_NxHxWxC):
+        raise AssertionError("it is in the checkpoint")
+
+    monkeypatch.setattr(SpeedNetConfig, "parameters_from_images", never)
+    saved = result.run_dir.path / "checkpoints"
+    second = saved / list_checkpoints(saved)[1]
+    again = run(tmp_path / "run", resume=str(second), epochs=4, eval_every_epochs=3)
+    for one, other in zip(
+        jax.tree.leaves(result.state.params), jax.tree.leaves(again.state.params), strict=True
+    ):
+        assert np.array_equal(one, other)
+    assert again.summary["eval_top1_tta"] == result.summary["eval_top1_tta"]
+
+
+@pytest.mark.slow
+def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
+    """fp16, recomputed norms, a model on each device, views, few evaluations, a checkpoint."""
+    needs_devices(2)
+    fields = {
+        "precision": "fp16",
+        "remat": "norms",
+        "replicas": "independent",
+        "num_devices": 2,
+        "epochs": 3,
+        "eval_every_epochs": 2,
+        "data__train_examples": 64,
+        "test_time_augmentation": "mirror",
+        "log_every_steps": 1,
+    }
+    whole = run(tmp_path / "run", Policy(minutes=0, epochs=1, keep=9), **fields)
+    epochs = records(whole.run_dir.path, "epoch")
+    assert ["eval_top1_tta" in record for record in epochs] == [False, True, True]
+    assert len(epochs[-1]["eval_models"]) == len(epochs[-1]["loss_scale_models"]) == 2
+    assert all(model["top1_tta"] <= 1 for model in epochs[-1]["eval_models"])
+    # Of the metrics' end, which training and evaluation have different things at.
+    for record in (*epochs, *records(whole.run_dir.path, "step")):
+        assert 2**8 <= record["loss_scale"] <= 2**16
+        assert record["skipped_steps"] == sum(
+            model["skipped_steps"] for model in record["loss_scale_models"]
+        )
+    assert whole.summary["diverged_seeds"] == []
+    saved = whole.run_dir.path / "checkpoints"
+    first = saved / list_checkpoints(saved)[0]
+    again = run(tmp_path / "again", resume=str(first), **fields)
+    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(again.state), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    assert again.summary["eval_models"] == whole.summary["eval_models"]
+
+
+@pytest.mark.slow
+def test_throughput_needs_no_images_to_whiten_by(tmp_path):
+    with open(os.devnull, "w") as quiet:
+        done = measure_throughput(
+            config_with(), str(tmp_path / "run"), PlainConsole(quiet), rounds=3, window_s=0.01
+        )
+    assert done.summary["status"] == "done"
+    [forward] = [record for record in done.stages if record["stage"] == "forward"]
+    assert forward["images_per_s"] > 0
+    assert "init_from_images" not in done.summary["phases_s"]
+
+
+@pytest.mark.slow
+def test_the_recipe_learns_real_images(test_data, tmp_path):
+    """A quarter of the width, a fifth of the images, half of the epochs.
+
+    Came to 73.7 % of 2,000, at a constant rate to 21.3 %. Whitening does not show in so few steps:
+    with a first kernel that is drawn and learns it came to 74.9 %.
+    """
+    config = catalog.load("cifar10_speedrun94")
+    set_fields(
+        config,
+        data__dir=str(test_data / "tfds"),
+        data__train_examples=10_000,
+        data__eval_examples=2_000,
+        model__channels=(16, 64, 64),
+        batch_size=500,
+        optimizer__base_batch_size=500,
+        epochs=4,
+        eval_every_epochs=4,
+        precision="fp32",
+    )
+    with open(os.devnull, "w") as quiet:
+        summary = train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(quiet)).summary
+    assert summary["eval_count"] == 2_000
+    assert summary["eval_top1"] >= 0.66
+    assert summary["eval_top1_tta"] >= 0.66
