@@ -5,7 +5,7 @@
         --experiment.data.feed=stream
 
 Repeats: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
-brightness and contrast, whitening of each image; batches of 64 and 128; 766 images/s on one TITAN
+brightness and contrast, whitening of each image; batches of 64 and 128; 764.6 images/s on one TITAN
 X, 2,500 on four while one input pipeline on device 0 fed them all, and more (not published) once
 each device had its own. `data.feed=stream` is that one pipeline, on the host; `resident` gives each
 device its own: compare `images_per_s` and `data_wait_s` of the two. The lines of its log come with

@@ -87,7 +87,7 @@ def test_single_figures_are_those_of_the_articles():
         for row in load_published("throughput")
         if row["model"] == "vgg_cifar10"
     }
-    assert titan_x == {1: 766, 4: 2500}
+    assert titan_x == {1: 764.6, 4: 2500}
     mnist = {
         row["devices"]: row["total_time_s"]
         for row in load_published("training_runs")
