@@ -495,7 +495,7 @@ def first_failure(output: str) -> str | None:
     return match and match[1]
 
 
-class Tests:
+class Suite:
     """Runs the tests of a checkout with mistakes in it.
 
     Args:
@@ -616,12 +616,12 @@ def main() -> None:
             asked = {mutation.name: asked_files(mutation, root) for mutation in mutations}
             for mutation in mutations:
                 mutated(mutation, (root / "jaxbench" / mutation.file).read_text())
-            tests = Tests(root, timeout_s.value, deselect.value)
+            suite = Suite(root, timeout_s.value, deselect.value)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise BadInput(f"--checkout={checkout.value}: {error}") from error
         if not checked.value:
             files = sorted({file for files in asked.values() for file in files})
-            if (failed := tests.run(None, files))[1] != "survived":
+            if (failed := suite.run(None, files))[1] != "survived":
                 raise BadInput(f"without a mutation: {failed[1]}; --deselect=TEST leaves it out")
 
         def try_one(mutation: Mutation) -> dict:
@@ -631,7 +631,7 @@ def main() -> None:
             if integration.value:
                 calls, halves = [*calls, ["-m", _INTEGRATION]], [*halves, "integration"]
             watch = Stopwatch()
-            number, told = tests.run(mutation, *calls)
+            number, told = suite.run(mutation, *calls)
             return {
                 "name": mutation.name,
                 "file": mutation.file,
@@ -644,7 +644,8 @@ def main() -> None:
 
         records = []
         with concurrent.futures.ThreadPoolExecutor(jobs.value) as pool:
-            for record in pool.map(try_one, mutations):
+            # One at a time without a thread, so that Ctrl-C ends pytest too.
+            for record in (pool.map if jobs.value > 1 else map)(try_one, mutations):
                 records.append(record)
                 told = record["reason"] or f"caught by {record['test']}"
                 print(f"{record['name']:<40} {record['seconds']:6.1f} s  {told}", flush=True)
