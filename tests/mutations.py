@@ -540,6 +540,8 @@ class Suite:
                 test, why = self._call_pytest(copy, arguments)
                 if test:
                     return number, test
+                if why != "survived":
+                    break
             return None, why
 
     def _call_pytest(self, copy: pathlib.Path, arguments: Sequence[str]) -> tuple[str | None, str]:
@@ -593,7 +595,7 @@ def main() -> None:
     asked_only = flags.DEFINE_bool("asked_only", False, "Ask no more than the asked files.")
     checked = flags.DEFINE_bool("checked", False, "The asked files are known to pass.")
     timeout_s = flags.DEFINE_float("timeout_s", 1200, "Of one call of pytest.", lower_bound=1)
-    deselect = flags.DEFINE_list("deselect", [], "Tests to leave out.")
+    deselect = flags.DEFINE_multi_string("deselect", [], "A test to leave out.")
     checkout = flags.DEFINE_string("checkout", str(ROOT), "Whose tests are run, on whose code.")
 
     def chosen() -> list[Mutation]:
