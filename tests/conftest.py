@@ -140,6 +140,9 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish(session):
+    # A worker that takes over 10 s to exit is killed, and what it knows of coverage with it.
+    if "coverage" in sys.modules and (running := sys.modules["coverage"].Coverage.current()):
+        running.save()
     if _too_long and not hasattr(session.config, "workerinput") and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

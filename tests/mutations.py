@@ -1,0 +1,664 @@
+"""Does the suite notice? Makes one plausible mistake in the code at a time and runs the tests.
+
+    python tests/mutations.py [--only=NAME,...] [--list] [--json=FILE] [--jobs=1] [--integration]
+
+For each mutation the checkout is copied into a temporary folder, one text in it is replaced, and
+pytest runs there: first the test files of the fast half that are likeliest to fail, then, if none
+does, the whole fast half, and with --integration the integration half. A mutation is caught when a
+test fails. What passes without a mutation is made sure of first (--checked leaves that out).
+
+The table says for each mutation which test failed first, and the seconds. Exit code 1 if the fast
+half caught fewer than 90 %, 2 if a mutation's text is no longer found exactly once: the code has
+moved, and the list must follow it.
+
+It stands with the tests because it measures them and names their files; no test runs all of it.
+"""
+
+import ast
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The share of mutations that the fast half must catch.
+GOAL = 0.9
+# Left out: in a copy that is mutated it misses the mutation's text.
+_OWN_TEST = "tests/test_mutations.py"
+_INTEGRATION = "integration and not slow"
+
+
+class Mutation(NamedTuple):
+    """A mistake that somebody might make.
+
+    Attributes:
+      name: of it.
+      file: under jaxbench/.
+      old: the text that it replaces, exactly once in the file.
+      new: what stands there instead.
+      ask: the test files that are likeliest to notice, `step` for test_step.py, best first.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    ask: str
+
+
+# NAME FILE: ASK, then the old text behind a minus and the new one behind a plus.
+_LIST = r"""
+## The training step.
+
+gradients_not_reduced step.py: step
+- grads = jax.lax.pmean(grads, AXIS)
++ grads = jax.tree.map(jnp.asarray, grads)
+
+gradients_summed step.py: step
+- grads = jax.lax.pmean(grads, AXIS)
++ grads = jax.lax.psum(grads, AXIS)
+
+local_statistics_drift_apart step.py: step
+- batch_stats = jax.lax.pmean(batch_stats, AXIS)
++ batch_stats = jax.tree.map(jnp.asarray, batch_stats)
+
+metrics_of_one_device step.py: step throughput train
+- metrics_M = jax.lax.psum(metrics_M, AXIS)
++ metrics_M = metrics_M + 0
+
+synchronised_statistics_are_local models/batch_norm.py: layers collectives
+- sums_2xC = jax.lax.pmean(sums_2xC, axis_name)
++ sums_2xC = sums_2xC + 0
+
+running_average_keeps_a_tenth models/batch_norm.py: layers
+- self.momentum * average.value + (1 - self.momentum) * now_C
++ (1 - self.momentum) * average.value + self.momentum * now_C
+
+dropout_with_the_crops_key data/augment.py: augment
+- lambda key: jax.random.fold_in(key, _DROPOUT)
++ lambda key: key
+
+dropout_layers_alike models/layers.py: step
+- jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
++ jax.random.bernoulli(key, 1 - rate, x.shape)
+
+label_smoothing_not_by_classes task.py: step task
+- even_B = -jnp.mean(jax.nn.log_softmax(outputs_Bx), axis=-1)
++ even_B = -jnp.sum(jax.nn.log_softmax(outputs_Bx), axis=-1)
+
+evaluation_smooths_labels step.py: resident step train
+- task.losses(outputs_Bx, batch.labels_Bx, 0.0)
++ task.losses(outputs_Bx, batch.labels_Bx, config.label_smoothing)
+
+accumulated_gradients_summed step.py: step
+- return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
++ return grads, batch_stats, metrics_M
+
+metrics_of_the_last_part step.py: step
+- metrics_M + part_metrics_M
++ part_metrics_M
+
+remat_does_nothing step.py: memory
+- if config.remat == "norms":
++ if config.remat == "norm":
+
+masks_stay_where_they_were step.py: stream
+- labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how)
++ labels_Bx=batch.labels_Bx
+
+## The optimizer and its schedules.
+
+warmup_begins_at_zero optim.py: optim
+- optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
++ optax.linear_schedule(0.0, peak, max(1, warmup_steps))
+
+warmup_moves_the_boundaries optim.py: optim
+- epoch * steps_per_epoch - warmup_steps: optimizer.decay_factor
++ epoch * steps_per_epoch: optimizer.decay_factor
+
+decay_factor_squared optim.py: optim
+- - warmup_steps: optimizer.decay_factor
++ - warmup_steps: optimizer.decay_factor**2
+
+rate_ignores_the_batch optim.py: optim
+- peak = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
++ peak = optimizer.learning_rate
+
+nesterov_is_plain_momentum optim.py: optim
+- nesterov=optimizer.name == "nesterov"
++ nesterov=False
+
+head_has_the_kernels_rate optim.py: optim
+- return "head" if path == "head/kernel" else "kernel"
++ return "kernel"
+
+bias_rate_ignores_the_batch optim.py: optim speed_net
+- optimizer.bias_learning_rate * batches or rate
++ optimizer.bias_learning_rate or rate
+
+weight_decay_on_everything optim.py: optim
+- mask = _is_kernel if optimizer.weight_decay_on == "kernels" else None
++ mask = None
+
+decay_as_a_share_of_the_rate optim.py: optim
+- decay = decay / rate if rate else 0.0
++ decay = decay if rate else 0.0
+
+muon_norm_by_inputs optim.py: optim
+- full = jnp.sqrt(kernel_KxKxIxO.shape[-1])
++ full = jnp.sqrt(kernel_KxKxIxO.shape[-2])
+
+recorded_rate_is_the_next_steps optim.py: step optim
+- rates(jnp.arange(first, first + num_steps, dtype=jnp.int32))
++ rates(jnp.arange(first + 1, first + num_steps + 1, dtype=jnp.int32))
+
+## The loss scale.
+
+scale_doubles_a_step_late loss_scale.py: loss_scale
+- grown = good_steps >= GROWTH_STEPS
++ grown = good_steps > GROWTH_STEPS
+
+scale_is_quartered loss_scale.py: loss_scale
+- jnp.maximum(self.scale / 2, LOWEST_SCALE)
++ jnp.maximum(self.scale / 4, LOWEST_SCALE)
+
+overflow_keeps_the_good_steps loss_scale.py: loss_scale
+- good_steps=jnp.where(finite & ~grown, good_steps, 0)
++ good_steps=jnp.where(~grown, good_steps, 0)
+
+overflowing_step_is_taken step.py: loss_scale
+- moved = choose(finite, moved, state).replace(loss_scale=scaling)
++ moved = moved.replace(loss_scale=scaling)
+
+gradients_stay_scaled step.py: loss_scale
+- grads = scaling.unscaled(grads)
++ grads = jax.tree.map(jnp.asarray, grads)
+
+## The order of examples.
+
+every_epoch_in_one_order data/order.py: order
+- np.random.Philox(key=[seed, epoch])
++ np.random.Philox(key=[seed, 0])
+
+every_seed_in_one_order data/order.py: order
+- np.random.Philox(key=[seed, epoch])
++ np.random.Philox(key=[0, epoch])
+
+evaluation_drops_its_tail data/order.py: order
+- steps = -(-num_examples // batch_size)
++ steps = max(1, num_examples // batch_size)
+
+every_process_reads_the_first_share data/order.py: order
+- self._local = slice(index * share, (index + 1) * share)
++ self._local = slice(0, share)
+
+## Augmentation and normalisation.
+
+crops_never_touch_the_far_edge data/augment.py: augment
+- 0, 2 * padding + 1, jnp.int32
++ 0, max(1, 2 * padding), jnp.int32
+
+a_quarter_is_mirrored data/augment.py: augment
+- jnp.uint8) < 128
++ jnp.uint8) < 64
+
+brightness_and_contrast_share_a_draw data/augment.py: augment
+- _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = range(5)
++ _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = 0, 1, 2, 2, 4
+
+every_epoch_is_varied_alike data/augment.py: augment
+- epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
++ epoch_key = jax.random.key(seed)
+
+variance_for_deviation data/dataset.py: resident augment
+- float(np.sqrt(share @ (values - mean) ** 2))
++ float(share @ (values - mean) ** 2)
+
+mean_is_not_subtracted data/augment.py: augment
+- ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C)
++ (images_BxHxWxC.astype(mean_C.dtype) / std_C)
+
+## What an evaluation counts.
+
+padding_is_counted data/resident.py: resident
+- mask_B = indices_B != PADDING
++ mask_B = indices_B >= PADDING
+
+loss_over_masked_rows task.py: resident step
+- jnp.sum(jnp.where(mask_B, losses_B, 0))
++ jnp.sum(losses_B)
+
+top5_is_top1 task.py: step
+- jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 5
++ jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 1
+
+nan_is_among_the_best task.py: step task
+- jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1)
++ jnp.sum(outputs_Bx > own_Bx1, axis=-1)
+
+iou_counts_both_twice task.py: task
+- "iou": both / (either - both)
++ "iou": both / either
+
+## The training loop's records.
+
+last_epoch_is_not_evaluated trainer.py: speed_net train
+- epoch % self._config.eval_every_epochs == 0 or epoch == self._num_epochs
++ epoch % self._config.eval_every_epochs == 0
+
+a_part_of_an_epoch_is_complete trainer.py: train profiler
+- "complete": num_steps - trained.profiled_steps == self._feed.steps_per_epoch
++ "complete": trained.steps == num_steps
+
+first_epoch_is_in_the_median trainer.py: train
+- later = [record for record in whole if record["epoch"] > 1]
++ later = [record for record in whole if record["epoch"] > 0]
+
+## Checkpoints and resuming.
+
+half_an_epoch_is_trained_again trainer.py: resume
+- self._progress = EpochProgress.from_json(point["progress"])
++ self._progress = None
+
+an_epoch_done_counts_twice train.py: resume
+- .of_kind("epoch")[: found.point["epochs_done"]]
++ .of_kind("epoch")[: found.point["epochs_done"] + 1]
+
+digests_are_of_the_size_alone checkpoints.py: resume
+- if _digest(path / file) != digest:
++ if _digest(path / file)[0] != digest[0]:
+
+records_are_not_set_back resume.py: resume
+- os.truncate(folder / name, sizes[name])
++ pass
+
+oldest_checkpoint_for_the_newest checkpoints.py: resume
+- for name in reversed(list_checkpoints(folder)):
++ for name in list_checkpoints(folder):
+
+worst_checkpoint_is_kept checkpoints.py: resume
+- kept.add(max(scored)[1])
++ kept.add(min(scored)[1])
+
+saved_state_is_not_copied checkpoints.py: resume
+- state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
++ state = jax.device_get(state)
+
+## Figures that cannot be true; statistics.
+
+mfu_limit_in_percent validity.py: peaks throughput
+- if mfu is not None and mfu > 1:
++ if mfu is not None and mfu > 100:
+
+lost_images_are_no_matter validity.py: train
+- if not images - damaged <= record["images"] <= images:
++ if not record["images"] <= images:
+
+interval_too_narrow spread.py: feeding
+- margin = math.ceil(0.98 * math.sqrt(count))
++ margin = math.ceil(0.49 * math.sqrt(count))
+
+drift_the_wrong_way_round spread.py: telemetry
+- return second / first - 1
++ return first / second - 1
+
+## Throughput windows.
+
+forward_pass_is_not_waited_for throughput.py: throughput
+- jax.block_until_ready(self._metrics)
++ self._metrics.copy_to_host_async()
+
+batches_prepared_before_are_counted throughput.py: throughput
+- self._train(fill)
++ self._train(1)
+
+warmup_epoch_is_counted runs.py: compare
+- if record["complete"] and record["epoch"] > 1
++ if record["complete"]
+
+any_windows_agree windows.py: throughput scaling
+- max(last) <= (1 + _AGREEMENT) * min(last)
++ max(last) <= (1 + _AGREEMENT) * max(last)
+
+rates_averaged_arithmetically windows.py: throughput
+- statistics.harmonic_mean(rates_R)
++ statistics.fmean(rates_R)
+
+## Scaling, arithmetic, collectives.
+
+efficiency_is_the_speedup speedup.py: scaling
+- record["images_per_s"] / (count * base["images_per_s"])
++ record["images_per_s"] / base["images_per_s"]
+
+half_of_a_ring_all_reduce speedup.py: scaling
+- return 2 * (num_devices - 1) / num_devices * size
++ return (num_devices - 1) / num_devices * size
+
+backward_pass_costs_one_forward flops.py: peaks throughput train models
+- TRAINING_FLOPS_PER_MAC = 2 * 3
++ TRAINING_FLOPS_PER_MAC = 2 * 2
+
+macs_of_whole_kernels flops.py: models
+- for axis in spec[1:])
++ for axis in spec)
+
+mfu_of_one_device utilization.py: throughput peaks scaling
+- flops_per_s = images_per_s * flops_per_image / program.mesh.num_devices
++ flops_per_s = images_per_s * flops_per_image
+
+asynchronous_collectives_left_out collectives.py: collectives
+- operation = instruction.opcode.removesuffix("-start")
++ operation = instruction.opcode
+
+## Telemetry.
+
+energy_of_the_last_board telemetry/summary.py: telemetry
+- total_j += meter.energy_j
++ total_j = meter.energy_j
+
+energy_between_windows_too telemetry/summary.py: telemetry
+- float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum())
++ float(at_edges_j[-1, 1] - at_edges_j[0, 0])
+
+power_in_milliwatts telemetry/nvml.py: telemetry
+- nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
++ nvml.nvmlDeviceGetPowerUsage(handle)
+
+## Money.
+
+price_of_a_second economics.py: cost
+- return time_s / S_PER_HOUR * usd_per_hour
++ return time_s * usd_per_hour
+
+kilowatt_hours_of_kilojoules economics.py: cost
+- S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
++ S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e3
+
+target_must_be_exceeded economics.py: cost
+- own is not None and own >= target
++ own is not None and own > target
+
+## Report, comparison, sweep.
+
+report_shows_the_mean_rate report/measurements.py: report report_cost
+- row.images_per_s, low, high = median_interval(rates)
++ row.images_per_s, low, high = (sum(rates) / len(rates), *median_interval(rates)[1:])
+
+report_draws_invalid_runs report/measurements.py: report report_cost
+- return self.status == "ok"
++ return self.status != "failed"
+
+interval_of_two_windows report/measurements.py: report
+- if not n or n < FEWEST_FOR_INTERVAL:
++ if not n or n < 2:
+
+faster_by_overlapping_intervals compare.py: compare
+- low, high = second[1] / first[2], second[2] / first[1]
++ low, high = second[1] / first[1], second[2] / first[2]
+
+baseline_without_tolerance compare.py: compare
+- if found["ratio_high"] < 1 - _TOLERANCE.value
++ if found["ratio_high"] < 1
+
+memory_limit_is_not_in_the_key cells.py: sweep
+- "limits": sorted(self.limits),
++ "limits": [],
+
+half_a_line_stays_in_the_results sweepdir.py: sweep
+- file.seek(content.rfind(b"\n") + 1)
++ file.seek(len(content))
+
+a_failed_cell_ends_with_0 sweep.py: sweep
+- any(status in ("failed", "invalid") for status in statuses)
++ any(status == "invalid" for status in statuses)
+
+## Exit codes and what is told of an end.
+
+bad_input_ends_with_1 cli.py: fast_half main
+- return 2, str(error)
++ return 1, str(error)
+
+error_line_on_standard_output cli.py: fast_half main
+- print(f"jaxbench: {words}", file=sys.stderr, flush=True)
++ print(f"jaxbench: {words}", flush=True)
+
+sigterm_ends_with_1 cli.py: main signals train
+- return 143, "terminated"
++ return 1, "terminated"
+
+out_of_memory_only_at_the_beginning recorder.py: train scaling
+- if OUT_OF_MEMORY.search(message):
++ if OUT_OF_MEMORY.match(message):
+
+a_run_with_impossible_figures_is_done recorder.py: train throughput
+- if status == "done" and self.summary.get("invalid"):
++ if status == "running" and self.summary.get("invalid"):
+"""
+
+
+def _parse(text: str) -> Iterator[Mutation]:
+    for block in re.sub(r"^## .*\n", "", text, flags=re.MULTILINE).strip().split("\n\n"):
+        match = re.fullmatch(r"(\w+) ([\w/]+\.py): ([\w ]+)\n- (.+)\n\+ (.+)", block.strip())
+        if not match:
+            raise ValueError(f"no mutation: {block}")
+        name, file, ask, old, new = match.groups()
+        yield Mutation(name, file, old, new, ask)
+
+
+MUTATIONS = tuple(_parse(_LIST))
+
+
+def mutated(mutation: Mutation, text: str) -> str:
+    """Returns a file's text with the mutation in it.
+
+    Raises:
+      ValueError: what it replaces is not there exactly once, or what comes of it does not parse.
+    """
+    found = text.count(mutation.old)
+    if found != 1:
+        raise ValueError(f"{mutation.name}: {mutation.file} has its text {found} times, not once")
+    changed = text.replace(mutation.old, mutation.new)
+    try:
+        ast.parse(changed)
+    except SyntaxError as error:
+        raise ValueError(f"{mutation.name}: {mutation.file} no longer parses: {error}") from error
+    return changed
+
+
+def asked_files(mutation: Mutation, checkout: pathlib.Path) -> list[str]:
+    """Returns the paths of the files that a mutation asks, those of the fast half.
+
+    Raises:
+      ValueError: one of them is not there.
+    """
+    paths = []
+    for name in mutation.ask.split():
+        found = (checkout / "tests").rglob(f"test_{name}.py")
+        own = [path.relative_to(checkout) for path in found if "integration" not in path.parts]
+        if not own:
+            raise ValueError(f"{mutation.name}: asks test_{name}.py, which is not there")
+        paths += map(str, own)
+    return paths
+
+
+def first_failure(output: str) -> str | None:
+    """Returns the test that pytest's closing lines name first as failed, None where none is."""
+    match = re.search(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
+    return match and match[1]
+
+
+class Suite:
+    """Runs the tests of a checkout with mistakes in it.
+
+    Args:
+      checkout: its root.
+      timeout_s: what one call of pytest may take.
+      deselected: tests that are left out.
+    """
+
+    def __init__(self, checkout: pathlib.Path, timeout_s: float, deselected: Sequence[str]):
+        self._checkout = checkout
+        self._timeout_s = timeout_s
+        self._deselected = [f"--deselect={test}" for test in deselected]
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=checkout,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        self._files = sorted(filter(None, listed.stdout.split("\0")))
+        # Where the tests themselves have it, see conftest.py.
+        own = checkout / ".pytest_cache" / "d" / f"xla-jax-{metadata.version('jax')}"
+        self._cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(own))
+
+    def run(self, mutation: Mutation | None, *calls: Sequence[str]) -> tuple[int | None, str]:
+        """Calls pytest with each list of arguments in turn, as long as nothing fails.
+
+        Returns:
+          The number of the call in which a test failed, and that test; None and why nothing did.
+        """
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+            copy = pathlib.Path(folder)
+            for name in self._files:
+                if (self._checkout / name).is_file():
+                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(self._checkout / name, copy / name)
+            if mutation:
+                path = copy / "jaxbench" / mutation.file
+                path.write_text(mutated(mutation, path.read_text()))
+            why = "survived"
+            for number, arguments in enumerate(calls):
+                test, why = self._call_pytest(copy, arguments)
+                if test:
+                    return number, test
+                if why != "survived":
+                    break
+            return None, why
+
+    def _call_pytest(self, copy: pathlib.Path, arguments: Sequence[str]) -> tuple[str | None, str]:
+        from jaxbench.child import run_child
+
+        search = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
+        log = copy / "pytest.log"
+        ending = run_child(
+            [
+                *(shutil.which("env"), "-C", str(copy), f"PYTHONPATH={search}"),
+                *(f"JAX_COMPILATION_CACHE_DIR={self._cache}", sys.executable, "-m", "pytest"),
+                *("-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"),
+                *(f"--ignore={_OWN_TEST}", *self._deselected, *arguments),
+            ],
+            log,
+            timeout_s=self._timeout_s,
+        )
+        output = log.read_text(errors="replace")
+        if ending.status == "timeout":
+            return None, f"no answer within {self._timeout_s:g} s"
+        if (test := first_failure(output)) or ending.exit_code in (0, 1):
+            return test, "survived"
+        raise RuntimeError(f"pytest ended with {ending.exit_code}:\n{output[-2000:]}")
+
+
+def summarize(records: Sequence[dict], whole_half: bool = True) -> tuple[str, int]:
+    """Returns the closing line and the exit code."""
+    caught = sum(record["half"] == "fast" for record in records)
+    line = f"fast half: {caught} of {len(records)} caught"
+    if not whole_half:
+        line = f"asked files: {caught} of {len(records)} caught"
+    later = [record["name"] for record in records if record["half"] == "integration"]
+    missed = [record["name"] for record in records if not record["half"]]
+    line += f"; integration half alone: {', '.join(later)}" if later else ""
+    line += f"; not caught: {', '.join(missed)}" if missed else ""
+    return line, int(caught < GOAL * len(records))
+
+
+def main() -> None:
+    from absl import flags
+
+    from jaxbench import cli
+    from jaxbench.clock import Stopwatch
+    from jaxbench.errors import BadInput, nearest
+
+    only = flags.DEFINE_list("only", None, "Some of the mutations.")
+    listed = flags.DEFINE_bool("list", False, "Show the mutations and run nothing.")
+    path = flags.DEFINE_string("json", None, "Where the records go; is overwritten.")
+    jobs = flags.DEFINE_integer("jobs", 1, "Mutations at a time.", lower_bound=1)
+    integration = flags.DEFINE_bool("integration", False, "Ask the integration half at last.")
+    asked_only = flags.DEFINE_bool("asked_only", False, "Ask no more than the asked files.")
+    checked = flags.DEFINE_bool("checked", False, "The asked files are known to pass.")
+    timeout_s = flags.DEFINE_float("timeout_s", 1200, "Of one call of pytest.", lower_bound=1)
+    deselect = flags.DEFINE_multi_string("deselect", [], "A test to leave out.")
+    checkout = flags.DEFINE_string("checkout", str(ROOT), "Whose tests are run, on whose code.")
+
+    def chosen() -> list[Mutation]:
+        names = [mutation.name for mutation in MUTATIONS]
+        for name in only.value or ():
+            if name not in names:
+                raise BadInput(f"--only={name}: no such mutation{nearest(name, names)}")
+        return [m for m in MUTATIONS if m.name in (only.value or names)]
+
+    def run(rest: list[str]) -> int:
+        if rest:
+            raise BadInput(f"{rest[0]!r}: flags begin with --")
+        mutations = chosen()
+        if listed.value:
+            for mutation in mutations:
+                print(f"{mutation.name:<40} {mutation.file}: {mutation.new.strip()}")
+            return 0
+        root = pathlib.Path(checkout.value).expanduser().resolve()
+        try:
+            asked = {mutation.name: asked_files(mutation, root) for mutation in mutations}
+            for mutation in mutations:
+                mutated(mutation, (root / "jaxbench" / mutation.file).read_text())
+            suite = Suite(root, timeout_s.value, deselect.value)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            raise BadInput(f"--checkout={checkout.value}: {error}") from error
+        if not checked.value:
+            files = sorted({file for files in asked.values() for file in files})
+            if (failed := suite.run(None, files))[1] != "survived":
+                raise BadInput(f"without a mutation: {failed[1]}; --deselect=TEST leaves it out")
+
+        def try_one(mutation: Mutation) -> dict:
+            calls, halves = [["-n0", *asked[mutation.name]]], ["fast"]
+            if not asked_only.value:
+                calls, halves = [*calls, []], ["fast", "fast"]
+            if integration.value:
+                calls, halves = [*calls, ["-m", _INTEGRATION]], [*halves, "integration"]
+            watch = Stopwatch()
+            number, told = suite.run(mutation, *calls)
+            return {
+                "name": mutation.name,
+                "file": mutation.file,
+                "half": None if number is None else halves[number],
+                "asked": number == 0,
+                "test": None if number is None else told,
+                "reason": told if number is None else None,
+                "seconds": watch.elapsed_s(),
+            }
+
+        records = []
+        with concurrent.futures.ThreadPoolExecutor(jobs.value) as pool:
+            # One at a time without a thread, so that Ctrl-C ends pytest too.
+            for record in (pool.map if jobs.value > 1 else map)(try_one, mutations):
+                records.append(record)
+                told = record["reason"] or f"caught by {record['test']}"
+                print(f"{record['name']:<40} {record['seconds']:6.1f} s  {told}", flush=True)
+                if path.value:
+                    pathlib.Path(path.value).write_text(json.dumps(records, indent=1) + "\n")
+        line, code = summarize(records, not asked_only.value)
+        print(line)
+        return code
+
+    cli.run_with_arguments(run)
+
+
+if __name__ == "__main__":
+    main()
