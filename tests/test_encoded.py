@@ -7,7 +7,8 @@ import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MICRO, image_feature, records, run_json, write_tfds
+from conftest import MICRO, records, run_json
+from tfds_files import image_feature, write_tfds
 
 from jaxbench import catalog
 from jaxbench.data.encoded import Files

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 from absl import flags
-from conftest import MICRO, is_fast, run_json, takes_too_long
+from conftest import MICRO, ROOT, run_json
+from fast_half import LONGEST_S, is_fast, limit_s
 
 
 def test_a_command_runs_with_flags_of_its_own(run_cli, tmp_path):
@@ -38,10 +39,29 @@ def test_this_file_is_of_the_fast_half(request):
     assert is_fast(request.node)
 
 
-@pytest.mark.parametrize(
-    ("clock_s", "cpu_s", "too_long"),
-    [(4.9, 9.0, False), (5.1, 5.1, True), (14.0, 4.0, False), (15.1, 0.1, True)],
-)
-def test_which_tests_fail_the_run(clock_s, cpu_s, too_long):
-    """Processor time, or the clock with a margin for machines that do other work as well."""
-    assert takes_too_long(clock_s, cpu_s) == too_long
+def test_only_other_work_lengthens_the_limit():
+    assert limit_s(load=0.1, cores=2) == limit_s(load=4, cores=2) == LONGEST_S
+    assert limit_s(load=8, cores=2) == 2 * LONGEST_S
+
+
+def test_a_test_that_takes_long_fails_the_run(pytester):
+    """The rules of this suite, in one of two tests; set-up counts."""
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['integration', 'slow']")
+    rules = (ROOT / "tests" / "fast_half.py").read_text()
+    pytester.makeconftest(rules.replace("LONGEST_S = 5.0", "LONGEST_S = 0.2"))
+    pytester.makepyfile(
+        """
+        import time, pytest
+        @pytest.fixture
+        def slow(): time.sleep(0.15)
+        def test_quick(): pass
+        def test_long(slow): time.sleep(0.15)
+        @pytest.mark.slow
+        def test_allowed(): time.sleep(0.3)
+        """
+    )
+    ended = pytester.runpytest_inprocess("-p", "no:randomly")
+    ended.assert_outcomes(passed=3)
+    ended.stdout.fnmatch_lines(["*fast tests that take too long*", "*::test_long: *"])
+    ended.stdout.no_fnmatch_line("*::test_allowed: *")
+    assert ended.ret == pytest.ExitCode.TESTS_FAILED

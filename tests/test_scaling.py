@@ -7,7 +7,8 @@ import sys
 import jax
 import numpy as np
 import pytest
-from conftest import MICRO, fresh_process_state, needs_devices, records, run_json, set_fields
+from conftest import MICRO, needs_devices, records, run_json, set_fields
+from in_process import fresh_process_state
 
 from jaxbench import catalog, cli, recorder, scaling, speedup
 from jaxbench.clock import Clock

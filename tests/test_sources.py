@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import image_feature, write_tfds
+from tfds_files import image_feature, write_tfds
 
 from jaxbench import catalog
 from jaxbench.data import digits, synthetic, tfds_source

@@ -18,7 +18,8 @@ import sys
 
 import cv2
 import pytest
-from conftest import MICRO, ROOT, UNOPTIMIZED, run_command, run_json
+from conftest import MICRO, ROOT, UNOPTIMIZED, run_json
+from in_process import run_command
 
 from integration.conftest import program
 from jaxbench import child

@@ -1,0 +1,94 @@
+"""What tells the two halves of the suite apart, and what holds the fast one to its limits.
+
+Tests in tests/integration are of the integration half. A fast test that starts a process fails. A
+fast test that takes long fails the whole run, with a line at its end.
+"""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+# By the clock, set-up included. A machine with other work may take longer, see `limit_s`.
+LONGEST_S = 5.0
+# What jaxbench and its libraries start by themselves: for the commit, and to find a library.
+_MAY_START = ("git", "uname", "ldconfig", "gcc", "cc", "ld", "objdump")
+_HERE = pathlib.Path(__file__).resolve().parent
+_started: list[str] = []
+_taken_s: dict[str, float] = {}
+_too_long: list[str] = []
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        in_folder = "integration" in item.path.relative_to(_HERE).parts
+        if in_folder and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.integration)
+
+
+def is_fast(item) -> bool:
+    return not any(item.get_closest_marker(name) for name in ("integration", "slow"))
+
+
+def limit_s(load: float, cores: int) -> float:
+    """How long a fast test may take where `load` threads are waiting for so many cores or run.
+
+    Two workers and XLA's threads alone are a load of up to two for each core. Above that, others
+    slow the tests down.
+    """
+    return LONGEST_S * max(1.0, load / (2 * cores))
+
+
+def _note_process(event: str, args: tuple) -> None:
+    if event in ("os.fork", "os.posix_spawn", "os.system"):
+        _started.append(event)
+    if event == "subprocess.Popen" and pathlib.Path(os.fsdecode(args[0])).name not in _MAY_START:
+        _started.append(str(args[1]))
+
+
+sys.addaudithook(_note_process)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    _started.clear()
+    result = yield
+    assert not (is_fast(item) and _started), f"belongs in tests/integration: starts {_started}"
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    report.is_fast = is_fast(item)  # the process that gathers all reports has no items
+    return report
+
+
+def pytest_runtest_logreport(report):
+    """Adds up the phases of a test, in the process that gathers the reports of all workers."""
+    taken_s = _taken_s[report.nodeid] = _taken_s.get(report.nodeid, 0.0) + report.duration
+    allowed_s = limit_s(os.getloadavg()[0], os.cpu_count())
+    if report.when == "teardown" and report.is_fast and taken_s > allowed_s:
+        _too_long.append(f"{report.nodeid}: {taken_s:.1f} s, allowed are {allowed_s:.1f} s")
+
+
+def _coverage():
+    """Returns what measures coverage in this process, or None."""
+    return sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
+
+
+def pytest_sessionfinish(session):
+    if coverage := _coverage():
+        # A worker that takes over 10 s to exit is killed, and what it knows of coverage with it.
+        coverage.save()
+        _too_long.clear()  # measuring takes time
+    if _too_long and not hasattr(session.config, "workerinput") and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _too_long:
+        terminalreporter.section("fast tests that take too long", red=True)
+        for line in _too_long:
+            terminalreporter.line(line)
