@@ -67,6 +67,12 @@ def test_epochs_and_seeds_vary_it(images):
     assert not np.array_equal(base, varied(images, range(64), seed=1))
 
 
+def test_half_of_the_images_are_mirrored():
+    mirrored_B = draw_windows(keys_of(range(4096)), padding=2).mirrored_B
+    # Four standard deviations of a fair coin.
+    assert abs(float(mirrored_B.mean()) - 0.5) < 4 * 0.5 / 64
+
+
 def test_alternating_mirrors_each_image_in_every_other_epoch():
     indices = jnp.arange(64, dtype=jnp.int32)
 

@@ -134,6 +134,15 @@ def test_biases_and_the_head_have_rates_of_their_own():
     assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.8, rel=1e-5)
 
 
+def test_the_biases_rate_scales_with_the_batch_too():
+    config = config_with(name="sgd", learning_rate=0.1, bias_learning_rate=0.3, batch_size=256)
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
+    updates, _ = transform.update(params, transform.init(params), params)
+    assert float(updates["layer"]["kernel"][0]) == pytest.approx(-0.2)
+    assert float(updates["layer"]["bias"][0]) == pytest.approx(-0.6)
+
+
 def test_some_parameters_never_learn_and_some_for_a_while(monkeypatch):
     early = {"layer/kernel": 0.0, "layer/bias": 2.0}
     config = config_with(name="sgd", learning_rate=0.1, momentum=0.0)

@@ -291,6 +291,12 @@ def test_rates_come_out_as_they_went_in(tmp_path):
     assert texts(table.rows[0])[7:11] == ["128", "5,000", "–", "3"]
 
 
+def test_a_slow_epoch_does_not_move_the_rate(tmp_path):
+    write_run(tmp_path / "run", epochs([500.0, 1000.0, 1001.0, 1002.0, 100.0, 1003.0]))
+    [row] = measurements(collect([str(tmp_path)]))
+    assert row.images_per_s == 1001.0
+
+
 def test_an_interval_is_of_six_or_more(tmp_path):
     for later in (5, 6):
         write_run(tmp_path / f"{later}", epochs([500.0, *(1000.0 + n for n in range(later))]))

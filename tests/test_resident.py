@@ -27,6 +27,7 @@ def setting():
     config = catalog.load("quickstart:tiny")
     config.data.eval_examples = 45
     config.batch_size = D
+    config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
     config.num_devices = D
     mesh = create_mesh(config)

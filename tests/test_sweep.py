@@ -184,6 +184,16 @@ def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
     assert os.listdir(tmp_path) == ["full"]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [(["ok", "oom", "timeout"], 0), (["ok", "failed"], 1), (["invalid", "ok"], 1), ([], 0)],
+)
+def test_what_does_not_fit_is_a_result_and_what_fails_is_not(statuses, code):
+    from jaxbench import sweep
+
+    assert sweep._exit_code(iter(statuses)) == code
+
+
 def test_a_target_never_reached_takes_without_end():
     assert seen({"target_value": 0.9}, "target_s") == math.inf
     assert seen({"target_value": 0.9, "target_s": 3.0}, "target_s") == 3.0

@@ -23,7 +23,7 @@ from jaxbench.loss_scale import LOWEST_SCALE, first_loss_scale
 from jaxbench.program import build_program
 from jaxbench.step import ScaledTrainState, TrainState
 from jaxbench.validity import impossible
-from jaxbench.windows import falling_loss_warnings, wait_for_steps
+from jaxbench.windows import describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.writers.console import PlainConsole
 
 
@@ -169,6 +169,13 @@ def test_under_fp16_a_step_that_is_skipped_ends_nothing():
 def test_losses_that_do_not_fall_are_told(losses, told):
     warnings = falling_loss_warnings(losses)
     assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
+def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
+    said = describe_windows(100, [1.0, 4.0, 1.0, 2.0, 2.0, 2.0])
+    assert said["images_per_s_mean"] == pytest.approx(600 / 12)
+    assert said["images_per_s"] == pytest.approx(50)
+    assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
 
 
 @pytest.mark.parametrize("window_s", [float("inf"), float("nan"), 0.0])
