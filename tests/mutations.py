@@ -250,7 +250,7 @@ iou_counts_both_twice task.py: task
 
 ## The training loop's records.
 
-last_epoch_is_not_evaluated trainer.py: speed_net train
+last_epoch_is_not_evaluated trainer.py: train
 - epoch % self._config.eval_every_epochs == 0 or epoch == self._num_epochs
 + epoch % self._config.eval_every_epochs == 0
 
@@ -287,10 +287,6 @@ oldest_checkpoint_for_the_newest checkpoints.py: resume
 worst_checkpoint_is_kept checkpoints.py: resume
 - kept.add(max(scored)[1])
 + kept.add(min(scored)[1])
-
-saved_state_is_not_copied checkpoints.py: resume
-- state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
-+ state = jax.device_get(state)
 
 ## Figures that cannot be true; statistics.
 

@@ -474,6 +474,13 @@ def test_label_smoothing_is_the_loss_against_the_smoothed_target():
     )
 
 
+def test_what_is_not_a_number_is_among_no_best():
+    logits_BxK = jnp.asarray([[jnp.nan] * 3, [0.0, jnp.nan, 1.0], [0.0, 1.0, 2.0]])
+    task = get_task("classification")
+    sums = task.count(jnp.ones(3), logits_BxK, jnp.asarray([0, 0, 2]), jnp.ones(3, bool))
+    assert task.figures(np.asarray(sums))["top1"] == pytest.approx(1 / 3)
+
+
 def test_top1_and_top5_count_what_is_among_the_best():
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(200, 20)).astype(np.float32)

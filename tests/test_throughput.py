@@ -221,6 +221,21 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     assert "train_step: its work went on for" in document["reason"]
 
 
+def test_forward_passes_are_waited_for(measure, monkeypatch):
+    genuine, ready = throughput._Meter._forward, []
+
+    def forward(self, calls):
+        genuine(self, calls)
+        ready.append(self._metrics.is_ready())
+
+    def heavy(config):  # so that a pass takes much longer than queueing it
+        config.model.hidden, config.batch_size = (256, 256), 64
+
+    monkeypatch.setattr(throughput._Meter, "_forward", forward)
+    measure(change=heavy, window_s=0.002)
+    assert ready and all(ready)
+
+
 def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     """Latencies timed without a barrier are those of dispatch, and cannot be true."""
     genuine = throughput._Meter._train

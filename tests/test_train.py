@@ -166,6 +166,12 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
     assert result.summary["first_epoch_s"] and result.summary["median_epoch_s"] is None
 
 
+def test_the_last_epoch_is_evaluated_whatever_the_interval(train):
+    result = train(MICRO, epochs=3, eval_every_epochs=2)
+    counts = [epoch.get("eval_count") for epoch in records(result.run_dir.path, "epoch")]
+    assert counts == [None, 360, 360]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
     config = catalog.load(MICRO)
     config.optimizer.learning_rate = 1e20
