@@ -15,7 +15,7 @@ from jaxbench.train import train_and_evaluate
 @pytest.mark.parametrize(
     ("parallelism", "drawn"),
     [
-        ("pmap", {"data__flip": True}),
+        ("pmap", {"data__flip": True, "data__feed": "stream"}),
         ("pmap", {"model__dropout": 0.5}),
         ("shard_map", {"model__dropout": 0.5}),
     ],

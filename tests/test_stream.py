@@ -65,9 +65,10 @@ def check_same(resident, stream):
         assert second[name] == pytest.approx(first[name], rel=1e-5)
 
 
-def test_both_feeds_distort_images_and_drop_out_the_same(train):
-    """Brightness, contrast, whitening and dropout."""
-    fields = small(dropout=0.5, **NOT_MOVED)
+@pytest.mark.parametrize("how", [{}, NOT_DISTORTED | {"dropout": 0.5}])
+def test_both_feeds_distort_images_and_drop_out_the_same(train, how):
+    """Brightness, contrast and whitening; dropout."""
+    fields = small(**NOT_MOVED, **how)
     resident = train("vgg_cifar10:tiny", **fields)
     check_same(resident, train("vgg_cifar10:tiny", data__feed="stream", **fields))
 
@@ -89,14 +90,17 @@ def test_images_are_moved(train):
             "unet256:tiny",
             {
                 "model": MasksConfig(),
+                "optimizer__schedule": "constant",
                 "data__crop_padding": 5,
+                "data__crop_fill": "black",
                 "data__eval_examples": 13,
                 "eval_batch_size": 5,
                 "data__train_examples": 70,
             },
         ),
         # Every model has its own windows.
-        ("vgg_cifar10:tiny", {"replicas": "independent"} | MOVED | NOT_DISTORTED),
+        ("vgg_cifar10:tiny", {"replicas": "independent"} | NOT_DISTORTED),
+        ("vgg_cifar10:tiny", {"data__crop_padding": 0} | MOVED | NOT_DISTORTED),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):
