@@ -1,5 +1,7 @@
 """Augmentation: what it does to pixels, and that only the example decides it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,9 +30,17 @@ def keys_of(indices, seed=0, epoch=0):
     return example_keys(jnp.uint32(seed), jnp.int32(epoch), jnp.asarray(indices, jnp.int32))
 
 
+@functools.partial(jax.jit, static_argnames=("padding", "fill", "flip"))
+def _varied(images, indices, seed, epoch, padding, fill, flip):
+    windows = draw_windows(example_keys(seed, epoch, indices), padding=padding)
+    return crop_and_flip(windows, images, padding=padding, fill=fill, flip=flip)
+
+
 def varied(images, indices, *, seed=0, epoch=0, padding=2, fill="reflect", flip=True):
-    windows = draw_windows(keys_of(indices, seed, epoch), padding=padding)
-    return np.asarray(crop_and_flip(windows, images, padding=padding, fill=fill, flip=flip))
+    indices = np.asarray(indices, np.int32)
+    return np.asarray(
+        _varied(images, indices, np.uint32(seed), np.int32(epoch), padding, fill, flip)
+    )
 
 
 def test_every_result_is_a_crop_of_the_padded_image_perhaps_mirrored(images):

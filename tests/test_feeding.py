@@ -6,7 +6,7 @@ import pytest
 from conftest import MICRO, records, run_json
 
 from jaxbench import catalog, feeding
-from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.clock import pause
 from jaxbench.data.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.spread import median_interval
@@ -28,8 +28,7 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     genuine = StreamFeed._assemble
 
     def slow(self, *args):
-        watch = Stopwatch()
-        wait_until(lambda: watch.elapsed_s() > 0.15)
+        pause(0.03)
         return genuine(self, *args)
 
     monkeypatch.setattr(StreamFeed, "_assemble", slow)
@@ -40,8 +39,9 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     for record in stages:
         assert len(record["windows_images_per_s"]) == 3
         assert record["images_per_s_low"] <= record["images_per_s"] <= record["images_per_s_high"]
-    # 64 images in 0.15 s, by one thread.
-    assert stages[0]["images_per_s"] < 430 and stages[1]["images_per_s"] < 430
+    # 64 images in 0.03 s, by one thread, in windows that may begin a little late.
+    for record in stages[:2]:
+        assert record["images_per_s"] < 1.2 * 64 / 0.03
     assert stages[0]["images_per_s_per_core"] == pytest.approx(
         stages[0]["images_per_s"] / stages[0]["cores"]
     )

@@ -56,12 +56,12 @@ def test_describe_tells_without_training(run_cli, tmp_path):
         "--mode=describe",
         "--experiment.num_devices=1",
         "--experiment.batch_size=8",
-        "--experiment.model.channels=(4,8,16)",
+        "--experiment.model.channels=(4,8)",
     )
     done = run_cli(*flags, "--json")
     assert done.returncode == 0, done.stderr
     description = json.loads(done.stdout)
-    assert description["config"]["model"] == {"channels": [4, 8, 16]}
+    assert description["config"]["model"] == {"channels": [4, 8]}
     assert description["parameters"] == sum(row["parameters"] for row in description["layers"])
     assert description["forward_macs_per_image"] == sum(
         row["forward_macs_per_image"] for row in description["layers"]

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import MICRO, equations, needs_devices
+from test_step import SmallConfig
 
 from jaxbench import catalog
 from jaxbench.data.feed import abstract_args
@@ -81,12 +82,10 @@ def test_gradients_do_not_depend_on_what_is_made_again():
 
 def steps_taken(steps, remat, start=None):
     """The state of a small network before and after training steps on random images."""
-    config = catalog.load("vgg_cifar10:tiny")
-    config.model.norm, config.model.stages = "batch", (1,)
+    config = catalog.load(MICRO)
+    config.model = SmallConfig(dropout=0.5)
     config.data.feed, config.data.image_shape = "synthetic", (8, 8, 3)
-    config.data.crop_padding, config.data.flip = 0, False
-    config.data.brightness, config.data.contrast = 0.0, (1.0, 1.0)
-    config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.1
+    config.optimizer.name = "sgd"
     config.precision, config.remat = "fp64", remat
     config.batch_size, config.num_devices = 32, 1
     with get_precision("fp64").enabled():

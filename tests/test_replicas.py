@@ -15,7 +15,7 @@ from jaxbench.train import train_and_evaluate
 @pytest.mark.parametrize(
     ("parallelism", "drawn"),
     [
-        ("pmap", {"data__flip": True}),
+        ("pmap", {"data__flip": True, "data__feed": "stream"}),
         ("pmap", {"model__dropout": 0.5}),
         ("shard_map", {"model__dropout": 0.5}),
     ],
@@ -32,6 +32,8 @@ def test_models_are_those_of_single_device_runs(train, parallelism, drawn):
         "data__eval_examples": 60,
         "batch_size": 48,
         "epochs": 1,
+        "optimizer__name": "sgd",
+        "optimizer__schedule": "constant",
     }
     together = train(
         MICRO, num_devices=2, replicas="independent", seed=5, parallelism=parallelism, **fields

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_step import SmallConfig
 
 from jaxbench import catalog
 from jaxbench.data import resident
@@ -25,8 +26,7 @@ def setting():
     if jax.device_count() < D:
         pytest.skip(f"needs {D} devices")
     config = catalog.load("quickstart:tiny")
-    config.data.eval_examples = 45
-    config.batch_size = D
+    config.model, config.data.eval_examples, config.batch_size = SmallConfig(), 45, D
     config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
     config.num_devices = D
@@ -54,11 +54,9 @@ def expected(setting):
     dataset, _, program, state = setting
     mean, std = dataset.channel_statistics()
     images = (dataset.eval.images_NxHxWxC - mean) / std
-    logits = program.model.apply(
-        {"params": state.params, "batch_stats": state.batch_stats},
-        jnp.asarray(images, jnp.float32),
-        train=False,
-    )
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    apply = jax.jit(program.model.apply, static_argnames="train")
+    logits = apply(jax.device_get(variables), images.astype(np.float32), train=False)
     labels = jnp.asarray(dataset.eval.labels_Nx)
     return (
         float(get_task("classification").losses(logits, labels, 0.0).sum()),

@@ -1,9 +1,11 @@
 """--mode=scaling: efficiencies, unequal devices, replicas that drift, predictions."""
 
 import csv
+import dataclasses
 import os
 import sys
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from in_process import fresh_process_state
 
 from jaxbench import catalog, cli, recorder, scaling, speedup
 from jaxbench.clock import Clock
-from jaxbench.config import Experiment
+from jaxbench.config import Experiment, ModelConfig
 from jaxbench.devices import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.job import prepared
@@ -20,12 +22,31 @@ from jaxbench.runs import load_run
 from jaxbench.writers.console import PlainConsole
 
 
+@dataclasses.dataclass(kw_only=True)
+class LinearConfig(ModelConfig):
+    """A dense layer alone: as many times as there are cells it is compiled."""
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Linear(num_classes)
+
+
+class Linear(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        return nn.Dense(self.num_classes)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
+
+
+SMALL = {"model": LinearConfig(), "batch_size": 64, "optimizer__name": "sgd"}
+
+
 @pytest.fixture
 def measure(tmp_path):
     def run(console=None, fields=None, **how):
         needs_devices(8)
         config = catalog.load(MICRO)
-        set_fields(config, **({"batch_size": 64} | (fields or {})))
+        set_fields(config, **(SMALL | (fields or {})))
         how = {"rounds": 6, "window_s": 0.02} | how
         with open(os.devnull, "w") as quiet:
             return scaling.measure_scaling(
@@ -62,7 +83,7 @@ def test_the_cells_of_four_devices():
 
 
 def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
-    fields = {"num_devices": 3, "batch_size": 48, "optimizer__name": "sgd"}
+    fields = {"num_devices": 3, "batch_size": 48}
     result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
     run = load_run(str(tmp_path / "run"))
     assert run.of_kind("scaling") == of_kind(result, "scaling")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import needs_devices, set_fields
+from test_step import SmallConfig
 
 from jaxbench import catalog
 from jaxbench.clock import Clock
@@ -206,7 +207,9 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     """What the evaluation step counts, against views cut out in NumPy and shown one by one."""
     counts = {}
     for how in ("none", "mirror", "mirror_translate"):
-        config = config_with(test_time_augmentation=how, data__eval_examples=32)
+        config = config_with(
+            model=SmallConfig(), test_time_augmentation=how, data__eval_examples=32
+        )
         config.optimizer.learning_rate = 0.0
         with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
             program, feed = job.program, job.feed
@@ -233,13 +236,12 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
         return (logits(images) + logits(images[:, :, ::-1])) / 2
 
     translated = (both(padded[:, :-2, :-2]) + both(padded[:, 2:, 2:])) / 2
+    views_of = jax.jit(evaluation_views, static_argnames="translate")
     expected = {"mirror": both(pixels), "mirror_translate": both(pixels) / 2 + translated / 2}
     for how, outputs in expected.items():
         assert counts[how][4] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
         # Too few images for a count to tell one weight from another.
-        views, weights = evaluation_views(
-            jnp.asarray(pixels, jnp.float32), translate=how == "mirror_translate"
-        )
+        views, weights = views_of(pixels.astype(np.float32), translate=how == "mirror_translate")
         outputs_Vx = [logits(np.asarray(view)) for view in views]
         np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
     assert get_task("classification", True).figures(np.array([8.0, 4, 2, 4, 3]))["top1_tta"] == 0.75

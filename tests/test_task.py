@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import records, run_json
+from test_stream import MasksConfig
 
 from jaxbench.task import COUNT, LOSS_SUM, get_task
 
@@ -74,7 +75,7 @@ def test_a_split_without_foreground_is_found_whole():
 
 
 def test_a_segmentation_run_is_judged_by_dice(train):
-    result = train("unet256:tiny", model__levels=1, num_devices=2)
+    result = train("unet256:tiny", model=MasksConfig(), num_devices=2)
     first, last = records(result.run_dir.path, "epoch")
     assert last["eval_dice"] > 0.6 and last["eval_pixel_accuracy"] > 0.7
     assert last["eval_iou"] == pytest.approx(last["eval_dice"] / (2 - last["eval_dice"]), rel=1e-6)

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import os
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,8 @@ import pytest
 from conftest import MICRO, records, run_json
 from flax import linen as nn
 
-from jaxbench import catalog, throughput
-from jaxbench.clock import Stopwatch, pause, wait_until
+from jaxbench import catalog, clock, throughput
+from jaxbench.clock import pause
 from jaxbench.compile_cache import without_cache
 from jaxbench.config import ModelConfig
 from jaxbench.data.feed import create_feed
@@ -53,13 +55,35 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
         # A step that takes longer than its dispatch.
         config.model.hidden, config.batch_size = (32,), 64
 
-    result = measure(change=elsewhere, steps_per_call=3)
-    stages = records(tmp_path / "run", "throughput")
-    assert stages == result.stages
-    assert [stage["stage"] for stage in stages] == ["train_step", "train_step_x3", "forward"]
+    result = measure(change=elsewhere)
+    check_stages(tmp_path / "run", result)
+    step, forward = result.stages
+    assert (step["stage"], forward["stage"]) == ("train_step", "forward")
+    assert step["latency_p50_s"] <= step["latency_p95_s"] <= step["latency_p99_s"]
+    assert step["latency_steps"] >= 6
+    summary = run_json(tmp_path / "run")["summary"]
+    # The made-up batch is learnt by heart: the steps that were timed do train.
+    assert summary["last_loss"] < 0.9 * summary["first_loss"]
+    assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
+    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
+
+
+def test_several_steps_in_a_call_are_a_stage_of_their_own(measure, tmp_path):
+    def small(config):
+        config.batch_size = 64
+
+    result = measure(change=small, steps_per_call=3)
+    check_stages(tmp_path / "run", result)
+    names = [stage["stage"] for stage in result.stages]
+    assert names == ["train_step", "train_step_x3", "forward"]
     compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
     assert compiled == {"train_step", "train_step_x3", "eval_step"}
-    for stage in stages:
+
+
+def check_stages(folder, result):
+    """Rates of 64 images a step on two devices."""
+    assert records(folder, "throughput") == result.stages
+    for stage in result.stages:
         assert stage["feed"] == "synthetic" and len(stage["windows_s"]) == 6
         assert stage["images_per_s_low"] <= stage["images_per_s"] <= stage["images_per_s_high"]
         assert stage["images_per_s_per_device"] == pytest.approx(stage["images_per_s"] / 2)
@@ -68,14 +92,6 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
         slowest = 64 * stage["steps_per_window"] / max(stage["windows_s"])
         assert slowest <= stage["images_per_s_mean"] <= fastest
         assert stage["warmup_steps"] > 0
-    step = stages[0]
-    assert step["latency_p50_s"] <= step["latency_p95_s"] <= step["latency_p99_s"]
-    assert step["latency_steps"] >= 6
-    summary = run_json(tmp_path / "run")["summary"]
-    # The made-up batch is learnt by heart: the steps that were timed do train.
-    assert summary["last_loss"] < 0.9 * summary["first_loss"]
-    assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
-    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
@@ -229,10 +245,10 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
         ready.append(self._metrics.is_ready())
 
     def heavy(config):  # so that a pass takes much longer than queueing it
-        config.model.hidden, config.batch_size = (256, 256), 64
+        config.model.hidden, config.batch_size = (256,), 256
 
     monkeypatch.setattr(throughput._Meter, "_forward", forward)
-    measure(change=heavy, window_s=0.002)
+    measure(change=heavy, window_s=0.001)
     assert ready and all(ready)
 
 
@@ -263,8 +279,7 @@ class Sleeping(nn.Module):
     @nn.compact
     def __call__(self, images_BxHxWxC, *, train, keys_B=None):
         def sleep(pixel):
-            watch = Stopwatch()
-            wait_until(lambda: watch.elapsed_s() > SLEEP_S)
+            pause(SLEEP_S)
             return pixel
 
         pixel = images_BxHxWxC[0, 0, 0, 0]
@@ -282,13 +297,28 @@ class SleepingConfig(ModelConfig):
         return Sleeping(num_classes)
 
 
-def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path):
+@pytest.fixture
+def short_sleep(monkeypatch):
+    """Pauses end after a tenth of their time; the clock is then moved on by the rest."""
+    skipped_s = 0.0
+
+    def sleep(time_s):
+        nonlocal skipped_s
+        time.sleep(time_s / 10)
+        skipped_s += 0.9 * time_s
+
+    known = vars(time) | {"sleep": sleep, "perf_counter": lambda: time.perf_counter() + skipped_s}
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(**known))
+
+
+def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
 
     def sleep(config):
         config.model, config.batch_size = SleepingConfig(), 4
 
-    result = measure(num_devices=1, change=sleep, steps_per_call=2)
+    # Without telemetry, whose thread would move the clock on as well.
+    result = measure(num_devices=1, change=sleep, steps_per_call=2, telemetry_s=0)
     assert run_json(tmp_path / "run")["status"] == "done"
     step, repeated, forward = result.stages
     for stage in (step, repeated, forward):
@@ -301,11 +331,11 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path):
 
 
 def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
-    """A host of 50 batches a second; 8 of them could be made ready in the other stages' time."""
+    """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
     genuine = StreamFeed._assemble
 
     def slow(self, *args):
-        pause(0.02)
+        pause(0.01)
         return genuine(self, *args)
 
     monkeypatch.setattr(StreamFeed, "_assemble", slow)
@@ -314,8 +344,8 @@ def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
         config.data.prefetch_batches, config.data.num_threads = 8, 1
         config.data.feed, config.batch_size = "stream", 16
 
-    result = measure(change=deep, feed="stream", num_devices=1, window_s=0.05)
-    assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.02
+    result = measure(change=deep, feed="stream", num_devices=1, rounds=4, window_s=0.05)
+    assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.01
 
 
 GOOD = {
@@ -358,6 +388,7 @@ def test_the_command_and_its_flags(run_cli, tmp_path):
         "--rounds=6",
         "--window_s=0.02",
         "--telemetry_s=0",
+        "--compile_cache=off",  # else every step is compiled twice
         "--workdir=run",
     )
     assert done.returncode == 0, done.stderr
