@@ -245,10 +245,10 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
         ready.append(self._metrics.is_ready())
 
     def heavy(config):  # so that a pass takes much longer than queueing it
-        config.model.hidden, config.batch_size = (256,), 256
+        config.model.hidden, config.batch_size = (64,), 128
 
     monkeypatch.setattr(throughput._Meter, "_forward", forward)
-    measure(change=heavy, window_s=0.001)
+    measure(change=heavy, window_s=0.001, rounds=4)
     assert ready and all(ready)
 
 
