@@ -10,7 +10,7 @@ import os
 import pathlib
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -34,6 +34,7 @@ from jaxbench.sweep_tables import (
     columns,
     describe_spread,
     differences,
+    exit_code,
     figures_of,
     max_batch_table,
     plain,
@@ -209,7 +210,7 @@ class Sweep:
         ):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'sweep.csv'}")
-        return _exit_code(record["status"] for record in records)
+        return exit_code(record["status"] for record in records)
 
     def _is_done(self, cell: Cell) -> bool:
         record = self._folder.results.get(cell.key)
@@ -328,7 +329,7 @@ class Sweep:
         for line in max_batch_table(fields, rows):
             self._console.say(line)
         self._console.say(f"table: {self._folder.path / 'max_batch.csv'}")
-        return _exit_code(row["status"] for row in rows)
+        return exit_code(row["status"] for row in rows)
 
     def _find_max_batch(self, cell: Cell, place: str) -> dict[str, Any]:
         trials: list[dict[str, Any]] = []
@@ -404,10 +405,6 @@ def _batch_unit(cell: Cell, record: dict[str, Any]) -> int:
     devices = record["num_devices"] or 1
     config = cell.config
     return config.accumulate_steps * (devices // config.num_models(devices))
-
-
-def _exit_code(statuses: Iterator[str]) -> int:
-    return int(any(status in ("failed", "invalid") for status in statuses))
 
 
 def _outcome(record: dict[str, Any]) -> str:

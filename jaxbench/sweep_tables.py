@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxbench.cells import Cell
@@ -239,3 +239,8 @@ def differences(records: Sequence[dict[str, Any]]) -> list[str]:
         if len(kinds) > 1:
             told.append(f"warning: the cells differ in {name}: {'; '.join(sorted(kinds))}")
     return told
+
+
+def exit_code(statuses: Iterable[str]) -> int:
+    """Returns a sweep's exit code: what did not fit in memory or in time is a result."""
+    return int(any(status in ("failed", "invalid") for status in statuses))

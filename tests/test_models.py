@@ -9,6 +9,7 @@ from conftest import equations
 from jaxbench import catalog
 from jaxbench.devices import create_mesh
 from jaxbench.errors import BadInput
+from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.models.cnn10 import Cnn10Config
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.resnet import ResNetConfig, SpaceToDepthStem
@@ -67,7 +68,10 @@ def test_mnist_cnn_has_1199882_parameters():
 def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
     program = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
     assert program.num_parameters() == 25_557_032
-    assert sum(program.forward_macs().values()) / 1e9 == pytest.approx(4.089, abs=0.001)
+    macs = sum(program.forward_macs().values())
+    assert macs / 1e9 == pytest.approx(4.089, abs=0.001)
+    # Two operations each, and the backward pass twice the forward one.
+    assert macs * TRAINING_FLOPS_PER_MAC / 1e9 == pytest.approx(24.54, abs=0.01)
 
 
 def unet_parameters(channels, width, levels, norm):

@@ -1,10 +1,12 @@
 """Peaks by device and precision, and what is made of them."""
 
 import math
+import types
 
 import pytest
 
 from jaxbench.peaks import _rows, find_peak
+from jaxbench.utilization import utilization
 from jaxbench.validity import impossible
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
@@ -99,6 +101,17 @@ def test_tpus_are_named_as_jax_names_them():
     kinds = [row["kind"] for row in _rows() if row["kind"].startswith("TPU")]
     versions = {str(tpu_info.chip_version_from_device_kind(kind)) for kind in kinds}
     assert versions == {"v2", "v3", "v4", "v5e", "v5p", "v6e"}
+
+
+def test_a_rate_is_set_beside_the_peak_of_all_its_devices():
+    device = types.SimpleNamespace(device_kind="NVIDIA H200")
+    program = types.SimpleNamespace(
+        mesh=types.SimpleNamespace(devices=[device] * 4, num_devices=4),
+        config=types.SimpleNamespace(precision="bf16"),
+    )
+    said = utilization(program, images_per_s=1e4, flops_per_image=10**10)
+    assert said["flops_per_s_per_device"] == 2.5e13
+    assert said["mfu"] == pytest.approx(2.5e13 / 989.4e12, rel=1e-3)
 
 
 def test_more_than_a_device_can_do_is_invalid():

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from jaxbench import signals
-from jaxbench.errors import Terminated
+from jaxbench import cli, signals
+from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.writers import Writers
 
 
@@ -51,3 +51,18 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
     with pytest.raises(KeyboardInterrupt):
         Writers(Pressing(), Keeping()).write({"kind": "epoch"})
     assert Keeping.records == [{"kind": "epoch"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (BadInput("no such thing"), 2, "no such thing"),
+        (Diverged("the loss is nan"), 1, "the loss is nan"),
+        (OSError(28, "No space left on device", "run"), 1, "run: No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Terminated(), 143, "terminated"),
+        (RuntimeError("a mistake of ours"), 1, None),
+    ],
+)
+def test_what_a_program_ends_with(error, code, line):
+    assert cli.exit_code(error) == (code, line)

@@ -11,7 +11,7 @@ from jaxbench import cells, sweepdir
 from jaxbench.batch_search import Trial, largest_batch
 from jaxbench.errors import BadInput
 from jaxbench.spread import spread
-from jaxbench.sweep_tables import seen
+from jaxbench.sweep_tables import exit_code, seen
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=fit")
 
@@ -189,9 +189,7 @@ def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
     [(["ok", "oom", "timeout"], 0), (["ok", "failed"], 1), (["invalid", "ok"], 1), ([], 0)],
 )
 def test_what_does_not_fit_is_a_result_and_what_fails_is_not(statuses, code):
-    from jaxbench import sweep
-
-    assert sweep._exit_code(iter(statuses)) == code
+    assert exit_code(statuses) == code
 
 
 def test_a_target_never_reached_takes_without_end():

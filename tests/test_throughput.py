@@ -1,6 +1,7 @@
 """--mode=throughput: how fast the devices train, and figures that cannot be true."""
 
 import dataclasses
+import itertools
 import math
 import os
 import time
@@ -25,7 +26,7 @@ from jaxbench.loss_scale import LOWEST_SCALE, first_loss_scale
 from jaxbench.program import build_program
 from jaxbench.step import ScaledTrainState, TrainState
 from jaxbench.validity import impossible
-from jaxbench.windows import describe_windows, falling_loss_warnings, wait_for_steps
+from jaxbench.windows import describe_windows, falling_loss_warnings, wait_for_steps, warm_up
 from jaxbench.writers.console import PlainConsole
 
 
@@ -185,6 +186,15 @@ def test_under_fp16_a_step_that_is_skipped_ends_nothing():
 def test_losses_that_do_not_fall_are_told(losses, told):
     warnings = falling_loss_warnings(losses)
     assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
+def test_a_warm_up_ends_when_windows_agree_or_gives_up():
+    def warm(seconds_a_call):
+        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
+
+    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
+    assert steady.settled and steady.calls_per_window < steady.calls
+    assert not warm(itertools.cycle([0.1, 0.11])).settled
 
 
 def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
