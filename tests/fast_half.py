@@ -36,13 +36,13 @@ def limit_s(load: float, cores: int) -> float:
     """Returns how long a fast test took that fails the run.
 
     `load` is the system's load average, this suite's own threads included. Where it is above the
-    number of cores, the limit grows in proportion.
+    number of cores, the limit grows in proportion, at most to twice as much.
     """
-    return LONGEST_S * MARGIN * max(1.0, load / cores)
+    return LONGEST_S * MARGIN * min(2.0, max(1.0, load / cores))
 
 
 def _note_process(event: str, args: tuple) -> None:
-    if event in ("os.fork", "os.posix_spawn", "os.system"):
+    if event in ("os.fork", "os.posix_spawn", "os.system"):  # multiprocessing's spawn is in none
         _started.append(event)
     if event == "subprocess.Popen" and pathlib.Path(os.fsdecode(args[0])).name not in _MAY_START:
         _started.append(str(args[1]))
@@ -51,9 +51,12 @@ def _note_process(event: str, args: tuple) -> None:
 sys.addaudithook(_note_process)
 
 
+def pytest_runtest_logstart():
+    _started.clear()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    _started.clear()
     result = yield
     assert not (is_fast(item) and _started), f"belongs in tests/integration: starts {_started}"
     return result
@@ -88,7 +91,11 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, config):
+    if not terminalreporter.stats and not config.option.collectonly:
+        terminalreporter.line(
+            "the fast half alone runs; others: -m integration (tests/integration), -m slow"
+        )
     if _too_long:
         terminalreporter.section("fast tests that take too long", red=True)
         for line in _too_long:

@@ -596,6 +596,8 @@ def main() -> None:
 
     def chosen() -> list[Mutation]:
         names = [mutation.name for mutation in MUTATIONS]
+        if only.value == []:
+            raise BadInput("--only=: give mutations' names, separated by commas (--list has them)")
         for name in only.value or ():
             if name not in names:
                 raise BadInput(f"--only={name}: no such mutation{nearest(name, names)}")

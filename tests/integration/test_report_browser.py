@@ -36,8 +36,6 @@ from jaxbench.report.blocks import (
 )
 from jaxbench.report.page import render_html
 
-# One worker makes the runs and starts the browser, where xdist is told `--dist loadgroup`.
-pytestmark = pytest.mark.xdist_group("browser")
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
     *("runs", "batches", "history", "rates", "learning", "time", "scaling", "roofline"),

@@ -1,0 +1,27 @@
+"""A process that Ctrl-C ends while JAX's profiler traces it."""
+
+import os
+import signal
+import subprocess
+
+from conftest import run_json
+
+from integration.conftest import program
+
+
+def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):
+    process = subprocess.Popen(
+        program("--experiment=quickstart", "--profile=3:33", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert any("profiling steps" in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("failed", "interrupted (Ctrl-C)")
+    assert document["summary"]["profile"] is None
