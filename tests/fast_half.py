@@ -36,9 +36,9 @@ def limit_s(load: float, cores: int) -> float:
     """Returns how long a fast test took that fails the run.
 
     `load` is the system's load average, this suite's own threads included. Where it is above the
-    number of cores, the limit grows in proportion, at most to twice as much.
+    number of cores, the limit grows in proportion, at most to three times as much.
     """
-    return LONGEST_S * MARGIN * min(2.0, max(1.0, load / cores))
+    return LONGEST_S * MARGIN * min(3.0, max(1.0, load / cores))
 
 
 def _note_process(event: str, args: tuple) -> None:

@@ -42,7 +42,7 @@ def test_this_file_is_of_the_fast_half(request):
 def test_a_loaded_machine_may_take_longer():
     assert limit_s(load=0.1, cores=2) == limit_s(load=2, cores=2) == 1.5 * LONGEST_S
     assert limit_s(load=3, cores=2) == 2.25 * LONGEST_S
-    assert limit_s(load=80, cores=2) == 3 * LONGEST_S
+    assert limit_s(load=80, cores=2) == 4.5 * LONGEST_S
 
 
 def test_a_test_that_takes_long_fails_the_run(pytester):
