@@ -239,7 +239,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput._Meter, "_close", lambda self: None)
 
     def heavy(config):  # so that a step takes much longer than queueing it
-        config.model.hidden, config.batch_size = (256,), 256
+        config.model.hidden, config.batch_size = (64,), 64
 
     measure(num_devices=1, change=heavy, window_s=0.002, rounds=4)
     document = run_json(tmp_path / "run")
