@@ -188,29 +188,6 @@ def check_tfds_images(tmp_path, num_workers):
     feed.close()
 
 
-def test_a_run_learns_from_real_folders_through_the_stream(train, test_data):
-    result = train(
-        "resnet50:tiny",
-        model=catalog.load(MICRO).model,
-        precision="fp32",
-        num_devices=8,
-        data__source="folder",
-        data__feed="stream",
-        data__random_resized_crop=True,
-        data__eval_split="val",
-        data__dir=str(test_data / "imagenet_sample" / "imagenette_tiny"),
-        data__train_examples=0,
-        data__eval_examples=0,
-        epochs=4,
-        optimizer__learning_rate=0.05,
-    )
-    epochs = records(result.run_dir.path, "epoch")
-    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    assert epochs[-1]["eval_count"] == 60 and epochs[-1]["images"] == 192
-    document = run_json(result.run_dir.path)
-    assert document["data"]["feed"] == "stream" and document["data"]["num_threads"] >= 1
-
-
 def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
     root = spoil(folder, tmp_path / "spoilt", bad)
