@@ -4,6 +4,7 @@ Tests in tests/integration are of the integration half. A fast test that starts 
 fast test that takes long fails the whole run, with a line at its end.
 """
 
+import multiprocessing.util
 import os
 import pathlib
 import sys
@@ -42,13 +43,23 @@ def limit_s(load: float, cores: int) -> float:
 
 
 def _note_process(event: str, args: tuple) -> None:
-    if event in ("os.fork", "os.posix_spawn", "os.system"):  # multiprocessing's spawn is in none
+    if event in ("os.fork", "os.posix_spawn", "os.system"):
         _started.append(event)
     if event == "subprocess.Popen" and pathlib.Path(os.fsdecode(args[0])).name not in _MAY_START:
         _started.append(str(args[1]))
 
 
 sys.addaudithook(_note_process)
+_spawn = multiprocessing.util.spawnv_passfds
+
+
+def _note_spawn(path, args, passed):
+    """Notes a process of multiprocessing, which raises no audit event."""
+    _started.append(str(args))
+    return _spawn(path, args, passed)
+
+
+multiprocessing.util.spawnv_passfds = _note_spawn
 
 
 def pytest_runtest_logstart():

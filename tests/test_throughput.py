@@ -234,14 +234,22 @@ def test_several_steps_a_call_are_the_same_steps():
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
+class Unfinished:
+    """A result that is ready only 20 ms after it is asked for."""
+
+    def block_until_ready(self):
+        pause(0.02)
+        return self
+
+
 def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     """Steps are queued and the clock is read: a rate of dispatching, not of training."""
-    monkeypatch.setattr(throughput._Meter, "_close", lambda self: None)
 
-    def heavy(config):  # so that a step takes much longer than queueing it
-        config.model.hidden, config.batch_size = (64,), 64
+    def leave_open(self):
+        self._metrics = Unfinished()
 
-    measure(num_devices=1, change=heavy, window_s=0.002, rounds=4)
+    monkeypatch.setattr(throughput._Meter, "_close", leave_open)
+    measure(num_devices=1, window_s=0.002, rounds=4)
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid"
     assert "train_step: its work went on for" in document["reason"]
