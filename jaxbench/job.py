@@ -224,17 +224,6 @@ def _check_across_processes(config: Config) -> None:
         )
 
 
-def meet_before_first_step(clock: Clock) -> None:
-    """Has processes wait for the one that compiles longest.
-
-    Their first collective meets within 30 s with gloo, or fails; of two hosts one may have its
-    programs from a cache.
-    """
-    if processes.count() > 1:
-        with clock.phase("meet"):
-            processes.wait_for_all("the first step")
-
-
 def with_feed(config: Config, feed: str) -> Config:
     """Returns a valid experiment whose data come another way.
 

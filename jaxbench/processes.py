@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from jaxbench.clock import Stopwatch, pause, wait_until
+from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
 from jaxbench.signals import (
     instead_of_terminating,
@@ -100,6 +100,17 @@ def agreed(value: Any) -> Any:
       value: of a kind that JSON has.
     """
     return _crew.agreed(value) if _crew else value
+
+
+def meet_before_first_step(clock: Clock) -> None:
+    """Has processes wait for the one that compiles longest.
+
+    Their first collective meets within 30 s with gloo, or fails; of two hosts one may have its
+    programs from a cache.
+    """
+    if count() > 1:
+        with clock.phase("meet"):
+            wait_for_all("the first step")
 
 
 def wait_for_all(place: str) -> None:

@@ -15,8 +15,7 @@ from jaxbench.economics import add_costs
 from jaxbench.environment import describe_environment
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminated
 from jaxbench.prices import Price
-from jaxbench.resume import measure_records
-from jaxbench.rundir import RunDir, create_run_dir
+from jaxbench.rundir import RunDir, create_run_dir, measure_records
 from jaxbench.signals import postponed
 from jaxbench.telemetry.sampler import Telemetry, check_interval, create_readers, merge
 from jaxbench.validity import impossible_phases

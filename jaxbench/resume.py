@@ -15,13 +15,10 @@ import psutil
 from jaxbench.checkpoints import Checkpoint, copy_checkpoint
 from jaxbench.clock import now, timestamp_s
 from jaxbench.errors import BadInput
-from jaxbench.rundir import STATUSES, RunDir, check_workdir, create_run_dir
+from jaxbench.rundir import EVENTS, RECORDS, RunDir, STATUSES, check_workdir, create_run_dir, measure_records
 from jaxbench.runs import Run, flat
 
 CHECKPOINTS = "checkpoints"
-# What a run appends to; beside these, every file in the folder of TensorBoard's events.
-_RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
-_EVENTS = "tensorboard"
 # Fields of a config that change neither losses nor records: where and how fast, not what.
 _FREE = {
     "num_devices",
@@ -206,18 +203,6 @@ def _defaults(config: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def measure_records(folder: pathlib.Path) -> dict[str, int]:
-    """Returns {path below the folder: bytes} of all that a run appends to; of links, nothing."""
-    paths = [folder / name for name in _RECORDS]
-    if not (folder / _EVENTS).is_symlink():
-        paths += sorted((folder / _EVENTS).glob("**/*"))
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in paths
-        if path.is_file() and not path.is_symlink()
-    }
-
-
 def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
     """Cuts off what was recorded after `measure_records` returned these sizes.
 
@@ -229,7 +214,7 @@ def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
     """
     there = measure_records(folder)
     short = _check_sizes(folder, there, sizes)
-    for name in (*_RECORDS, _EVENTS):
+    for name in (*RECORDS, EVENTS):
         if (folder / name).is_symlink():  # what it leads to is not this run's to go on with
             (folder / name).unlink()
     for name, size in there.items():
@@ -260,8 +245,8 @@ def _check_sizes(
 ) -> list[str]:
     whole = all(isinstance(size, int) and size >= 0 for size in sizes.values())
     short = [name for name, size in sizes.items() if there.get(name, -1) < size] if whole else []
-    if not whole or _RECORDS[0] in short:
-        raise BadInput(f"{folder}: {_RECORDS[0]} is shorter than it was at the checkpoint")
+    if not whole or RECORDS[0] in short:
+        raise BadInput(f"{folder}: {RECORDS[0]} is shorter than it was at the checkpoint")
     return short
 
 

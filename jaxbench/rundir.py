@@ -10,6 +10,9 @@ from typing import Any
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 
+# What a run appends to; beside these, every file in the folder of TensorBoard's events.
+RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
+EVENTS = "tensorboard"
 STATUSES = ("running", "done", "failed", "oom", "preempted", "diverged", "invalid")
 
 
@@ -127,3 +130,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def measure_records(folder: pathlib.Path) -> dict[str, int]:
+    """Returns {path below the folder: bytes} of all that a run appends to; of links, nothing."""
+    paths = [folder / name for name in RECORDS]
+    if not (folder / EVENTS).is_symlink():
+        paths += sorted((folder / EVENTS).glob("**/*"))
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in paths
+        if path.is_file() and not path.is_symlink()
+    }

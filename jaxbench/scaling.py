@@ -285,7 +285,7 @@ class _Cell(_Turns):
             rates["step_s"] = self.batch_size / rates["images_per_s"]
             rates["steps_per_window"] = steps
             flops = sum(self.job.program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
-            rates |= utilization(self.job.program, rates["images_per_s"], flops)
+            rates |= utilization(self.job.program.mesh, self.job.program.config.precision, rates["images_per_s"], flops)
         return {
             "precision": self.job.config.precision,
             "num_devices": len(self.devices),

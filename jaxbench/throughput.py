@@ -19,10 +19,10 @@ from jaxbench.devices import peak_memory_bytes
 from jaxbench.environment import host_peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
-from jaxbench.job import Job, StagesResult, meet_before_first_step, prepared, with_feed
+from jaxbench.job import Job, StagesResult, prepared, with_feed
 from jaxbench.loss_scale import describe_scales
 from jaxbench.prices import Price
-from jaxbench.processes import agreed
+from jaxbench.processes import agreed, meet_before_first_step
 from jaxbench.profiler import Profiler, check_end, parse_steps
 from jaxbench.recorder import recording
 from jaxbench.spread import slowed_down
@@ -363,7 +363,7 @@ class _Meter:
         job = self._job
         macs = sum(job.program.forward_macs().values())
         flops = macs * (2 if name == "forward" else TRAINING_FLOPS_PER_MAC)
-        record = utilization(job.program, images_per_s, flops)
+        record = utilization(job.program.mesh, job.program.config.precision, images_per_s, flops)
         function = "eval_step" if name == "forward" else name
         xla_bytes = self._xla_bytes.get(function)
         if xla_bytes and self._steps_of[name] == 1:

@@ -19,7 +19,7 @@ from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.errors import Diverged, Terminated
 from jaxbench.flops import TRAINING_FLOPS_PER_MAC
 from jaxbench.inflight import InFlight
-from jaxbench.job import meet_before_first_step
+from jaxbench.processes import meet_before_first_step
 from jaxbench.loss_scale import FIRST_SCALE, LOWEST_SCALE, SCALE, SKIPPED_STEPS, describe_scales
 from jaxbench.optim import tabulator
 from jaxbench.profiler import Profiler
@@ -299,7 +299,7 @@ class Trainer:
 
     def _utilization(self, images_per_s: float) -> dict[str, Any]:
         flops = sum(self._program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
-        return utilization(self._program, images_per_s, flops)
+        return utilization(self._program.mesh, self._program.config.precision, images_per_s, flops)
 
     def _figures(self, prefix: str, sums_RxM: np.ndarray, names: Any) -> dict[str, Any]:
         """Turns metrics into a record's figures: their means over the models.

@@ -10,7 +10,7 @@ from conftest import MICRO, records, set_fields
 from jaxbench import catalog, processes
 from jaxbench.clock import Clock
 from jaxbench.errors import BadInput, Unreachable
-from jaxbench.job import meet_before_first_step
+from jaxbench.processes import meet_before_first_step
 from jaxbench.processes import check_meeting, check_single, found_by_jax
 from jaxbench.train import train_and_evaluate
 from jaxbench.writers.console import PlainConsole
