@@ -144,11 +144,11 @@ def _pytorch_parts(torch, x_BxHxWxC, kernel_3x3xCxF, g_BxHxWxF) -> dict[str, Cal
 
 def _measure_step(config: Any, rounds: int) -> None:
     """Prints the whole step's time either way."""
-    from jaxbench.data.feed import create_feed
-    from jaxbench.devices import create_training_mesh
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.precision import get_precision
-    from jaxbench.program import build_program
-    from jaxbench.windows import wait_for_steps
+    from jaxbench.training.program import build_program
 
     mesh = create_training_mesh(config)
     feed = create_feed(config, None, mesh, get_precision("fp32").param_dtype)
@@ -187,7 +187,7 @@ def _measure(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[st
 
 
 def _print(what: str, times_s: dict[str, list[float]], words: Callable[[float], str]) -> None:
-    from jaxbench.spread import median_interval
+    from jaxbench.analysis.statistics import median_interval
 
     base = times_s["YNNPACK"]
     line = f"{what:36} YNNPACK {words(median_interval(base)[0]):>12}"
@@ -201,11 +201,11 @@ def _print(what: str, times_s: dict[str, list[float]], words: Callable[[float], 
 
 
 if __name__ == "__main__":
-    from jaxbench import cli
-    from jaxbench.spread import FEWEST_FOR_INTERVAL
+    from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+    from jaxbench.cli import entry_point
 
     flags.DEFINE_string("experiment", "cnn10", "Whose step; resnet50, wrn28_10 or cnn10.")
     flags.DEFINE_integer("batch_size", 32, "The batch.", lower_bound=1)
     flags.DEFINE_enum("only", None, ("convolutions", "step"), "Measure this alone.")
     flags.DEFINE_integer("rounds", 7, "Turns of each.", lower_bound=FEWEST_FOR_INTERVAL)
-    sys.exit(cli.run_with_arguments(main))
+    sys.exit(entry_point.run_with_arguments(main))

@@ -29,7 +29,7 @@ import numpy as np
 from absl import app, flags, logging
 from pytorch_names import cnn10_name, convert, resnet_name, wide_resnet_name
 
-from jaxbench import catalog
+from jaxbench.cli import registry
 from jaxbench.errors import BadInput
 from jaxbench.models.cnn10 import Cnn10Config
 from jaxbench.models.resnet import ResNetConfig
@@ -83,7 +83,7 @@ def main() -> int:
 
     from jaxbench.precision import get_precision
 
-    configs = [catalog.load(spec) for spec in _EXPERIMENT.value]
+    configs = [registry.load(spec) for spec in _EXPERIMENT.value]
     # All of them before the first one runs: a wrong name is told at once.
     peers = [_peers(config) for config in configs]
     print(f"jax {jax.__version__} on {jax.default_backend()}, torch {torch.__version__} on cpu")
@@ -188,7 +188,7 @@ def _run_flax(model, variables, images_BxHxWxC, labels_B) -> Callable:
     import jax
     import jax.numpy as jnp
 
-    from jaxbench.task import get_task
+    from jaxbench.tasks import get_task
 
     params, batch_stats = variables["params"], variables["batch_stats"]
 
@@ -454,7 +454,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    # Not jaxbench.cli, which asks for exactly one experiment.
+    # Not jaxbench.cli.entry_point, which asks for exactly one experiment.
     try:
         app.run(lambda _: main(), flags_parser=_parse_flags)
     except BadInput as error:

@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 
 import jaxbench
-from jaxbench import cli
+from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
 
@@ -209,4 +209,4 @@ def _write_webp(path: pathlib.Path, png: bytes) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_with_arguments(main)
+    entry_point.run_with_arguments(main)

@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench.child import run_child
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
+from jaxbench.distributed.child import run_child
 from jaxbench.errors import BadInput, nearest
-from jaxbench.runs import Run, load_run
-from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.records.reader import Run, load_run
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.dir.")
@@ -362,4 +362,4 @@ _OF_ACCURACY = ("speed_run", "wrn_accuracy")
 
 
 if __name__ == "__main__":
-    cli.run_with_arguments(main)
+    entry_point.run_with_arguments(main)

@@ -47,10 +47,10 @@ def run_jaxbench(files: list[str], threads: int) -> None:
 
     from jaxbench.config import DataConfig
     from jaxbench.data.dataset import Dataset
-    from jaxbench.data.encoded import EncodedSplit, Files
-    from jaxbench.data.order import Orders
-    from jaxbench.data.stream import StreamFeed
-    from jaxbench.devices import DataMesh
+    from jaxbench.data.feeds.stream import StreamFeed
+    from jaxbench.data.images.encoded import EncodedSplit, Files
+    from jaxbench.data.sampler import Orders
+    from jaxbench.distributed.mesh import DataMesh
 
     # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
     count = 400 * BATCH
@@ -203,9 +203,9 @@ CONTESTANTS = {
 def compare() -> int:
     from absl import flags
 
-    from jaxbench.environment import available_cores
+    from jaxbench.analysis.statistics import median_interval
     from jaxbench.errors import BadInput
-    from jaxbench.spread import median_interval
+    from jaxbench.hardware.environment import available_cores
 
     folder = pathlib.Path(flags.FLAGS.folder or "")
     files = sorted(

@@ -15,7 +15,8 @@ import tempfile
 
 from absl import flags
 
-from jaxbench import cli
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
 
 _ROUNDS = flags.DEFINE_integer("rounds", 51, "Pairs of measurements.", lower_bound=5)
 _STEPS = flags.DEFINE_integer("steps", 0, "Steps a measurement; 0 takes one epoch.", lower_bound=0)
@@ -25,22 +26,22 @@ _MIN_RATIO = flags.DEFINE_float("min_ratio", 0.97, "The loop must keep this shar
 def main() -> int:
     import jax
 
+    from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Clock, Stopwatch
-    from jaxbench.data.feed import create_feed
-    from jaxbench.data.sources import load_dataset
-    from jaxbench.devices import create_training_mesh
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.sources.load import load_dataset
+    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.precision import get_precision
-    from jaxbench.program import build_program
-    from jaxbench.spread import median_interval
-    from jaxbench.trainer import Trainer
-    from jaxbench.writers import Writers
-    from jaxbench.writers.console import PlainConsole
-    from jaxbench.writers.files import CsvWriter, JsonlWriter
-    from jaxbench.writers.tensorboard import TensorBoardWriter
+    from jaxbench.records.writers import Writers
+    from jaxbench.records.writers.console import PlainConsole
+    from jaxbench.records.writers.files import CsvWriter, JsonlWriter
+    from jaxbench.records.writers.tensorboard import TensorBoardWriter
+    from jaxbench.training.loop import Trainer
+    from jaxbench.training.program import build_program
 
     config = flags.FLAGS.experiment
     if config == "list":
-        raise cli.BadInput("--experiment=list: a benchmark needs one experiment")
+        raise BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
     precision = get_precision(config.precision)
     with (
@@ -52,7 +53,7 @@ def main() -> int:
         feed = create_feed(config, load_dataset(config), mesh, precision.param_dtype)
         steps = _STEPS.value or feed.steps_per_epoch
         if steps > feed.steps_per_epoch:
-            raise cli.BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
+            raise BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
         # Long enough that the trainer never reaches the end of its schedule.
         config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
         program = build_program(config, mesh, feed.steps_per_epoch)
@@ -112,4 +113,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

@@ -19,9 +19,10 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench.runs import Run, load_run
-from jaxbench.spread import median_interval
+from jaxbench.analysis.statistics import median_interval
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import Run, load_run
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 10, "Of the measurement.", lower_bound=2)
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Of each, see jaxbench.main.", lower_bound=6)
@@ -31,8 +32,8 @@ _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "Of each, see jaxbench.main.", l
 
 def main(spec: str | None, overrides: list[str]) -> int:
     if spec is None:
-        raise cli.BadInput("give --experiment=NAME")
-    cli.load_experiment(spec, overrides)
+        raise BadInput("give --experiment=NAME")
+    entry_point.load_experiment(spec, overrides)
     measure = _interleaved if _INTERLEAVED.value else _one_after_the_other
     intervals = []
     for number, (rate, low, high) in enumerate(measure(spec, overrides), 1):
@@ -85,4 +86,4 @@ def _measure(spec: str, overrides: list[str], rounds: int) -> Run:
 
 
 if __name__ == "__main__":
-    cli.run_over_experiments(main)
+    entry_point.run_over_experiments(main)

@@ -23,7 +23,8 @@ import sys
 
 from absl import flags
 
-from jaxbench import cli
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Windows of each form.", lower_bound=6)
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "Seconds that a window takes, about.")
@@ -97,7 +98,7 @@ def describe_form(
       times_s: of one batch, the mean of each window.
       step_times_s: of one training step, likewise.
     """
-    from jaxbench.spread import median_interval
+    from jaxbench.analysis.statistics import median_interval
 
     pairs = zip(times_s, step_times_s, strict=True)
     time_s, *interval_s = median_interval(times_s)
@@ -115,27 +116,28 @@ def main() -> int:
     import jax
     import numpy as np
 
+    from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Stopwatch
     from jaxbench.config import Config
-    from jaxbench.data import augment, resident
-    from jaxbench.data.feed import create_feed
-    from jaxbench.data.sources import load_dataset
-    from jaxbench.devices import create_training_mesh
-    from jaxbench.hlo import count_work
-    from jaxbench.job import with_feed
+    from jaxbench.data import augment
+    from jaxbench.data.feeds import resident
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.sources.load import load_dataset
+    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.jobs.setup import with_feed
+    from jaxbench.jobs.windows import check_window_s, wait_for_steps, warm_up
     from jaxbench.precision import get_precision
-    from jaxbench.program import build_program
-    from jaxbench.spread import median_interval
-    from jaxbench.windows import check_window_s, wait_for_steps, warm_up
+    from jaxbench.training.program import build_program
+    from jaxbench.xla.hlo import count_work
 
     config = flags.FLAGS.experiment
     if not isinstance(config, Config):
-        raise cli.BadInput(f"--experiment={config}: a benchmark needs one that trains a network")
+        raise BadInput(f"--experiment={config}: a benchmark needs one that trains a network")
     check_window_s(_WINDOW_S.value)
     config.num_devices = 1
     data = config.data
     if not data.crop_padding or data.normalize_by != "dataset":
-        raise cli.BadInput(
+        raise BadInput(
             f"data.crop_padding={data.crop_padding}, data.normalize_by={data.normalize_by!r}: this "
             "measures a crop, such as --experiment.data.crop_padding=4, and the data set's scale"
         )
@@ -256,4 +258,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

@@ -30,11 +30,12 @@ from typing import BinaryIO, NamedTuple
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench.child import LAUNCHER
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
-from jaxbench.runs import load_run
-from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.distributed.child import LAUNCHER
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import load_run
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", lower_bound=1)
 _MAX_RATIO = flags.DEFINE_float(
@@ -55,7 +56,9 @@ _PHASES = {
 _COUNTING = """
 import collections, functools, json, sys
 import jax
-from jaxbench import cli, main, program
+from jaxbench import main
+from jaxbench.cli import entry_point
+from jaxbench.training import program
 
 counts = collections.Counter()
 
@@ -80,7 +83,7 @@ def listen(event, duration_s, **details):
 
 jax.monitoring.register_event_duration_secs_listener(listen)
 try:
-    cli.run(main.main)
+    entry_point.run(main.main)
 except SystemExit as end:
     if not end.code:
         print(json.dumps(counts))
@@ -98,10 +101,10 @@ class Ended(NamedTuple):
 
 def main(spec: str | None, overrides: list[str]) -> int:
     if spec is None:
-        raise cli.BadInput("give --experiment=NAME")
-    experiment = cli.load_experiment(spec, overrides)
+        raise BadInput("give --experiment=NAME")
+    experiment = entry_point.load_experiment(spec, overrides)
     if experiment.job != "train":
-        raise cli.BadInput(f"--experiment={spec}: takes no training step")
+        raise BadInput(f"--experiment={spec}: takes no training step")
     arguments = [f"--experiment={spec}", *overrides, "--experiment.max_steps=1"]
     is_once = _count(arguments)
     starts: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
@@ -175,7 +178,7 @@ def _run(command: list[str]) -> Ended:
                 process.wait()
         said, complaints = (_read(file) for file in (output, errors))
     if process.returncode == 2 and complaints.strip():
-        raise cli.BadInput(complaints.strip().splitlines()[-1].removeprefix("jaxbench: "))
+        raise BadInput(complaints.strip().splitlines()[-1].removeprefix("jaxbench: "))
     if process.returncode:
         sys.exit(said + complaints)
     return Ended(said, whole_s, usage.ru_utime + usage.ru_stime)
@@ -231,4 +234,4 @@ def _print_parts(starts: dict[str, list[dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_over_experiments(main)
+    entry_point.run_over_experiments(main)

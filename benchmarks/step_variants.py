@@ -42,8 +42,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench.errors import OUT_OF_MEMORY
+from jaxbench.cli import entry_point
+from jaxbench.errors import OUT_OF_MEMORY, BadInput
 
 _VARIANTS = flags.DEFINE_multi_string("variant", [], '"NAME FIELD=VALUE ...": what is different.')
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Windows of each form.", lower_bound=6)
@@ -78,23 +78,23 @@ def parse_variant(text: str) -> Variant:
     """Reads `NAME FIELD=VALUE ...`."""
     name, *assignments = text.split() or [""]
     if not name or "=" in name:
-        raise cli.BadInput(f"--variant={text}: must be a name, then FIELD=VALUE ...")
+        raise BadInput(f"--variant={text}: must be a name, then FIELD=VALUE ...")
     variant = Variant(name, [], {})
     for assignment in assignments:
         field, equals, value = assignment.partition("=")
         if not equals:
-            raise cli.BadInput(f"--variant={text}: {assignment!r} must be FIELD=VALUE")
+            raise BadInput(f"--variant={text}: {assignment!r} must be FIELD=VALUE")
         if field.startswith("xla_"):
             # What XLA_FLAGS takes in small letters the compiler's options do not.
             variant.xla_options[field] = {"true": "True", "false": "False"}.get(value, value)
         elif field in ("layers", "feed"):
             allowed = {"layers": tuple(_LAYERS), "feed": _FEEDS}[field]
             if value not in allowed:
-                raise cli.BadInput(f"--variant={text}: {field} must be one of {', '.join(allowed)}")
+                raise BadInput(f"--variant={text}: {field} must be one of {', '.join(allowed)}")
             variant = variant._replace(**{field: value})
         elif field == "steps_per_call":
             if not re.fullmatch("[1-9][0-9]*", value):
-                raise cli.BadInput(f"--variant={text}: steps_per_call must be a whole number")
+                raise BadInput(f"--variant={text}: steps_per_call must be a whole number")
             variant = variant._replace(steps_per_call=int(value))
         else:
             variant.overrides.append(f"--experiment.{assignment}")
@@ -128,7 +128,7 @@ def layers_of(whose: str) -> Iterator[None]:
 
 def mesh_of(config: Any, devices: Any) -> Any:
     """Returns the devices here that the experiment asks for, else those to compile for."""
-    from jaxbench.devices import DataMesh, check_batch, create_training_mesh
+    from jaxbench.distributed.mesh import DataMesh, check_batch, create_training_mesh
 
     if devices is None:
         return create_training_mesh(config)
@@ -144,14 +144,14 @@ class Form:
         import numpy as np
 
         from jaxbench.clock import Stopwatch
-        from jaxbench.collectives import count_collectives
-        from jaxbench.data.feed import abstract_args, create_feed
-        from jaxbench.data.sources import load_dataset
-        from jaxbench.describe import list_layers
-        from jaxbench.hlo import count_work
-        from jaxbench.job import with_feed
+        from jaxbench.data.feeds.feed import abstract_args, create_feed
+        from jaxbench.data.sources.load import load_dataset
+        from jaxbench.jobs.describe import list_layers
+        from jaxbench.jobs.setup import with_feed
         from jaxbench.precision import get_precision
-        from jaxbench.program import build_program
+        from jaxbench.training.program import build_program
+        from jaxbench.xla.collectives import count_collectives
+        from jaxbench.xla.hlo import count_work
 
         self.name = variant.name
         steps, options = variant.steps_per_call, variant.xla_options
@@ -212,7 +212,7 @@ class Form:
         import jax
 
         from jaxbench.clock import Stopwatch
-        from jaxbench.windows import Backlog, wait_for_steps
+        from jaxbench.jobs.windows import Backlog, wait_for_steps
 
         with self.enabled():
             if self._state is None:
@@ -240,7 +240,7 @@ def failing_alone(record: dict[str, Any]) -> Iterator[None]:
         yield
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        if isinstance(error, cli.BadInput) or not OUT_OF_MEMORY.search(said):
+        if isinstance(error, BadInput) or not OUT_OF_MEMORY.search(said):
             raise
         record["failed"] = f"out of memory: {said[:_LONGEST_REASON]}"
 
@@ -254,7 +254,7 @@ def measure(forms: list[Any], window_s: float, rounds: int) -> None:
       window_s: seconds that a window takes, about.
       rounds: windows of each form.
     """
-    from jaxbench.windows import describe_windows, warm_up
+    from jaxbench.jobs.windows import describe_windows, warm_up
 
     calls, windows_s = [0] * len(forms), [[] for _ in forms]
 
@@ -290,7 +290,7 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
     Of rates, not of times: a form may have a batch, models, or steps of its own.
     """
-    from jaxbench.spread import median_interval
+    from jaxbench.analysis.statistics import median_interval
 
     if "windows_s" not in record or "windows_s" not in base:
         return {}
@@ -317,30 +317,32 @@ def absent_gpu(path: str) -> Any:
             platform="cuda", topology="1x1x1", target_config=description
         )
     except NotImplementedError as error:
-        raise cli.BadInput(
+        raise BadInput(
             f"--compile_for={path}: needs JAX's CUDA plugin of jaxlib's version (pip install "
             f"'jax-cuda12-plugin[with-cuda]=={jax.lib.__version__}'): {error}"
         ) from error
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
-        raise cli.BadInput(f"--compile_for={path}: {' '.join(str(error).split())}") from error
+        raise BadInput(f"--compile_for={path}: {' '.join(str(error).split())}") from error
     return topology.devices
 
 
 def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.config import Config
-    from jaxbench.windows import check_window_s
+    from jaxbench.jobs.windows import check_window_s
 
     check_window_s(_WINDOW_S.value)
     if not spec or spec == "list":
-        raise cli.BadInput("a benchmark needs one experiment: --experiment=NAME")
+        raise BadInput("a benchmark needs one experiment: --experiment=NAME")
     variants = [Variant("base", [], {}), *map(parse_variant, _VARIANTS.value)]
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
-        raise cli.BadInput(f"variants need names of their own, base is the first's: {names}")
-    configs = [cli.load_experiment(spec, [*overrides, *each.overrides]) for each in variants]
+        raise BadInput(f"variants need names of their own, base is the first's: {names}")
+    configs = [
+        entry_point.load_experiment(spec, [*overrides, *each.overrides]) for each in variants
+    ]
     config = configs[0]
     if not isinstance(config, Config):
-        raise cli.BadInput(f"--experiment={spec}: has no training step")
+        raise BadInput(f"--experiment={spec}: has no training step")
     devices = absent_gpu(_COMPILE_FOR.value) if _COMPILE_FOR.value else None
     mesh = mesh_of(config, devices)
     with contextlib.ExitStack() as stack:
@@ -434,4 +436,4 @@ def print_record(record: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_over_experiments(main)
+    entry_point.run_over_experiments(main)

@@ -19,7 +19,8 @@ import time
 
 from absl import flags
 
-from jaxbench import cli
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
 
 _ROUNDS = flags.DEFINE_integer("rounds", 101, "Pairs of measurements.", lower_bound=5)
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "How long a measurement takes.", lower_bound=0.1)
@@ -43,18 +44,18 @@ class CountedReader:
 def main() -> int:
     import jax
 
+    from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Clock, Stopwatch
-    from jaxbench.data.feed import create_feed
-    from jaxbench.data.sources import load_dataset
-    from jaxbench.devices import create_training_mesh
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.sources.load import load_dataset
+    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers
     from jaxbench.precision import get_precision
-    from jaxbench.program import build_program
-    from jaxbench.spread import median_interval
-    from jaxbench.telemetry.sampler import INTERVAL_S, Telemetry, create_readers
+    from jaxbench.training.program import build_program
 
     config = flags.FLAGS.experiment
     if config == "list":
-        raise cli.BadInput("--experiment=list: a benchmark needs one experiment")
+        raise BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
     precision = get_precision(config.precision)
     pairs, samples_s = [], {}
@@ -136,4 +137,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

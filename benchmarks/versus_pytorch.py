@@ -128,12 +128,12 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
     """
     from pytorch_names import NAMES
 
-    from jaxbench import catalog
+    from jaxbench.cli import registry
     from jaxbench.config import Config, DataConfig
     from jaxbench.errors import BadInput
-    from jaxbench.job import with_feed
+    from jaxbench.jobs.setup import with_feed
 
-    config = catalog.load(experiment)
+    config = registry.load(experiment)
     model = type(getattr(config, "model", None)).__name__.removesuffix("Config")
     if not isinstance(config, Config) or model not in NAMES:
         raise BadInput(
@@ -170,20 +170,20 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
 
 
 def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
-    from jaxbench.compile_cache import use_compile_cache
+    from jaxbench.xla.compile_cache import use_compile_cache
 
     use_compile_cache("off")
     import jax
     import numpy as np
     from pytorch_names import NAMES, convert
 
-    from jaxbench.data.feed import create_feed
-    from jaxbench.devices import create_training_mesh, peak_memory_bytes
-    from jaxbench.environment import describe_environment
-    from jaxbench.flops import TRAINING_FLOPS_PER_MAC
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.distributed.mesh import create_training_mesh, peak_memory_bytes
+    from jaxbench.hardware.environment import describe_environment
+    from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.precision import get_precision
-    from jaxbench.program import build_program, compile_step
-    from jaxbench.windows import wait_for_steps
+    from jaxbench.training.program import build_program, compile_step
+    from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
     config = load_config(task["experiment"], task["batch_size"], task["precision"])
     mesh = create_training_mesh(config)
@@ -343,7 +343,7 @@ class Contestant:
     """
 
     def __init__(self, name: str, python: str, task: dict[str, Any], folder: pathlib.Path):
-        from jaxbench.child import LAUNCHER
+        from jaxbench.distributed.child import LAUNCHER
 
         self.name = name
         self.facts: dict[str, Any] = {}
@@ -434,7 +434,7 @@ def compare() -> int:
     from absl import flags
 
     from jaxbench.errors import BadInput
-    from jaxbench.windows import check_window_s, unsettled_warnings, warm_up
+    from jaxbench.jobs.windows import check_window_s, unsettled_warnings, warm_up
 
     given = flags.FLAGS
     check_window_s(given.window_s)
@@ -581,9 +581,9 @@ def pytorch_task(config: Any, variant: str, platform: str) -> dict[str, Any]:
 
 def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str, Any]:
     """Returns a contestant's record; what is unknown is null."""
-    from jaxbench.peaks import find_peak
-    from jaxbench.spread import median_interval
-    from jaxbench.windows import describe_windows
+    from jaxbench.analysis.statistics import median_interval
+    from jaxbench.hardware.peaks import find_peak
+    from jaxbench.jobs.windows import describe_windows
 
     record = {
         "contestant": contestant.name,
@@ -756,9 +756,9 @@ def other_updates(ours: dict[str, float], theirs: dict[str, float], precision: s
 def main() -> None:
     from absl import flags
 
-    from jaxbench import cli
+    from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+    from jaxbench.cli import entry_point
     from jaxbench.errors import BadInput
-    from jaxbench.spread import FEWEST_FOR_INTERVAL
 
     flags.DEFINE_string("experiment", "wrn28_10", "NAME, NAME:tiny or a file of your own.")
     flags.DEFINE_integer("batch_size", 0, "The batch; 0: the experiment's.", lower_bound=0)
@@ -776,7 +776,7 @@ def main() -> None:
             raise BadInput(f"{rest[0]!r}: flags begin with --")
         return compare()
 
-    cli.run_with_arguments(checked)
+    entry_point.run_with_arguments(checked)
 
 
 if __name__ == "__main__":

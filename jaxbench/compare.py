@@ -10,9 +10,9 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench import cli
+from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
-from jaxbench.runs import Run, load_run
+from jaxbench.records.reader import Run, load_run
 
 _BASELINE = flags.DEFINE_bool("baseline", False, "Exit with 1 where B is slower than A.")
 _TOLERANCE = flags.DEFINE_float(
@@ -155,4 +155,4 @@ def _print(comparison: dict[str, Any], paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_with_arguments(main)
+    entry_point.run_with_arguments(main)

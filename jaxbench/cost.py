@@ -12,19 +12,21 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench.economics import (
+from jaxbench.analysis.pricing import (
     J_PER_KWH,
     S_PER_HOUR,
+    Price,
     electricity_usd,
+    load_prices,
     rate_per_price,
+    recorded_price,
     training_s,
     usd,
     usd_per_million_images,
 )
+from jaxbench.cli import entry_point
+from jaxbench.cli.price_flags import PRICES, check_positive, check_target, stated_price
 from jaxbench.errors import BadInput
-from jaxbench.price_flags import PRICES, check_positive, check_target, stated_price
-from jaxbench.prices import Price, load_prices, recorded_price
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import later_rates
 from jaxbench.report.values import number, plain, printable, text
@@ -249,4 +251,4 @@ def _finite(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    cli.run_with_arguments(main)
+    entry_point.run_with_arguments(main)

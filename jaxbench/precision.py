@@ -18,7 +18,7 @@ class Precision:
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients of the unscaled loss would be lost: see `jaxbench.loss_scale`."""
+        """Whether gradients of the unscaled loss would be lost: see training/loss_scale.py."""
         return self.compute_dtype == jnp.float16
 
     def enabled(self) -> contextlib.AbstractContextManager:

@@ -15,17 +15,19 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench import cli
-from jaxbench import main as program
-from jaxbench.batch_search import Trial, largest_batch
-from jaxbench.cells import Cell, make_cells
-from jaxbench.child import Ending, check_memory_limit, run_child
+from jaxbench.analysis.statistics import spread
+from jaxbench.cli import entry_point, main_flags
+from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.clock import now
+from jaxbench.distributed.child import Ending, check_memory_limit, run_child
 from jaxbench.errors import BadInput
-from jaxbench.rundir import close_abandoned, folder_name
-from jaxbench.runs import CELL_STATUSES, load_run
-from jaxbench.spread import spread
-from jaxbench.sweep_tables import (
+from jaxbench.records.reader import CELL_STATUSES, load_run
+from jaxbench.records.run_dir import close_abandoned, folder_name
+from jaxbench.records.writers.console import Console, create_console, duration
+from jaxbench.sweeps.grid import Cell, make_cells
+from jaxbench.sweeps.max_batch import Trial, largest_batch
+from jaxbench.sweeps.sweep_dir import SweepDir, check_sweepdir, open_sweepdir
+from jaxbench.sweeps.tables import (
     COLUMNS,
     MAX_BATCH_COLUMNS,
     OVER_SEEDS,
@@ -40,8 +42,6 @@ from jaxbench.sweep_tables import (
     plain,
     seen,
 )
-from jaxbench.sweepdir import SweepDir, check_sweepdir, open_sweepdir
-from jaxbench.writers.console import Console, create_console, duration
 
 # Of seconds and of MiB.
 _MOST = 1e9
@@ -120,7 +120,7 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     for name in _NOT_FORWARDED:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
-    for name in program.MEETING_FLAGS:
+    for name in main_flags.MEETING_FLAGS:
         if flags.FLAGS[name].present:
             raise BadInput(
                 f"--{name}: is for one run; a sweep's cells take --local_processes, or a sweep of "
@@ -148,13 +148,13 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     limits = [f"memory_limit_mb={_MEMORY_LIMIT_MB.value:g}"] if _MEMORY_LIMIT_MB.value else []
     cells = make_cells(spec, overrides, _GRID.value, _forwarded(), limits)
     for cell in cells:
-        program.check_flags(cell.config, program.chosen_mode(cell.config))
+        check_flags(cell.config, chosen_mode(cell.config))
     return cells
 
 
 def _forwarded() -> list[str]:
     """The flags of jaxbench.main that were given, as it will get them."""
-    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(program)}
+    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(main_flags)}
     given = [
         f"--{name}={flags.FLAGS[name].value}"
         for name in sorted(own)
@@ -413,4 +413,4 @@ def _outcome(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    cli.run_over_experiments(main)
+    entry_point.run_over_experiments(main)

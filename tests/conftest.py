@@ -38,13 +38,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from in_process import run_command  # noqa: E402
 
-from jaxbench import catalog  # noqa: E402
-from jaxbench.train import train_and_evaluate  # noqa: E402
-from jaxbench.writers.console import PlainConsole  # noqa: E402
+from jaxbench.cli import registry  # noqa: E402
+from jaxbench.jobs.train import train_and_evaluate  # noqa: E402
+from jaxbench.records.writers.console import PlainConsole  # noqa: E402
+from tests.in_process import run_command  # noqa: E402
 
-pytest_plugins = ["fast_half", "pytester"]
+pytest_plugins = ["tests.fast_half", "pytester"]
 # The experiment for whatever does not ask about the network: see there.
 MICRO = str(ROOT / "tests" / "micro.py")
 
@@ -84,7 +84,7 @@ def training_in(folder: pathlib.Path):
     def run(experiment="quickstart:tiny", profile=None, **fields):
         nonlocal count
         count += 1
-        config = catalog.load(experiment)
+        config = registry.load(experiment)
         set_fields(config, **fields)
         needs_devices(config.num_devices)
         workdir = folder / f"run{count}"

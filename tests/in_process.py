@@ -17,9 +17,20 @@ import pytest
 from absl import app, flags
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxbench import price_flags  # noqa: F401 (defines flags, once)
+from jaxbench.cli import price_flags  # noqa: F401 (defines flags, once)
 
-_COMMANDS = [f"jaxbench.{name}" for name in ("main", "sweep", "compare", "cost", "report.__main__")]
+_COMMANDS = [
+    f"jaxbench.{name}"
+    for name in (
+        "cli.main_flags",
+        "cli.main_checks",
+        "main",
+        "sweep",
+        "compare",
+        "cost",
+        "report.__main__",
+    )
+]
 _COMPILE_SETTINGS = (
     "jax_enable_compilation_cache",
     "jax_compilation_cache_dir",

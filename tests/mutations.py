@@ -58,19 +58,19 @@ class Mutation(NamedTuple):
 _LIST = r"""
 ## The training step.
 
-gradients_not_reduced step.py: step
+gradients_not_reduced training/train_step.py: train_step
 - grads = jax.lax.pmean(grads, AXIS)
 + grads = jax.tree.map(jnp.asarray, grads)
 
-gradients_summed step.py: step
+gradients_summed training/train_step.py: train_step
 - grads = jax.lax.pmean(grads, AXIS)
 + grads = jax.lax.psum(grads, AXIS)
 
-local_statistics_drift_apart step.py: step
+local_statistics_drift_apart training/train_step.py: train_step
 - batch_stats = jax.lax.pmean(batch_stats, AXIS)
 + batch_stats = jax.tree.map(jnp.asarray, batch_stats)
 
-metrics_of_one_device step.py: step throughput train
+metrics_of_one_device training/train_step.py: train_step throughput train
 - metrics_M = jax.lax.psum(metrics_M, AXIS)
 + metrics_M = metrics_M + 0
 
@@ -86,117 +86,117 @@ dropout_with_the_crops_key data/augment.py: augment
 - lambda key: jax.random.fold_in(key, _DROPOUT)
 + lambda key: key
 
-dropout_layers_alike models/layers.py: step
+dropout_layers_alike models/layers.py: train_step
 - jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
 + jax.random.bernoulli(key, 1 - rate, x.shape)
 
-label_smoothing_not_by_classes task.py: step task
+label_smoothing_not_by_classes tasks.py: train_step tasks
 - even_B = -jnp.mean(jax.nn.log_softmax(outputs_Bx), axis=-1)
 + even_B = -jnp.sum(jax.nn.log_softmax(outputs_Bx), axis=-1)
 
-evaluation_smooths_labels step.py: resident step train
+evaluation_smooths_labels training/train_step.py: resident train_step train
 - task.losses(outputs_Bx, batch.labels_Bx, 0.0)
 + task.losses(outputs_Bx, batch.labels_Bx, config.label_smoothing)
 
-accumulated_gradients_summed step.py: step
+accumulated_gradients_summed training/train_step.py: train_step
 - return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
 + return grads, batch_stats, metrics_M
 
-metrics_of_the_last_part step.py: step
+metrics_of_the_last_part training/train_step.py: train_step
 - metrics_M + part_metrics_M
 + part_metrics_M
 
-remat_does_nothing step.py: memory
+remat_does_nothing training/train_step.py: memory
 - if config.remat == "norms":
 + if config.remat == "norm":
 
-masks_stay_where_they_were step.py: stream
+masks_stay_where_they_were training/train_step.py: stream
 - labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how)
 + labels_Bx=batch.labels_Bx
 
 ## The optimizer and its schedules.
 
-warmup_begins_at_zero optim.py: optim
+warmup_begins_at_zero training/optimizers.py: optimizers
 - optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
 + optax.linear_schedule(0.0, peak, max(1, warmup_steps))
 
-warmup_moves_the_boundaries optim.py: optim
+warmup_moves_the_boundaries training/optimizers.py: optimizers
 - epoch * steps_per_epoch - warmup_steps: optimizer.decay_factor
 + epoch * steps_per_epoch: optimizer.decay_factor
 
-decay_factor_squared optim.py: optim
+decay_factor_squared training/optimizers.py: optimizers
 - - warmup_steps: optimizer.decay_factor
 + - warmup_steps: optimizer.decay_factor**2
 
-rate_ignores_the_batch optim.py: optim
+rate_ignores_the_batch training/optimizers.py: optimizers
 - peak = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
 + peak = optimizer.learning_rate
 
-nesterov_is_plain_momentum optim.py: optim
+nesterov_is_plain_momentum training/optimizers.py: optimizers
 - nesterov=optimizer.name == "nesterov"
 + nesterov=False
 
-head_has_the_kernels_rate optim.py: optim
+head_has_the_kernels_rate training/optimizers.py: optimizers
 - return "head" if path == "head/kernel" else "kernel"
 + return "kernel"
 
-bias_rate_ignores_the_batch optim.py: optim speed_net
+bias_rate_ignores_the_batch training/optimizers.py: optimizers speed_net
 - optimizer.bias_learning_rate * batches or rate
 + optimizer.bias_learning_rate or rate
 
-weight_decay_on_everything optim.py: optim
+weight_decay_on_everything training/optimizers.py: optimizers
 - mask = _is_kernel if optimizer.weight_decay_on == "kernels" else None
 + mask = None
 
-decay_as_a_share_of_the_rate optim.py: optim
+decay_as_a_share_of_the_rate training/optimizers.py: optimizers
 - decay = decay / rate if rate else 0.0
 + decay = decay if rate else 0.0
 
-muon_norm_by_inputs optim.py: optim
+muon_norm_by_inputs training/optimizers.py: optimizers
 - full = jnp.sqrt(kernel_KxKxIxO.shape[-1])
 + full = jnp.sqrt(kernel_KxKxIxO.shape[-2])
 
-recorded_rate_is_the_next_steps optim.py: step optim
+recorded_rate_is_the_next_steps training/optimizers.py: train_step optimizers
 - rates(jnp.arange(first, first + num_steps, dtype=jnp.int32))
 + rates(jnp.arange(first + 1, first + num_steps + 1, dtype=jnp.int32))
 
 ## The loss scale.
 
-scale_doubles_a_step_late loss_scale.py: loss_scale
+scale_doubles_a_step_late training/loss_scale.py: loss_scale
 - grown = good_steps >= GROWTH_STEPS
 + grown = good_steps > GROWTH_STEPS
 
-scale_is_quartered loss_scale.py: loss_scale
+scale_is_quartered training/loss_scale.py: loss_scale
 - jnp.maximum(self.scale / 2, LOWEST_SCALE)
 + jnp.maximum(self.scale / 4, LOWEST_SCALE)
 
-overflow_keeps_the_good_steps loss_scale.py: loss_scale
+overflow_keeps_the_good_steps training/loss_scale.py: loss_scale
 - good_steps=jnp.where(finite & ~grown, good_steps, 0)
 + good_steps=jnp.where(~grown, good_steps, 0)
 
-overflowing_step_is_taken step.py: loss_scale
+overflowing_step_is_taken training/train_step.py: loss_scale
 - moved = choose(finite, moved, state).replace(loss_scale=scaling)
 + moved = moved.replace(loss_scale=scaling)
 
-gradients_stay_scaled step.py: loss_scale
+gradients_stay_scaled training/train_step.py: loss_scale
 - grads = scaling.unscaled(grads)
 + grads = jax.tree.map(jnp.asarray, grads)
 
 ## The order of examples.
 
-every_epoch_in_one_order data/order.py: order
+every_epoch_in_one_order data/sampler.py: sampler
 - np.random.Philox(key=[seed, epoch])
 + np.random.Philox(key=[seed, 0])
 
-every_seed_in_one_order data/order.py: order
+every_seed_in_one_order data/sampler.py: sampler
 - np.random.Philox(key=[seed, epoch])
 + np.random.Philox(key=[0, epoch])
 
-evaluation_drops_its_tail data/order.py: order
+evaluation_drops_its_tail data/sampler.py: sampler
 - steps = -(-num_examples // batch_size)
 + steps = max(1, num_examples // batch_size)
 
-every_process_reads_the_first_share data/order.py: order
+every_process_reads_the_first_share data/sampler.py: sampler
 - self._local = slice(index * share, (index + 1) * share)
 + self._local = slice(0, share)
 
@@ -228,157 +228,157 @@ mean_is_not_subtracted data/augment.py: augment
 
 ## What an evaluation counts.
 
-padding_is_counted data/resident.py: resident
+padding_is_counted data/feeds/resident.py: resident
 - mask_B = indices_B != PADDING
 + mask_B = indices_B >= PADDING
 
-loss_over_masked_rows task.py: resident step
+loss_over_masked_rows tasks.py: resident train_step
 - jnp.sum(jnp.where(mask_B, losses_B, 0))
 + jnp.sum(losses_B)
 
-top5_is_top1 task.py: step
+top5_is_top1 tasks.py: train_step
 - jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 5
 + jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 1
 
-nan_is_among_the_best task.py: step task
+nan_is_among_the_best tasks.py: train_step tasks
 - jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1)
 + jnp.sum(outputs_Bx > own_Bx1, axis=-1)
 
-iou_counts_both_twice task.py: task
+iou_counts_both_twice tasks.py: tasks
 - "iou": both / (either - both)
 + "iou": both / either
 
 ## The training loop's records.
 
-last_epoch_is_not_evaluated trainer.py: train
+last_epoch_is_not_evaluated training/loop.py: train
 - epoch % self._config.eval_every_epochs == 0 or epoch == self._num_epochs
 + epoch % self._config.eval_every_epochs == 0
 
-a_part_of_an_epoch_is_complete trainer.py: train profiler
+a_part_of_an_epoch_is_complete training/loop.py: train profiler
 - "complete": num_steps - trained.profiled_steps == self._feed.steps_per_epoch
 + "complete": trained.steps == num_steps
 
-first_epoch_is_in_the_median trainer.py: train
+first_epoch_is_in_the_median training/loop.py: train
 - later = [record for record in whole if record["epoch"] > 1]
 + later = [record for record in whole if record["epoch"] > 0]
 
 ## Checkpoints and resuming.
 
-half_an_epoch_is_trained_again trainer.py: resume
+half_an_epoch_is_trained_again training/loop.py: resume
 - self._progress = EpochProgress.from_json(point["progress"])
 + self._progress = None
 
-an_epoch_done_counts_twice train.py: resume
+an_epoch_done_counts_twice jobs/train.py: resume
 - .of_kind("epoch")[: found.point["epochs_done"]]
 + .of_kind("epoch")[: found.point["epochs_done"] + 1]
 
-digests_are_of_the_size_alone checkpoints.py: resume
+digests_are_of_the_size_alone checkpoints/checkpointer.py: resume
 - if _digest(path / file) != digest:
 + if _digest(path / file)[0] != digest[0]:
 
-records_are_not_set_back resume.py: resume
+records_are_not_set_back checkpoints/resume.py: resume
 - os.truncate(folder / name, sizes[name])
 + pass
 
-oldest_checkpoint_for_the_newest checkpoints.py: resume
+oldest_checkpoint_for_the_newest checkpoints/checkpointer.py: resume
 - for name in reversed(list_checkpoints(folder)):
 + for name in list_checkpoints(folder):
 
-worst_checkpoint_is_kept checkpoints.py: resume
+worst_checkpoint_is_kept checkpoints/checkpointer.py: resume
 - kept.add(max(scored)[1])
 + kept.add(min(scored)[1])
 
 ## Figures that cannot be true; statistics.
 
-mfu_limit_in_percent validity.py: peaks throughput
+mfu_limit_in_percent records/validity.py: peaks throughput
 - if mfu is not None and mfu > 1:
 + if mfu is not None and mfu > 100:
 
-lost_images_are_no_matter validity.py: train
+lost_images_are_no_matter records/validity.py: train
 - if not images - damaged <= record["images"] <= images:
 + if not record["images"] <= images:
 
-interval_too_narrow spread.py: feeding
+interval_too_narrow analysis/statistics.py: input_benchmark
 - margin = math.ceil(0.98 * math.sqrt(count))
 + margin = math.ceil(0.49 * math.sqrt(count))
 
-drift_the_wrong_way_round spread.py: telemetry
+drift_the_wrong_way_round analysis/statistics.py: telemetry
 - return second / first - 1
 + return first / second - 1
 
 ## Throughput windows.
 
-forward_pass_is_not_waited_for throughput.py: throughput
+forward_pass_is_not_waited_for jobs/throughput.py: throughput
 - jax.block_until_ready(self._metrics)
 + self._metrics.copy_to_host_async()
 
-batches_prepared_before_are_counted throughput.py: throughput
+batches_prepared_before_are_counted jobs/throughput.py: throughput
 - streams = self._job.feed.name == "stream" and name != "forward"
 + streams = False
 
-warmup_epoch_is_counted runs.py: compare
+warmup_epoch_is_counted records/reader.py: compare
 - if record["complete"] and record["epoch"] > 1
 + if record["complete"]
 
-any_windows_agree windows.py: throughput scaling
+any_windows_agree jobs/windows.py: throughput scaling
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 
-rates_averaged_arithmetically windows.py: throughput
+rates_averaged_arithmetically jobs/windows.py: throughput
 - statistics.harmonic_mean(rates_R)
 + statistics.fmean(rates_R)
 
 ## Scaling, arithmetic, collectives.
 
-efficiency_is_the_speedup speedup.py: scaling
+efficiency_is_the_speedup analysis/scaling_model.py: scaling
 - record["images_per_s"] / (count * base["images_per_s"])
 + record["images_per_s"] / base["images_per_s"]
 
-half_of_a_ring_all_reduce speedup.py: scaling
+half_of_a_ring_all_reduce analysis/scaling_model.py: scaling
 - return 2 * (num_devices - 1) / num_devices * size
 + return (num_devices - 1) / num_devices * size
 
-backward_pass_costs_one_forward flops.py: models
+backward_pass_costs_one_forward xla/flops.py: models
 - TRAINING_FLOPS_PER_MAC = 2 * 3
 + TRAINING_FLOPS_PER_MAC = 2 * 2
 
-macs_of_whole_kernels flops.py: models
+macs_of_whole_kernels xla/flops.py: models
 - for axis in spec[1:])
 + for axis in spec)
 
-mfu_of_one_device utilization.py: peaks
+mfu_of_one_device hardware/utilization.py: peaks
 - flops_per_s = images_per_s * flops_per_image / program.mesh.num_devices
 + flops_per_s = images_per_s * flops_per_image
 
-asynchronous_collectives_left_out collectives.py: collectives
+asynchronous_collectives_left_out xla/collectives.py: collectives
 - operation = instruction.opcode.removesuffix("-start")
 + operation = instruction.opcode
 
 ## Telemetry.
 
-energy_of_the_last_board telemetry/summary.py: telemetry
+energy_of_the_last_board hardware/telemetry/summary.py: telemetry
 - total_j += meter.energy_j
 + total_j = meter.energy_j
 
-energy_between_windows_too telemetry/summary.py: telemetry
+energy_between_windows_too hardware/telemetry/summary.py: telemetry
 - float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum())
 + float(at_edges_j[-1, 1] - at_edges_j[0, 0])
 
-power_in_milliwatts telemetry/nvml.py: telemetry
+power_in_milliwatts hardware/telemetry/nvml.py: telemetry
 - nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 + nvml.nvmlDeviceGetPowerUsage(handle)
 
 ## Money.
 
-price_of_a_second economics.py: cost
+price_of_a_second analysis/pricing.py: cost
 - return time_s / S_PER_HOUR * usd_per_hour
 + return time_s * usd_per_hour
 
-kilowatt_hours_of_kilojoules economics.py: cost
+kilowatt_hours_of_kilojoules analysis/pricing.py: cost
 - S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
 + S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e3
 
-target_must_be_exceeded economics.py: cost
+target_must_be_exceeded analysis/pricing.py: cost
 - own is not None and own >= target
 + own is not None and own > target
 
@@ -404,37 +404,37 @@ baseline_without_tolerance compare.py: compare
 - if found["ratio_high"] < 1 - _TOLERANCE.value
 + if found["ratio_high"] < 1
 
-memory_limit_is_not_in_the_key cells.py: sweep
+memory_limit_is_not_in_the_key sweeps/grid.py: sweep
 - "limits": sorted(self.limits),
 + "limits": [],
 
-half_a_line_stays_in_the_results sweepdir.py: sweep
+half_a_line_stays_in_the_results sweeps/sweep_dir.py: sweep
 - file.seek(content.rfind(b"\n") + 1)
 + file.seek(len(content))
 
-a_failed_cell_ends_with_0 sweep_tables.py: sweep
+a_failed_cell_ends_with_0 sweeps/tables.py: sweep
 - any(status in ("failed", "invalid") for status in statuses)
 + any(status == "invalid" for status in statuses)
 
 ## Exit codes and what is told of an end.
 
-bad_input_ends_with_1 cli.py: fast_half main
+bad_input_ends_with_1 cli/entry_point.py: fast_half main
 - return 2, str(error)
 + return 1, str(error)
 
-error_line_on_standard_output cli.py: fast_half main
+error_line_on_standard_output cli/entry_point.py: fast_half main
 - print(f"jaxbench: {words}", file=sys.stderr, flush=True)
 + print(f"jaxbench: {words}", flush=True)
 
-sigterm_ends_with_1 cli.py: signals
+sigterm_ends_with_1 cli/entry_point.py: signals
 - return 143, "terminated"
 + return 1, "terminated"
 
-out_of_memory_only_at_the_beginning recorder.py: train scaling
+out_of_memory_only_at_the_beginning records/recorder.py: train scaling
 - if OUT_OF_MEMORY.search(message):
 + if OUT_OF_MEMORY.match(message):
 
-a_run_with_impossible_figures_is_done recorder.py: train throughput
+a_run_with_impossible_figures_is_done records/recorder.py: train throughput
 - if status == "done" and self.summary.get("invalid"):
 + if status == "running" and self.summary.get("invalid"):
 """
@@ -541,7 +541,7 @@ class Suite:
             return None, why
 
     def _call_pytest(self, copy: pathlib.Path, arguments: Sequence[str]) -> tuple[str | None, str]:
-        from jaxbench.child import run_child
+        from jaxbench.distributed.child import run_child
 
         search = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
         log = copy / "pytest.log"
@@ -579,7 +579,7 @@ def summarize(records: Sequence[dict], whole_half: bool = True) -> tuple[str, in
 def main() -> None:
     from absl import flags
 
-    from jaxbench import cli
+    from jaxbench.cli import entry_point
     from jaxbench.clock import Stopwatch
     from jaxbench.errors import BadInput, nearest
 
@@ -655,7 +655,7 @@ def main() -> None:
         print(line)
         return code
 
-    cli.run_with_arguments(run)
+    entry_point.run_with_arguments(run)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import types
 
 import pytest
 from absl import flags
-from conftest import ROOT
 
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
 
 
 def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
-    from jaxbench.hlo import count_work
+    from jaxbench.xla.hlo import count_work
 
     script = load_script("step_variants")
     failed = {"variant": "big", "failed": "out of memory: it said so"}
@@ -182,10 +182,10 @@ def versus(monkeypatch):
 
 
 OURS = """
-from jaxbench import catalog
+from jaxbench.cli import registry
 
 def get_config():
-    config = catalog.load("cnn10:tiny")
+    config = registry.load("cnn10:tiny")
     for name, value in {optimizer}.items():
         setattr(config.optimizer, name, value)
     return config

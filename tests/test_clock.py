@@ -5,9 +5,9 @@ import time
 
 import psutil
 import pytest
-from conftest import ROOT
 
 from jaxbench.clock import Clock, process_age_s, wait_until
+from tests.conftest import ROOT
 
 
 def test_phases_are_exclusive_and_add_up_to_the_whole():

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.compare import compare
 from jaxbench.errors import BadInput
-from jaxbench.runs import load_run
+from jaxbench.records.reader import load_run
 
 
 def write_run(folder, rate, *, spread=0.02, status="done", feed="synthetic", epochs=(), **config):

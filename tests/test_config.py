@@ -1,10 +1,10 @@
 """The dataclasses' own checks."""
 
 import pytest
-from conftest import set_fields
 
-from jaxbench import catalog
+from jaxbench.cli import registry
 from jaxbench.errors import BadInput
+from tests.conftest import set_fields
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from jaxbench.errors import BadInput
     ],
 )
 def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, told):
-    config = catalog.load("quickstart")
+    config = registry.load("quickstart")
     config.validate()
     set_fields(config, **{field: value})
     with pytest.raises(BadInput) as error:
@@ -41,18 +41,18 @@ def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, told):
 
 
 def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
-    purposes = catalog.available()
+    purposes = registry.available()
     assert {"quickstart", "cnn10", "wrn28_10", "wrn28_10_2019"} <= set(purposes)
     for name, purpose in purposes.items():
         assert len(purpose) > 20, name
         for spec in (name, f"{name}:tiny"):
-            config = catalog.load(spec)
+            config = registry.load(spec)
             config.validate()
             assert config.name == spec
 
 
 def test_published_recipes_are_what_was_published():
-    paper = catalog.load("wrn28_10")
+    paper = registry.load("wrn28_10")
     assert (paper.model.depth, paper.model.width) == (28, 10)
     assert (paper.epochs, paper.batch_size) == (200, 128)
     assert (paper.optimizer.name, paper.optimizer.momentum) == ("nesterov", 0.9)
@@ -60,7 +60,7 @@ def test_published_recipes_are_what_was_published():
     assert (paper.optimizer.decay_epochs, paper.optimizer.decay_factor) == ((60, 120, 160), 0.2)
     assert (paper.data.flip, paper.data.crop_padding) == (True, 4)
     for name in ("cnn10", "wrn28_10_2019"):
-        config = catalog.load(name)
+        config = registry.load(name)
         assert (config.epochs, config.optimizer.name) == (100, "sgd")
         assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.1)
         assert config.optimizer.base_batch_size == 128

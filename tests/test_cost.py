@@ -8,15 +8,15 @@ import platform
 
 import psutil
 import pytest
-from conftest import MICRO, run_json
 
-from jaxbench import economics as cost
-from jaxbench.cells import make_cells
+from jaxbench.analysis import pricing as cost
+from jaxbench.analysis.pricing import find_price, load_prices
+from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput
-from jaxbench.prices import find_price, load_prices
-from jaxbench.published import load_published
-from jaxbench.runs import Run
-from jaxbench.sweep_tables import COLUMNS, figures_of
+from jaxbench.records.reader import Run
+from jaxbench.sweeps.grid import make_cells
+from jaxbench.sweeps.tables import COLUMNS, figures_of
+from tests.conftest import MICRO, run_json
 
 IMAGENET = 1_281_167
 TPU, AWS, RESERVED = (

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from coverage_table import main
+
+from tests.coverage_table import main
 
 
 def report(folder, **run):

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import subprocess
+import sys
 
 import pytest
 from absl import flags
-from conftest import MICRO, ROOT, run_json
-from fast_half import LONGEST_S, is_fast, limit_s
+
+from tests.conftest import MICRO, ROOT, run_json
+from tests.fast_half import LONGEST_S, is_fast, limit_s
 
 
 def test_a_command_runs_with_flags_of_its_own(run_cli, tmp_path):
@@ -52,6 +54,7 @@ def test_a_loaded_machine_may_take_longer():
     assert limit_s(load=80, cores=2) == 4.5 * LONGEST_S
 
 
+@pytest.mark.skipif("coverage" in sys.modules, reason="under coverage no test takes too long")
 def test_a_test_that_takes_long_fails_the_run(pytester):
     """The rules of this suite, in one of two tests; set-up counts."""
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['integration', 'slow']")

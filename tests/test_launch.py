@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 yaml = pytest.importorskip("yaml")  # ml_collections brings it
 LAUNCH = ROOT / "launch"

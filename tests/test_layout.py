@@ -1,106 +1,89 @@
-"""Who may import whom: entry points on top, jobs, services, pure definitions; only downwards."""
+"""The house: who may import whom, and how large a file, a function and a class may be."""
 
 import ast
+import graphlib
 
-from conftest import ROOT
+from tests.conftest import ROOT
 
-# Lower number, lower layer. A module imports from its own layer or below.
-LAYERS = [
-    {
-        "errors",
-        "batch_search",
-        "clock",
-        "collectives",
-        "economics",
-        "hlo",
-        "published",
-        "spread",
-        "validity",
-        "peaks",
-        "signals",
-        "speedup",
-        "variables",
-        "processes",
-    },
-    {
-        "config",
-        "flops",
-        "loss_scale",
-        "prices",
-        "precision",
-        "rundir",
-        "runs",
-        "task",
-        "models",
-        "experiments",
-    },
-    {
-        "catalog",
-        "compile_cache",
-        "xla_flags",
-        "optim",
-        "devices",
-        "inflight",
-        "profiler",
-        "environment",
-        "storage",
-        "child",
-        "local_processes",
-        "launcher",
-        "sweepdir",
-        "windows",
-        "data",
-        "telemetry",
-        "writers",
-    },
+# The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
+# imports from lower floors, and its own modules in no circle.
+FLOORS = (
+    {"errors", "clock", "precision"},
+    {"config", "tasks"},
+    {"analysis", "xla", "models", "experiments"},
+    {"distributed"},
+    {"hardware"},
+    {"data", "records"},
     {"checkpoints"},
-    {"resume"},
-    {"step"},
-    {"program", "progress", "recorder", "job", "utilization"},
-    {"trainer"},
-    {"train", "feeding", "throughput", "scaling", "fit", "conv2d"},
-    {"describe"},
+    {"training"},
+    {"jobs"},
     {"cli"},
-    {"cells", "price_flags", "sweep_tables"},
-    {"main", "compare", "sweep", "cost", "report"},
-]
+    {"sweeps", "report"},
+    {"main", "compare", "cost", "sweep"},
+)
+_FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+_MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.glob("jaxbench/**/*.py")
+}
 
 
-def layer_of(module):
-    for number, names in enumerate(LAYERS):
-        if module in names:
-            return number
-    raise AssertionError(f"{module} stands in no layer of tests/test_layout.py")
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports(path) -> set[str]:
+    """Returns the modules of jaxbench that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "jaxbench":
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in _MODULES else node.module)
+    return found - {"jaxbench"}
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(module) for module in _MODULES if module != "jaxbench"}
+    assert rooms == set(_FLOOR_OF) - {"experiments"}
 
 
 def test_imports_point_down():
     checked = 0
-    for path in ROOT.glob("jaxbench/**/*.py"):
-        own = path.relative_to(ROOT / "jaxbench").parts[0].removesuffix(".py")
-        if own == "__init__":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "jaxbench":
-                parts = node.module.split(".")[1:]
-                for name in [parts[0]] if parts else [alias.name for alias in node.names]:
-                    checked += 1
-                    assert layer_of(name) <= layer_of(own), f"{path} imports {name}"
-    assert checked > 50
+    for module, path in _MODULES.items():
+        for imported in imports(path):
+            checked += 1
+            own, other = room_of(module), room_of(imported)
+            assert own == other or _FLOOR_OF[other] < _FLOOR_OF[own], f"{module} <- {imported}"
+    assert checked > 300
+
+
+def test_no_circle_of_imports():
+    graph = {module: imports(path) - {module} for module, path in _MODULES.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_pmap_and_shard_map_are_named_in_one_module():
-    for path in ROOT.glob("jaxbench/**/*.py"):
-        if path.name == "devices.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute):
-                assert node.attr not in ("pmap", "shard_map"), path
+    assert _naming("pmap", "shard_map") == {"jaxbench.distributed.mesh"}
 
 
 def test_jax_distributed_is_named_in_one_module():
-    found = set()
-    for path in ROOT.glob("jaxbench/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr == "distributed":
-                found.add(path.name)
-    assert found == {"processes.py"}
+    found = {
+        module
+        for module, path in _MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "distributed"
+        and ast.unparse(node.value) == "jax"
+    }
+    assert found == {"jaxbench.distributed.coordination"}
+
+
+def _naming(*names: str) -> set[str]:
+    """Returns the modules that name an attribute."""
+    return {
+        module
+        for module, path in _MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in names
+    }

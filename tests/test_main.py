@@ -4,12 +4,12 @@ import json
 import pathlib
 
 import pytest
-from conftest import MICRO, needs_devices, records, run_json
 
-from jaxbench import catalog
-from jaxbench.describe import list_layers
-from jaxbench.devices import create_training_mesh
-from jaxbench.program import build_program
+from jaxbench.cli import registry
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.jobs.describe import list_layers
+from jaxbench.training.program import build_program
+from tests.conftest import MICRO, needs_devices, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
@@ -47,7 +47,7 @@ def test_list_names_every_experiment(run_cli):
     done = run_cli("--experiment=list")
     assert done.returncode == 0
     listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert listed == catalog.available()
+    assert listed == registry.available()
 
 
 def test_describe_tells_without_training(run_cli, tmp_path):
@@ -76,7 +76,7 @@ def test_describe_tells_without_training(run_cli, tmp_path):
 
 
 def test_a_layer_is_named_by_its_path():
-    config = catalog.load("quickstart")
+    config = registry.load("quickstart")
     config.num_devices = 1
     program = build_program(config, create_training_mesh(config), steps_per_epoch=1)
     macs = program.forward_macs()

@@ -1,8 +1,9 @@
 """The list of mutations fits the code, and what pytest says of them is read right."""
 
 import pytest
-from conftest import ROOT
-from mutations import MUTATIONS, asked_files, first_failure, mutated, summarize
+
+from tests.conftest import ROOT
+from tests.mutations import MUTATIONS, asked_files, first_failure, mutated, summarize
 
 
 def test_every_mutation_is_found_exactly_once_and_parses():

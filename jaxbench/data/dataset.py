@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.data.encoded import EncodedSplit
+from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.errors import BadInput
 
 # Of the training images, on the scale 0 to 255; the figures that nearly everybody uses.

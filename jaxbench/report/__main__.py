@@ -9,9 +9,9 @@ import pathlib
 
 from absl import flags
 
-from jaxbench import cli, price_flags
+from jaxbench.analysis.pricing import read_prices
+from jaxbench.cli import entry_point, price_flags
 from jaxbench.errors import BadInput
-from jaxbench.prices import read_prices
 from jaxbench.report.collect import Collection, collect
 from jaxbench.report.details import with_details
 from jaxbench.report.measurements import measurements
@@ -142,4 +142,4 @@ def _write(out: pathlib.Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_with_arguments(main)
+    entry_point.run_with_arguments(main)

@@ -12,8 +12,8 @@ import psutil
 
 from jaxbench.clock import timestamp_s
 from jaxbench.errors import BadInput
+from jaxbench.records.reader import Run, flat, load_run, read_results, what_is_lost
 from jaxbench.report.values import find, items, mapping, number, text
-from jaxbench.runs import Run, flat, load_run, read_results, what_is_lost
 
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
@@ -26,7 +26,7 @@ _NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_ste
 }
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
-# What networks are called in `jaxbench.published`: {(class, parameters in millions): name}.
+# The networks' names in analysis/published: {(class, parameters in millions): name}.
 _PUBLISHED_NETWORKS = {
     ("Cnn10", 1.9): "cnn10",
     ("WideResNet", 36.5): "wrn28_10",
@@ -42,7 +42,7 @@ class ReportedRun:
     Attributes:
       id: R1, R2 ...: what figures are marked with.
       name: its path below the folder that was given.
-      document, records: as in `jaxbench.runs.Run`; empty where they cannot be read.
+      document, records: as in `jaxbench.records.reader.Run`; empty where they cannot be read.
       status: as in run.json, or `damaged` (see `reason`), or `killed`: its process is gone.
       reason: why it is not `done`.
     """
@@ -185,7 +185,7 @@ class ReportedRun:
 
     @property
     def published_network(self) -> str | None:
-        """What `jaxbench.published` calls this network, None where it is none of those."""
+        """What `jaxbench.analysis.published` calls this network, None where it is none of those."""
         own, parameters = text(self.document, "model"), number(self.document, "parameters")
         for (model, millions), name in _PUBLISHED_NETWORKS.items():
             if own == model and abs((parameters or 0) / 1e6 / millions - 1) <= _SAME_SIZE:

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.economics import usd
+from jaxbench.analysis.pricing import usd
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.measurements import OF_A_RATE, Measurement, interval_of
 from jaxbench.report.offers import Offers, price_words
 from jaxbench.report.values import items, mapping, number, text
 from jaxbench.report.ways import way_of
-from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
 
 # What a run's row says of its own rate, and of no other figure.
 _OF_THE_RATE = (

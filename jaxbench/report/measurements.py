@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.values import items, mapping, number, text
-from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval
 
 # A training run and its training step measured alone are two figures.
 STAGES = {"training": "training", "train_step": "training step alone"}

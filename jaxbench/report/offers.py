@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from jaxbench.analysis.pricing import Price, recorded_price
 from jaxbench.errors import BadInput
-from jaxbench.prices import Price, recorded_price
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.values import number, plain, words
 

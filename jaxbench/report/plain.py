@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.published import load_published
+from jaxbench.analysis.published import load_published
 from jaxbench.report.blocks import Cell, Section, Table, Text
 from jaxbench.report.measurements import COLUMNS, Measurement
 

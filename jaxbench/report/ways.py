@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxbench.economics import first_at_target
+from jaxbench.analysis.pricing import first_at_target
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.values import items, number, text
 

@@ -10,12 +10,12 @@ import json
 import sys
 import time
 
-from jaxbench import catalog
-from jaxbench.data.feed import abstract_args
-from jaxbench.data.order import Orders
-from jaxbench.devices import create_training_mesh
-from jaxbench.program import build_program, compile_step
-from jaxbench.task import get_task
+from jaxbench.cli import registry
+from jaxbench.data.feeds.feed import abstract_args
+from jaxbench.data.sampler import Orders
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.tasks import get_task
+from jaxbench.training.program import build_program, compile_step
 
 ROUNDS = 2
 SHARE = 2
@@ -46,7 +46,7 @@ def set_up(config):
 
 
 def main(parallelism, *counts):
-    config = catalog.load("quickstart:tiny")
+    config = registry.load("quickstart:tiny")
     config.parallelism, config.optimizer.warmup_epochs = parallelism, 0
     counts = [int(count) for count in counts]
     found = {count: {"setup_s": []} for count in counts}

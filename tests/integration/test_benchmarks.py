@@ -12,7 +12,8 @@ import time
 
 import psutil
 import pytest
-from conftest import OPTIMIZED, ROOT, UNOPTIMIZED
+
+from tests.conftest import OPTIMIZED, ROOT, UNOPTIMIZED
 
 ONE = "--experiment.num_devices=1"
 

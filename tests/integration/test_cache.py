@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 
-from conftest import ROOT
-from test_cache import load, own, resized  # noqa: F401
-from test_encoded import folder  # noqa: F401
+from tests.conftest import ROOT
+from tests.data.test_cache import load, own, resized  # noqa: F401
+from tests.data.test_encoded import folder  # noqa: F401
 
 
 def test_a_killed_build_is_built_again(own, tmp_path):  # noqa: F811
@@ -18,7 +18,8 @@ def test_a_killed_build_is_built_again(own, tmp_path):  # noqa: F811
         for copy in range(150):
             shutil.copy(path, path.with_name(f"{copy}-{path.name}"))
     code = (
-        "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; import test_cache as t;"
+        "import sys; sys.path.insert(0, '.'); from pathlib import Path;"
+        "import tests.data.test_cache as t;"
         f"t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -36,8 +37,8 @@ def test_a_killed_build_is_built_again(own, tmp_path):  # noqa: F811
 
 def test_two_processes_make_one_copy(own, tmp_path):  # noqa: F811
     code = (
-        "import sys, json; sys.path.insert(0, 'tests'); from pathlib import Path;"
-        "import test_cache as t;"
+        "import sys, json; sys.path.insert(0, '.'); from pathlib import Path;"
+        "import tests.data.test_cache as t;"
         f"made = t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))[0].cache;"
         "print(json.dumps([made[name]['made'] for name in ('train', 'eval')]))"
     )

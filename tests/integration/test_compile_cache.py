@@ -1,7 +1,8 @@
 """The persistent compilation cache: what one process leaves for the next."""
 
 import pytest
-from conftest import records, run_json
+
+from tests.conftest import records, run_json
 
 Q = "--experiment=quickstart:tiny"
 ONE = ("--experiment.num_devices=1", "--experiment.max_steps=1")

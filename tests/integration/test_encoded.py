@@ -8,8 +8,9 @@ import time
 
 import psutil
 import pytest
-from conftest import ROOT, run_json
-from test_encoded import check_tfds_images, folder, spoil  # noqa: F401
+
+from tests.conftest import ROOT, run_json
+from tests.data.test_encoded import check_tfds_images, folder, spoil  # noqa: F401
 
 
 def test_a_worker_process_decodes_tfds_images_of_any_size(tmp_path):
@@ -18,9 +19,9 @@ def test_a_worker_process_decodes_tfds_images_of_any_size(tmp_path):
 
 _HASHES = """
 import hashlib, sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, ".")
 import numpy as np
-from test_encoded import batches, config_of, feed_of
+from tests.data.test_encoded import batches, config_of, feed_of
 
 if __name__ == "__main__":
     for fields in ({}, {"num_workers": 2, "num_threads": 2}):
@@ -109,10 +110,10 @@ def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):  # noqa:
 
 _EPOCHS = """
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, ".")
 import jax
-from test_encoded import config_of, feed_of
-from jaxbench.environment import process_memory_bytes
+from tests.data.test_encoded import config_of, feed_of
+from jaxbench.hardware.environment import process_memory_bytes
 
 config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_size=24, epochs=24)
 feed = feed_of(config)

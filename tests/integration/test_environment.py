@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from jaxbench.child import LAUNCHER
+from jaxbench.distributed.child import LAUNCHER
 
 _CHILD = """
-from jaxbench.environment import host_peak_memory_bytes, process_memory_bytes
+from jaxbench.hardware.environment import host_peak_memory_bytes, process_memory_bytes
 
 before_bytes = host_peak_memory_bytes()
 held = b"x" * 2**26

@@ -4,15 +4,16 @@ import os
 import shutil
 
 import pytest
-from conftest import MICRO, run_json
 
-from jaxbench import catalog, feeding
-from jaxbench.storage import storage_read_bytes
-from jaxbench.writers.console import PlainConsole
+from jaxbench.cli import registry
+from jaxbench.hardware.storage import storage_read_bytes
+from jaxbench.jobs import input_benchmark
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, run_json
 
 
 def folder_config(test_data):
-    config = catalog.load(MICRO)
+    config = registry.load(MICRO)
     config.data.image_shape = (32, 32, 3)
     config.data.source, config.data.feed, config.data.crop_padding = "folder", "stream", 0
     config.data.dir = str(test_data / "imagenet_sample" / "imagenette_tiny")
@@ -34,15 +35,15 @@ def read_from_storage(path):
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="files cannot be forgotten here")
 def test_storage_is_measured_and_can_be_cold(tmp_path, monkeypatch, test_data):
     """A copy of real images on this machine's disk; the system counts what that gives."""
-    monkeypatch.setattr(feeding, "_WINDOW_S", 0.05)
-    monkeypatch.setattr(feeding, "_ROUNDS", 3)
+    monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
+    monkeypatch.setattr(input_benchmark, "_ROUNDS", 3)
     config = folder_config(test_data)
     config.data.dir = str(shutil.copytree(config.data.dir, tmp_path / "images"))
     os.sync()  # what is not on the disk yet cannot be forgotten
     read_bytes = {}
     for page_cache in ("as_is", "cold"):
         with open(os.devnull, "w") as quiet:
-            result = feeding.measure_input(
+            result = input_benchmark.measure_input(
                 config, str(tmp_path / page_cache), PlainConsole(quiet), page_cache=page_cache
             )
         read_bytes[page_cache] = result.stages[0]["windows_storage_read_bytes"]

@@ -12,7 +12,8 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 yaml = pytest.importorskip("yaml")  # ml_collections brings it
 LAUNCH = ROOT / "launch"
@@ -435,7 +436,11 @@ def test_what_is_sent_knows_its_commit(tmp_path):
     for command in commands:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = subprocess.run(
-        [sys.executable, "-c", "from jaxbench import environment; print(environment._git())"],
+        [
+            sys.executable,
+            "-c",
+            "from jaxbench.hardware import environment; print(environment._git())",
+        ],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,

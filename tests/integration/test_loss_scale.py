@@ -1,7 +1,8 @@
 """fp16 where it matters: a network learns as it does in fp32."""
 
 import pytest
-from conftest import step_losses
+
+from tests.conftest import step_losses
 
 
 @pytest.mark.slow

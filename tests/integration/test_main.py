@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MICRO, OPTIMIZED, ROOT, run_json
-from test_main import QUICK, check_runs_tiny
 
-from integration.conftest import program
-from jaxbench import catalog
+from jaxbench.cli import registry
+from tests.conftest import MICRO, OPTIMIZED, ROOT, run_json
+from tests.integration.conftest import program
+from tests.test_main import QUICK, check_runs_tiny
 
 # On one device the largest jobs are slow: what they differ in is tried on eight.
 _ON_ONE = ("quickstart",)
@@ -23,7 +23,7 @@ _ON_ONE = ("quickstart",)
             devices,
             marks=[pytest.mark.slow] if devices == 1 and name not in _ON_ONE else [],
         )
-        for name in catalog.available()
+        for name in registry.available()
         for devices in (1, 8)
         if name not in QUICK
     ],
@@ -91,7 +91,7 @@ def test_a_wheel_finds_its_experiments_from_any_folder(tmp_path):
     subprocess.run(install, check=True)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    code = "import jaxbench.catalog as c; print(c.experiments_dir()); print(*c.available())"
+    code = "import jaxbench.cli.registry as c; print(c.experiments_dir()); print(*c.available())"
     for command in (
         [sys.executable, "-c", code],
         [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart:tiny", "--workdir=run"],
@@ -107,7 +107,7 @@ def test_a_wheel_finds_its_experiments_from_any_folder(tmp_path):
         if command[1] == "-c":
             assert done.stdout.split() == [
                 str(installed / "jaxbench" / "experiments"),
-                *catalog.available(),
+                *registry.available(),
             ]
     assert run_json(elsewhere / "run")["status"] == "done"
     assert run_json(elsewhere / "run")["environment"]["git"] is None

@@ -1,13 +1,13 @@
 """Memory that XLA plans, for the networks that are shipped."""
 
 import pytest
-from conftest import needs_devices
-from test_memory import donated_bytes, program_of, state_bytes
 
-from jaxbench import catalog
+from jaxbench.cli import registry
 from jaxbench.config import Config
+from tests.conftest import needs_devices
+from tests.jobs.test_memory import donated_bytes, program_of, state_bytes
 
-NETWORKS = [name for name in catalog.available() if isinstance(catalog.load(name), Config)]
+NETWORKS = [name for name in registry.available() if isinstance(registry.load(name), Config)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from conftest import ROOT
+from tests.conftest import ROOT
 
 
 def test_a_mistake_in_the_order_is_caught_and_the_checkout_stays_as_it_is(tmp_path):

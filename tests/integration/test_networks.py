@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import records, run_json, step_losses
 
-from jaxbench import catalog
-from jaxbench.data import digits
+from jaxbench.cli import registry
 from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
-from jaxbench.data.sources import load_dataset
-from jaxbench.devices import create_mesh
-from jaxbench.program import build_program
+from jaxbench.data.sources import digits
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.training.program import build_program
+from tests.conftest import records, run_json, step_losses
 
 AUGMENTED = {
     "data__crop_padding": 1,
@@ -117,7 +117,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         optimizer__warmup_epochs=0,
         optimizer__learning_rate=0.4,
     )
-    config = catalog.load("quickstart:tiny")
+    config = registry.load("quickstart:tiny")
     config.seed, config.precision, config.batch_size = seed, "fp64", batch_size
     config.data.train_examples, config.num_devices = 70, 1
     images_NxHxWxC, labels_Nx = load_dataset(config).train.images_NxHxWxC, digits_labels(70)

@@ -11,14 +11,14 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MICRO, ROOT, records, run_json, set_fields
 
-from integration.conftest import program
-from jaxbench import catalog
-from jaxbench.checkpoints import list_checkpoints
+from jaxbench.checkpoints.checkpointer import list_checkpoints
+from jaxbench.cli import registry
 from jaxbench.clock import wait_until
-from jaxbench.train import train_and_evaluate
-from jaxbench.writers.console import PlainConsole
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, ROOT, records, run_json, set_fields
+from tests.integration.conftest import program
 
 # 90 test images: neither a batch nor the devices of both processes divide them.
 FIELDS = {
@@ -95,7 +95,7 @@ def fields(**more):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The run in one process, on as many devices."""
-    config = catalog.load("quickstart:tiny")
+    config = registry.load("quickstart:tiny")
     set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
     config.num_devices = 4
     with open(os.devnull, "w") as quiet:
@@ -253,21 +253,22 @@ def test_throughput_over_two_processes(tmp_path):
 
 AGREEING = """
 import sys
-from jaxbench import errors, processes, signals
+from jaxbench import errors
+from jaxbench.distributed import coordination, signals
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
-meeting = processes.Meeting(f"localhost:{port}", 2, index, 60, 5)
-with processes.joined(meeting, lambda e: processes.Ending("failed", "no", 7, str(e))):
-    print([processes.agreed([index, turn]) for turn in range(3)])
-    processes.wait_for_all("here")
-    processes.check_same("facts", {"a": (1, 2), "b": lambda: None})
+meeting = coordination.Meeting(f"localhost:{port}", 2, index, 60, 5)
+with coordination.joined(meeting, lambda e: coordination.Ending("failed", "no", 7, str(e))):
+    print([coordination.agreed([index, turn]) for turn in range(3)])
+    coordination.wait_for_all("here")
+    coordination.check_same("facts", {"a": (1, 2), "b": lambda: None})
     try:
-        processes.check_same("others", {"a": index, "b": index // 2})
+        coordination.check_same("others", {"a": index, "b": index // 2})
     except errors.BadInput as error:
         print(error)
     if index == 1:
         raise ValueError("something broke")
-    processes.wait_for_all("a place that nobody else comes to")
+    coordination.wait_for_all("a place that nobody else comes to")
 """
 
 

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 
-from conftest import run_json
-
-from integration.conftest import program
+from tests.conftest import run_json
+from tests.integration.conftest import program
 
 
 def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):

@@ -6,14 +6,15 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
-from test_report import Page, epochs, everything, page_of, write_run, write_telemetry  # noqa: F401
+
+from tests.conftest import ROOT
+from tests.report.test_report import Page, epochs, everything, page_of, write_run, write_telemetry  # noqa: F401
 
 
 def test_jax_is_not_imported(everything):  # noqa: F811
     code = (
         "import sys\n"
-        "from jaxbench import cli\n"
+        "from jaxbench.cli import entry_point\n"
         "from jaxbench.report.__main__ import render\n"
         "from jaxbench.report.collect import collect\n"
         f"render(collect([{str(everything)!r}]), 'html', 't')\n"

@@ -18,23 +18,14 @@ import sys
 
 import cv2
 import pytest
-from conftest import MICRO, ROOT, UNOPTIMIZED, run_json
-from in_process import run_command
 
-from integration.conftest import program
-from jaxbench import child
 from jaxbench.clock import Stopwatch, wait_until
-from jaxbench.report.blocks import (
-    BarChart,
-    Dot,
-    DotChart,
-    LineChart,
-    Point,
-    Section,
-    Series,
-    Table,
-)
+from jaxbench.distributed import child
+from jaxbench.report.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.report.page import render_html
+from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
+from tests.in_process import run_command
+from tests.integration.conftest import program
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (

@@ -11,15 +11,20 @@ import sys
 import jax
 import numpy as np
 import pytest
-from conftest import MICRO, ROOT, last_step, run_json
-from test_resume import assert_same_run
 
-from jaxbench import catalog
-from jaxbench.checkpoints import Checkpoints, Policy, list_checkpoints, read_checkpoint
+from jaxbench.checkpoints.checkpointer import (
+    Checkpoints,
+    Policy,
+    list_checkpoints,
+    read_checkpoint,
+)
+from jaxbench.checkpoints.resume import CHECKPOINTS
+from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, wait_until
-from jaxbench.job import prepared
-from jaxbench.resume import CHECKPOINTS
-from jaxbench.writers.console import PlainConsole
+from jaxbench.jobs.setup import prepared
+from jaxbench.records.writers.console import PlainConsole
+from tests.checkpoints.test_resume import assert_same_run
+from tests.conftest import MICRO, ROOT, last_step, run_json
 
 
 def test_a_disk_that_is_really_full(tmp_path, capfd):
@@ -59,12 +64,13 @@ def test_a_disk_that_is_really_full(tmp_path, capfd):
 _FORKS = """
 import json, os, sys
 import jax, numpy, sklearn.datasets, tensorboardX
-import jaxbench.train
-from jaxbench import cli, main
+import jaxbench.jobs.train
+from jaxbench import main
+from jaxbench.cli import entry_point
 for line in sys.stdin:
     pid = os.fork()
     if not pid:
-        cli.run(main.main, ["jaxbench.main", *json.loads(line)])
+        entry_point.run(main.main, ["jaxbench.main", *json.loads(line)])
     print(pid, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
@@ -158,7 +164,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
         for name in ("whole", "run")
     ]
     [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
-    config = catalog.load(MICRO)
+    config = registry.load(MICRO)
     with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
         target = job.program.abstract_placed_state()
     ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, UNOPTIMIZED
+
+from tests.conftest import ROOT, UNOPTIMIZED
 
 SCRIPT = pathlib.Path(__file__).with_name("set_up_at_scale.py")
 

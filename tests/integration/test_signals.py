@@ -17,7 +17,7 @@ def run_python(code):
 def test_an_end_that_hangs_is_cut_short(number, code):
     process = run_python(
         "import threading, time\n"
-        "from jaxbench import signals\n"
+        "from jaxbench.distributed import signals\n"
         "signals.LONGEST_END_S = 0.3\n"
         "signals.raise_on_signals()\n"
         "lock = threading.Lock()\n"
@@ -37,7 +37,7 @@ def test_an_end_that_hangs_is_cut_short(number, code):
 def test_an_ignored_ctrl_c_stays_ignored():
     process = run_python(
         "import os, signal\n"
-        "from jaxbench import signals\n"
+        "from jaxbench.distributed import signals\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "signals.raise_on_signals()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -51,7 +51,7 @@ def test_a_signal_in_a_finalizer_is_not_lost(number):
     """Python prints what is raised there and goes on."""
     process = run_python(
         "import os, signal, time\n"
-        "from jaxbench import signals\n"
+        "from jaxbench.distributed import signals\n"
         "signals.raise_on_signals()\n"
         "class Held:\n"
         "    def __del__(self):\n"

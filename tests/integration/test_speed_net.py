@@ -6,15 +6,15 @@ import os
 import jax
 import numpy as np
 import pytest
-from conftest import needs_devices, records, set_fields
-from test_speed_net import config_with, images, run
 
-from jaxbench import catalog
-from jaxbench.checkpoints import Policy, list_checkpoints
+from jaxbench.checkpoints.checkpointer import Policy, list_checkpoints
+from jaxbench.cli import registry
+from jaxbench.jobs.throughput import measure_throughput
+from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
-from jaxbench.throughput import measure_throughput
-from jaxbench.train import train_and_evaluate
-from jaxbench.writers.console import PlainConsole, describe_record
+from jaxbench.records.writers.console import PlainConsole, describe_record
+from tests.conftest import needs_devices, records, set_fields
+from tests.models.test_speed_net import config_with, images, run
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_the_recipe_learns_real_images(test_data, tmp_path):
     Came to 73.7 % of 2,000, at a constant rate to 21.3 %. Whitening does not show in so few steps:
     with a first kernel that is drawn and learns it came to 74.9 %.
     """
-    config = catalog.load("cifar10_speedrun94")
+    config = registry.load("cifar10_speedrun94")
     set_fields(
         config,
         data__dir=str(test_data / "tfds"),

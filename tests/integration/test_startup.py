@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MICRO, records, run_json
+
+from tests.conftest import MICRO, records, run_json
 
 # What a run on resident data has no use for.
 _UNUSED = (
@@ -20,7 +21,8 @@ _ON_THE_SIDE = (
 )
 _SCRIPT = f"""
 import importlib, sys
-from jaxbench import cli, main
+from jaxbench import main
+from jaxbench.cli import entry_point
 
 def check(when, unwanted):
     found = {{name.split(".")[0] for name in sys.modules}} & set(unwanted)
@@ -35,7 +37,7 @@ for name in without:
     del sys.modules[name]
 flags = ["--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run"]
 try:
-    cli.run(main.main, ["main", *flags])
+    entry_point.run(main.main, ["main", *flags])
 finally:
     check("a run on resident data", {_UNUSED})
 """

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MICRO, ROOT, needs_devices, run_json
 
-from jaxbench.child import run_child
 from jaxbench.clock import wait_until
+from jaxbench.distributed.child import run_child
+from tests.conftest import MICRO, ROOT, needs_devices, run_json
 
 
 def sweep(*args):
@@ -41,7 +41,7 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path):
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     for code in ("import time; time.sleep(60)", stubborn):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxbench.child._GRACE_S", 0.5)
+            patch.setattr("jaxbench.distributed.child._GRACE_S", 0.5)
             ending = run_child(python(code), tmp_path / "log", timeout_s=0.8)
         assert (ending.status, ending.reason) == ("timeout", "took longer than 0.8 s")
         assert ending.wall_s < 30
@@ -72,7 +72,7 @@ def test_a_child_ends_with_its_parent(tmp_path):
     parent = subprocess.Popen(
         python(
             "import pathlib, sys\n"
-            "from jaxbench.child import run_child\n"
+            "from jaxbench.distributed.child import run_child\n"
             f"run_child([sys.executable, '-c', {code!r}], pathlib.Path({str(tmp_path / 'log')!r}))"
         ),
         cwd=ROOT,

@@ -1,7 +1,8 @@
 """Real images are segmented."""
 
 import pytest
-from conftest import run_json
+
+from tests.conftest import run_json
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ import signal
 import subprocess
 
 import pytest
-from conftest import MICRO, records, run_json
 
-from integration.conftest import program
-from jaxbench import catalog
+from jaxbench.cli import registry
 from jaxbench.clock import wait_until
-from jaxbench.train import train_and_evaluate
+from jaxbench.jobs.train import train_and_evaluate
+from tests.conftest import MICRO, records, run_json
+from tests.integration.conftest import program
 
 
 def start_long_run(tmp_path):
@@ -74,7 +74,7 @@ def test_a_killed_run_leaves_readable_records(tmp_path):
 
 @pytest.mark.slow
 def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
-    config = catalog.load("mnist_cnn")
+    config = registry.load("mnist_cnn")
     config.data.dir = str(test_data / "tfds")
     config.max_steps = 4 * 117
     config.num_devices = 1

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MICRO, records, run_json
-from test_wandb import StandIn
 
-from integration.conftest import program
+from tests.conftest import MICRO, records, run_json
+from tests.integration.conftest import program
+from tests.records.test_wandb import StandIn
 
 RUN = (f"--experiment={MICRO}", "--workdir=run")
 
@@ -62,10 +62,12 @@ def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
 def test_an_end_that_hangs_is_cut_short(tmp_path, stand_in):
     """The process ends with the run's own exit code, its records are whole."""
     code = (
-        "from jaxbench import cli, main\n"
-        "from jaxbench.writers import wandb\n"
+        "from jaxbench import main\n"
+        "from jaxbench.cli import entry_point\n"
+        "from jaxbench.records.writers import wandb\n"
         "wandb._LONGEST_CLOSE_S = 0.2\n"
-        f"cli.run(main.main, {['main', *RUN, '--wandb=demo', '--experiment.max_steps=1']})\n"
+        f"flags = {[*RUN, '--wandb=demo', '--experiment.max_steps=1']}\n"
+        "entry_point.run(main.main, ['main', *flags])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -4,10 +4,10 @@ import json
 import os
 
 import pytest
-from conftest import MICRO
 
 from jaxbench.errors import BadInput
-from jaxbench.xla_flags import add_xla_flags
+from jaxbench.xla.flags import add_xla_flags
+from tests.conftest import MICRO
 
 KNOWN = "--xla_cpu_enable_fast_math=false"
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Cell, Section, Table
 from jaxbench.report.measurements import Measurement, differing, setting_key
 from jaxbench.report.sections.material import Material, run_cell, status_cell
@@ -17,7 +18,6 @@ from jaxbench.report.values import (
     seconds,
     words,
 )
-from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 # (heading, what it is made of, how it is shown); columns without any figure are left out.
 _FIGURES = (

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import BarChart, Section, Table, Text
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.details import timed_rounds
@@ -18,7 +19,6 @@ from jaxbench.report.values import (
     rate,
     words,
 )
-from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 _PARTS = {
     "host to device": "host_to_device_s",

@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.economics import (
+from jaxbench.analysis.pricing import (
     J_PER_KWH,
+    Price,
     electricity_usd,
+    load_prices,
     rate_per_price,
     usd,
     usd_per_million_images,
 )
-from jaxbench.prices import Price, load_prices
-from jaxbench.published import load_published
+from jaxbench.analysis.published import load_published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import STAGES, Measurement, series_labels
 from jaxbench.report.offers import is_of_other_hardware, price_label, price_words

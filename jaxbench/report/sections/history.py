@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.published import load_published
+from jaxbench.analysis.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import STAGES, Measurement, series_labels, setting_key
 from jaxbench.report.published import Sources, hardware_of, is_made_up, other_work

@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval, spread
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import Material, left_out, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, interval, items, loss, number, percent, plain
-from jaxbench.spread import FEWEST_FOR_INTERVAL, median_interval, spread
 
 # Of more epochs only so many are drawn and listed; the last one always is.
 _MOST_EPOCHS = 120

@@ -4,6 +4,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.report.measurements import Measurement, series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
@@ -16,7 +17,6 @@ from jaxbench.report.sections.material import (
     status_cell,
 )
 from jaxbench.report.values import count, interval, milliseconds, percent, rate
-from jaxbench.spread import FEWEST_FOR_INTERVAL
 
 # What a chart is about; lines within it differ in the rest.
 _OF_A_CHART = ("experiment", "network", "data", "feed", "stage")

@@ -6,13 +6,7 @@ from typing import Any
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import interval_of
-from jaxbench.report.sections.material import (
-    MOST_CHARTS,
-    Material,
-    left_out,
-    run_cell,
-    status_cell,
-)
+from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell, status_cell
 from jaxbench.report.values import (
     count,
     interval,

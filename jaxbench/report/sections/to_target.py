@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxbench.economics import S_PER_HOUR, training_s, usd
-from jaxbench.prices import find_price, load_prices
-from jaxbench.published import load_published
+from jaxbench.analysis.pricing import S_PER_HOUR, find_price, load_prices, training_s, usd
+from jaxbench.analysis.published import load_published
+from jaxbench.analysis.statistics import spread
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels, setting_key
@@ -25,7 +25,6 @@ from jaxbench.report.sections.material import (
 )
 from jaxbench.report.values import count, number, percent, plain, text
 from jaxbench.report.ways import SCORES, Way, way_of
-from jaxbench.spread import spread
 
 # Fewer seeds are no result.
 _SEEDS = 5

@@ -1,0 +1,1 @@
+"""Arithmetic on figures: statistics, scaling, money, what others published."""

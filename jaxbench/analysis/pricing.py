@@ -1,0 +1,197 @@
+"""Prices of hardware by the hour, published or a user's own, and what work costs at them."""
+
+import csv
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxbench.analysis.published import load_published
+from jaxbench.errors import BadInput, nearest
+
+S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
+COLUMNS = ("offer", "hardware", "devices", "usd_per_hour", "date", "source")
+
+
+class Price(NamedTuple):
+    """An amount that somebody asked at some time.
+
+    Attributes:
+      offer: its name.
+      hardware: what one gets for it.
+      devices: how many accelerators that is, None where it is not said.
+      usd_per_hour: for all of it.
+      date: when that was the price.
+      source: who says so.
+    """
+
+    offer: str
+    hardware: str
+    devices: int | None
+    usd_per_hour: float
+    date: str
+    source: str
+
+
+def load_prices(path: str | None = None) -> list[Price]:
+    """Returns the offers that ship with jaxbench and those of a user's file.
+
+    Args:
+      path: a CSV file with the columns `COLUMNS`; one of its offers takes the place of a shipped
+        one of the same name.
+
+    Raises:
+      BadInput: the file cannot be read, or a row lacks something: a price is worth nothing without
+        its date and source.
+    """
+    shipped = [Price(**{name: row[name] for name in COLUMNS}) for row in load_published("prices")]
+    own = read_prices(path) if path else []
+    names = {price.offer for price in own}
+    return own + [price for price in shipped if price.offer not in names]
+
+
+def find_price(offer: str, prices: list[Price]) -> Price:
+    """Returns the offer of this name.
+
+    Raises:
+      BadInput: there is none.
+    """
+    for price in prices:
+        if price.offer == offer:
+            return price
+    names = [price.offer for price in prices]
+    raise BadInput(
+        f"--offer={offer}: no such offer; there are {'; '.join(names)}{nearest(offer, names)}"
+    )
+
+
+def recorded_price(document: Mapping[str, Any]) -> Price | None:
+    """Returns the price in a run's record, None where it has none that can be one."""
+    found = document.get("price")
+    if not isinstance(found, Mapping):
+        return None
+    price = Price(*(found.get(name) for name in Price._fields))
+    amount = price.usd_per_hour
+    if (
+        isinstance(amount, bool)
+        or not isinstance(amount, (int, float))
+        or not 0 < amount < math.inf
+    ):
+        return None
+    return price
+
+
+def read_prices(path: str) -> list[Price]:
+    """Returns the offers of a user's file, see `load_prices`."""
+    try:
+        text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+        rows = csv.DictReader(text.splitlines(), strict=True)
+        listed = list(rows)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"--prices={path}: {reason}") from error
+    if rows.fieldnames and not listed:
+        raise BadInput(f"--prices={path}: has no offer below its first line")
+    missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise BadInput(
+            f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
+            f"{','.join(COLUMNS)}"
+        )
+    prices = [_parse(path, number, row) for number, row in enumerate(listed, 2)]
+    names = [price.offer for price in prices]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInput(f"--prices={path}: has offers of one name: {', '.join(twice)}")
+    return prices
+
+
+def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
+    if None in row:
+        raise BadInput(
+            f"--prices={path}: line {line} has more cells than the first line; a text with a comma "
+            'stands in quotation marks: "like, this"'
+        )
+    values = {name: (row[name] or "").strip() for name in COLUMNS}
+    empty = [name for name, value in values.items() if not value and name != "devices"]
+    if empty:
+        raise BadInput(f"--prices={path}: line {line} has no {', '.join(empty)}")
+    # It would steer the terminal that it is shown in.
+    odd = [name for name, value in values.items() if not value.isprintable()]
+    if odd:
+        raise BadInput(f"--prices={path}: line {line}: {odd[0]} holds a control character")
+    try:
+        usd_per_hour = float(values["usd_per_hour"].replace("_", "?"))  # Python reads 1_0 as 10
+    except ValueError as error:
+        raise BadInput(
+            f"--prices={path}: line {line}: usd_per_hour={values['usd_per_hour']} must be a number"
+        ) from error
+    devices = values["devices"]
+    if devices and not re.fullmatch("[1-9][0-9]{0,6}", devices):
+        raise BadInput(
+            f"--prices={path}: line {line}: devices={devices} must be a whole number above 0, or "
+            "nothing"
+        )
+    if not 0 < usd_per_hour < math.inf:
+        raise BadInput(
+            f"--prices={path}: line {line}: usd_per_hour={usd_per_hour:g} must be more than 0"
+        )
+    return Price(
+        **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
+    )
+
+
+def rate_per_price(images_per_s: float, usd_per_hour: float) -> float:
+    """Returns images/s for each USD/h."""
+    return images_per_s / usd_per_hour
+
+
+def usd_per_million_images(images_per_s: float, usd_per_hour: float) -> float:
+    return usd_per_hour / S_PER_HOUR * 1e6 / images_per_s
+
+
+def usd(time_s: float, usd_per_hour: float) -> float:
+    """Returns what a time costs; infinite if it never ends."""
+    return time_s / S_PER_HOUR * usd_per_hour
+
+
+def training_s(epochs: float, images_per_epoch: int, images_per_s: float) -> float:
+    """Returns how long so many epochs take at a rate, evaluations and compiling left out."""
+    return epochs * images_per_epoch / images_per_s
+
+
+def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
+    return energy_j / J_PER_KWH * usd_per_kwh
+
+
+def first_at_target(
+    evaluations: list[dict[str, Any]], score: str, target: float
+) -> dict[str, Any] | None:
+    """Returns the first evaluation whose score is at or above the target, None if there is none.
+
+    Args:
+      evaluations: `epoch` records in order; those without the score were not evaluated.
+      score: the key of the figure, such as `eval_top1`.
+      target: as a share, 0.94 for 94 %.
+    """
+    scores = ((record, record.get(score)) for record in evaluations)
+    return next((record for record, own in scores if own is not None and own >= target), None)
+
+
+def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
+    """Adds to a summary record what the run took: USD, and energy and USD up to its target.
+
+    Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
+    ended there, so that all of it was spent on the way.
+    """
+    target = summary.get("target")
+    if target is not None:
+        telemetry = summary.get("telemetry") or {}
+        for name in ("energy_j", "energy_covers"):
+            target[name] = telemetry.get(name) if target["reached"] else None
+        time_s = target["time_s"]
+        known = time_s is not None and usd_per_hour is not None
+        target["usd"] = usd(time_s, usd_per_hour) if known else None
+    if usd_per_hour is not None and "wall_s" in summary:
+        summary["usd"] = usd(summary["wall_s"], usd_per_hour)

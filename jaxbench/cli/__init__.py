@@ -1,0 +1,1 @@
+"""Flags, errors as lines and exit codes, the experiments by name."""

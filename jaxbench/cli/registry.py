@@ -1,0 +1,111 @@
+"""Finds experiments: the shipped ones by name, a user's own by path."""
+
+import ast
+import importlib.util
+import os
+import pathlib
+import sys
+
+from jaxbench.config import Experiment
+from jaxbench.errors import BadInput, nearest
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+
+
+def experiments_dir() -> pathlib.Path:
+    """Returns the folder of the shipped experiments.
+
+    In an installed wheel they lie inside the package, in a checkout beside it.
+    """
+    for folder in (_PACKAGE / "experiments", _PACKAGE.parent / "experiments"):
+        if folder.is_dir():
+            return folder
+    raise BadInput(f"the shipped experiments are missing: no folder {_PACKAGE / 'experiments'}")
+
+
+def available() -> dict[str, str]:
+    """Returns {name: purpose} of the shipped experiments, by name; none of them is imported."""
+    purposes = {}
+    for path in sorted(experiments_dir().glob("*.py")):
+        if path.stem == "__init__":
+            continue
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        purposes[path.stem] = docstring.split("\n", 1)[0]
+    return purposes
+
+
+def load(spec: str) -> Experiment:
+    """Loads an experiment.
+
+    Args:
+      spec: `NAME` of a shipped experiment or `path/to/file.py`, either with `:tiny` behind it for
+        the variant that runs in a minute on two CPU cores.
+
+    Returns:
+      What `get_config()` of that file returned, `tiny(config)` applied if asked for, and `name`
+      set to the file's stem (with `:tiny`).
+
+    Raises:
+      BadInput: no such experiment or variant, or its file fails.
+    """
+    where, _, variant = spec.partition(":")
+    if where.endswith(".py") or os.sep in where:
+        path = pathlib.Path(where).expanduser()
+        if path.suffix != ".py":
+            raise BadInput(f"--experiment={spec}: an experiment of your own is a .py file")
+        if not path.is_file():
+            raise BadInput(f"--experiment={spec}: no such file {where}")
+    else:
+        names = list(available())
+        if where not in names:
+            raise BadInput(
+                f"--experiment={spec}: no experiment {where!r}; there are {', '.join(names)}, "
+                f"or a path to your own .py file{nearest(where, names)}"
+            )
+        path = experiments_dir() / f"{where}.py"
+    module = _import_file(path)
+    if not callable(getattr(module, "get_config", None)):
+        raise BadInput(f"--experiment={spec}: {path} has no function get_config()")
+    variants = [""] + (["tiny"] if callable(getattr(module, "tiny", None)) else [])
+    if variant not in variants:
+        allowed = "with ':tiny' or nothing behind it" if "tiny" in variants else "without a variant"
+        raise BadInput(f"--experiment={spec}: no variant {variant!r}; {where} is given {allowed}")
+    config = _call(path, module.get_config)
+    if variant == "tiny":
+        config = _call(path, module.tiny, config)
+    if not isinstance(config, Experiment):
+        raise BadInput(
+            f"--experiment={spec}: {path} returned {type(config).__name__}, "
+            "expected a jaxbench.config.Config (or another jaxbench.config.Experiment)"
+        )
+    config.name = path.stem + (f":{variant}" if variant else "")
+    return config
+
+
+def _import_file(path: pathlib.Path):
+    name = f"jaxbench_experiment_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up, to read annotations kept as text.
+    sys.modules[name] = module
+    _call(path, spec.loader.exec_module, module)
+    return module
+
+
+def _call(path, function, *args):
+    """Runs code of an experiment file; whatever goes wrong in it names that file and line."""
+    own_name = str(path.resolve())
+    try:
+        return function(*args)
+    except Exception as error:
+        line = getattr(error, "lineno", None)
+        traceback = error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == own_name:
+                line = traceback.tb_lineno
+            traceback = traceback.tb_next
+        where = f"{path}:{line}" if line else str(path)
+        message = str(error).split("\n", 1)[0]
+        raise BadInput(
+            f"{where}: the experiment file fails with {type(error).__name__}: {message}"
+        ) from error

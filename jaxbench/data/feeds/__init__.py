@@ -1,0 +1,1 @@
+"""How data reaches the devices: resident, stream or synthetic."""

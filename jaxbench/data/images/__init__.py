@@ -1,0 +1,1 @@
+"""Decoding encoded images."""

@@ -1,0 +1,147 @@
+"""A folder of images, one sub-folder a class: `train/<class>/*.JPEG`, `val/...`."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.images.decode import RESIZE_PER_CROP, Damaged, Image
+from jaxbench.data.images.encoded import EncodedSplit, Files
+from jaxbench.errors import BadInput, nearest
+
+_SUFFIXES = {".jpeg", ".jpg", ".png"}
+_REPORT_EVERY = 256
+
+
+def load(
+    path: str,
+    image_shape: tuple[int, int, int],
+    *,
+    splits: tuple[str, str],
+    limits: tuple[int, int],
+    encoded: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Dataset:
+    """Decodes, resizes (shorter side) and centre-crops every image to `image_shape`.
+
+    With `encoded` only the files' names are read; decoding waits until an image is needed.
+
+    The classes are the training split's sub-folders by name.
+
+    Args:
+      path: the folder that holds the splits' folders.
+      image_shape: (height, width, 3).
+      splits: names of the training and the evaluation folder.
+      limits: only so many examples of each, taken in turn from every class; 0 for all.
+      progress: told now and then how far the reading is.
+
+    Raises:
+      BadInput: no such folder, no images, a damaged file, or too many to hold in memory.
+    """
+    root = pathlib.Path(path).expanduser()
+    if not path or not root.is_dir():
+        raise BadInput(f"data.dir={path!r}: data.source=folder needs a folder with {splits[0]}/")
+    if image_shape[-1] != 3:
+        raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
+    listed = [_list_split(root, name) for name in splits]
+    classes = sorted(listed[0])
+    for name, files in zip(splits, listed, strict=True):
+        unknown = sorted(set(files) - set(classes))
+        if unknown:
+            raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
+    read: list[Any] = []
+    for name, files, limit in zip(splits, listed, limits, strict=True):
+        examples = _in_turn(classes, files)[: limit or None]
+        if encoded:
+            paths, labels = zip(*examples, strict=True)
+            source = Files(paths, np.array(labels, np.int32))
+            read.append(EncodedSplit(source, image_shape, len(examples)))
+        else:
+            read.append(_read_split(root / name, examples, image_shape, progress))
+    return Dataset(
+        description=f"folder {root.name}", train=read[0], eval=read[1], num_classes=len(classes)
+    )
+
+
+def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
+    """Returns {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million."""
+    folder = root / name
+    if not folder.is_dir():
+        there = sorted(path.name for path in root.iterdir() if path.is_dir())
+        raise BadInput(
+            f"{root} has no folder {name!r}; it has {', '.join(there[:10]) or 'none'}"
+            + nearest(name, there)
+        )
+    files = {
+        sub.name: sorted(
+            entry.path
+            for entry in os.scandir(sub)
+            if os.path.splitext(entry.name)[1].lower() in _SUFFIXES
+        )
+        for sub in folder.iterdir()
+        if sub.is_dir() and not sub.name.startswith(".")
+    }
+    if not any(files.values()):
+        raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")
+    empty = sorted(sub for sub, paths in files.items() if not paths)
+    if empty:
+        raise BadInput(
+            f"{folder / empty[0]}: no images in it; those of a class lie directly in its folder"
+        )
+    return files
+
+
+def _in_turn(classes, files) -> list[tuple[str, int]]:
+    """One of each class in turn, so that a limit keeps the classes balanced."""
+    deepest = max(map(len, files.values()))
+    return [
+        (files[name][row], label)
+        for row in range(deepest)
+        for label, name in enumerate(classes)
+        if row < len(files.get(name, ()))
+    ]
+
+
+def _read_split(folder, examples, image_shape, progress) -> Split:
+    size_bytes = len(examples) * int(np.prod(image_shape))
+    if size_bytes > psutil.virtual_memory().available // 2:
+        raise BadInput(
+            f"{folder}: {len(examples):,} images take {size_bytes / 2**30:.1f} GiB, more than half "
+            "of the free memory; limit them with data.train_examples and data.eval_examples"
+        )
+    images = np.empty((len(examples), *image_shape), np.uint8)
+    labels = np.array([label for _, label in examples], np.int32)
+    for place, (file, _) in enumerate(examples):
+        images[place] = _decode(file, image_shape)
+        if (place + 1) % _REPORT_EVERY == 0:
+            progress(f"{folder.name}: {place + 1:,} of {len(examples):,} images")
+    return Split(images, labels)
+
+
+def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
+    import cv2
+
+    try:
+        image = Image(pathlib.Path(file).read_bytes()).whole()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from error
+    except Damaged as error:
+        raise BadInput(f"{file}: cannot be decoded as an image: {error}") from error
+    height, width = image_shape[:2]
+    if image.shape[:2] != (height, width):
+        scale = RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
+        new_height = max(height, round(image.shape[0] * scale))
+        new_width = max(width, round(image.shape[1] * scale))
+        shrinking = scale < 1
+        image = cv2.resize(
+            image,
+            (new_width, new_height),
+            interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_CUBIC,
+        )
+        top, left = (new_height - height) // 2, (new_width - width) // 2
+        image = image[top : top + height, left : left + width]
+    return image

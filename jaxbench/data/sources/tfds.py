@@ -1,0 +1,258 @@
+"""TensorFlow Datasets in ArrayRecord form, read without TensorFlow.
+
+Only preparing a data set needs TensorFlow, and that happens in a child process
+(`jaxbench.data.sources.prepare`), so that TensorFlow never enters the training process.
+"""
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
+from jaxbench.errors import BadInput, nearest
+
+# Examples decoded between two reports of progress.
+_CHUNK = 2048
+_MASKED_CHUNK = 256
+# The mask's value that is background, 0 unless named here. oxford_iiit_pet: 1 pet, 2 background,
+# 3 the border between them, which counts as pet.
+_BACKGROUND = {"oxford_iiit_pet": 2}
+
+
+def load(
+    name: str,
+    data_dir: str,
+    *,
+    splits: tuple[str, str],
+    limits: tuple[int, int],
+    mask_shape: tuple[int, int] | None = None,
+    encoded_shape: tuple[int, int, int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Dataset:
+    """Reads a data set of images with labels, or with masks, whole; or opens it for streaming.
+
+    Args:
+      name: the builder's name, `cifar10`, `cifar10:3.0.2` or `name/config`.
+      data_dir: the folder that holds `cifar10/3.0.2/`; empty takes `$TFDS_DATA_DIR` or
+        `~/tensorflow_datasets`.
+      splits: the names of the training and the evaluation split.
+      limits: only the first so many examples of each; 0 for all.
+      mask_shape: for images with masks: the (height, width) to which both are resized; None reads
+        images with class labels, as they are.
+      encoded_shape: leave images with labels encoded, to be decoded to this shape when needed.
+      progress: told now and then how far the reading is.
+
+    Raises:
+      BadInput: not prepared and cannot be prepared here, not ArrayRecord, damaged, no such split,
+        or not images with labels.
+    """
+    if not name:
+        raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
+    folder = _prepared_folder(name, _data_dir(data_dir), given=data_dir)
+    import tensorflow_datasets as tfds
+
+    with _damage_told(folder):
+        builder = tfds.builder_from_directory(folder)
+        features = builder.info.features
+    needed = ("image", "segmentation_mask" if mask_shape else "label")
+    if not set(needed) <= set(features):
+        raise BadInput(
+            f"data.name={name!r}: its features are {', '.join(features)}; "
+            f"image {'segmentation' if mask_shape else 'classification'} needs "
+            f"{' and '.join(needed)}"
+        )
+    for split in splits:
+        if split not in builder.info.splits:
+            names = list(builder.info.splits)
+            raise BadInput(
+                f"data.name={name!r} has no split {split!r}; it has {', '.join(names)}"
+                + nearest(split, names)
+            )
+    read: list[Any] = []
+    for split, limit in zip(splits, limits, strict=True):
+        with _damage_told(folder):
+            if encoded_shape:
+                read.append(_open_split(builder, split, limit, encoded_shape))
+            elif mask_shape:
+                read.append(_read_masked_split(builder, split, limit, mask_shape, progress))
+            else:
+                read.append(_read_split(builder, split, limit, progress))
+    return Dataset(
+        description=f"tfds {builder.info.full_name}",
+        train=read[0],
+        eval=read[1],
+        num_classes=2 if mask_shape else features["label"].num_classes,
+    )
+
+
+def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
+    source = builder.as_data_source(split=split)
+    count = min(limit or len(source), len(source))
+    images = labels = None
+    for start in range(0, count, _CHUNK):
+        chunk = source.__getitems__(range(start, min(start + _CHUNK, count)))
+        if images is None:
+            images = np.empty((count, *chunk[0]["image"].shape), np.uint8)
+            labels = np.empty(count, np.int32)
+        for offset, example in enumerate(chunk, start):
+            if example["image"].shape != images.shape[1:]:
+                raise BadInput(
+                    f"{builder.info.full_name}, split {split}: images differ in size "
+                    f"({example['image'].shape} and {images.shape[1:]}); "
+                    "a set that is read whole needs one size"
+                )
+            images[offset] = example["image"]
+            labels[offset] = example["label"]
+        done = min(start + _CHUNK, count)
+        if done == count or done % (5 * _CHUNK) == 0:
+            progress(f"{split}: {done:,} of {count:,} images")
+    return Split(images, labels)
+
+
+def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) -> EncodedSplit:
+    from tensorflow_datasets import decode
+
+    records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
+    name = f"{builder.info.full_name} {split}"
+    files = [str(path) for path in builder.info.splits[split].filepaths]
+    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records)).first(limit)
+
+
+def _read_masked_split(
+    builder, split: str, limit: int, shape: tuple[int, int], progress: Callable[[str], None]
+) -> Split:
+    import cv2
+
+    source = builder.as_data_source(split=split)
+    count = min(limit or len(source), len(source))
+    channels = builder.info.features["image"].shape[-1] or 3
+    needed_bytes = count * math.prod(shape) * (channels + 1)
+    if needed_bytes > psutil.virtual_memory().available // 2:
+        raise BadInput(
+            f"{builder.info.full_name}, split {split}: {count:,} images of {shape[0]}x{shape[1]} "
+            f"take {needed_bytes / 2**30:.1f} GiB, more than half of the free memory; limit them "
+            "with data.train_examples and data.eval_examples"
+        )
+    background = _BACKGROUND.get(builder.info.name, 0)
+    images = np.empty((count, *shape, channels), np.uint8)
+    masks = np.empty((count, *shape), np.uint8)
+    for start in range(0, count, _MASKED_CHUNK):
+        done = min(start + _MASKED_CHUNK, count)
+        for place, example in enumerate(source.__getitems__(range(start, done)), start):
+            image, mask = example["image"], example["segmentation_mask"]
+            size = shape[::-1]  # OpenCV's (width, height)
+            shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
+            how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+            images[place] = cv2.resize(image, size, interpolation=how).reshape(images.shape[1:])
+            mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
+            masks[place] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
+        if done == count or done % (5 * _MASKED_CHUNK) == 0:
+            progress(f"{split}: {done:,} of {count:,} images")
+    return Split(images, masks)
+
+
+@contextlib.contextmanager
+def _damage_told(folder: pathlib.Path):
+    """Whatever the readers below TFDS raise for damaged files becomes one line."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())[:300]
+        raise BadInput(f"{folder}: damaged or unreadable: {message}") from error
+
+
+def _data_dir(given: str) -> pathlib.Path:
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return pathlib.Path(given or default).expanduser()
+
+
+def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.Path:
+    """Returns the newest prepared version's folder; prepares the data set where there is none."""
+    if given and not data_dir.is_dir():
+        hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
+        raise BadInput(f"data.dir={given!r}: no such folder{hint}")
+    if (data_dir / "data_batch_1").is_file():
+        raise BadInput(
+            f"data.dir={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
+        )
+    found = _find(name, data_dir)
+    if found is None:
+        _tell_near_misses(name, data_dir)
+        _prepare(name, data_dir)
+        found = _find(name, data_dir)
+        if found is None:
+            raise BadInput(f"data.name={name!r}: preparing it left nothing in {data_dir}")
+    return found
+
+
+def _tell_near_misses(name: str, data_dir: pathlib.Path) -> None:
+    """Raises BadInput where something prepared is so near that preparing cannot be meant."""
+    path, _, version = name.partition(":")
+    versions = sorted(info.parent.name for info in (data_dir / path).glob("*/dataset_info.json"))
+    if version and versions:
+        raise BadInput(f"data.name={name!r}: {data_dir} has version {', '.join(versions)} of it")
+    above = data_dir
+    for _ in range(2):
+        if above.name == path.split("/")[0] and _find(path, above.parent):
+            raise BadInput(f"data.dir={str(data_dir)!r}: name its parent, {above.parent}")
+        above = above.parent
+    there = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
+    close = nearest(path, there)
+    if close:
+        raise BadInput(f"data.name={name!r}: {data_dir} has {', '.join(there)}{close}")
+
+
+def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
+    path, _, version = name.partition(":")
+    folders = []
+    for info in (data_dir / path).glob("*/dataset_info.json"):
+        number = info.parent.name
+        if version in ("", number) and all(part.isdigit() for part in number.split(".")):
+            folders.append((tuple(map(int, number.split("."))), info))
+    if not folders:
+        return None
+    info = max(folders)[1]
+    with _damage_told(info.parent):
+        file_format = json.loads(info.read_text()).get("fileFormat", "tfrecord")
+    if file_format != "array_record":
+        raise BadInput(
+            f"{info.parent} is prepared as {file_format}, which only TensorFlow reads; prepare it "
+            f"once more as ArrayRecord: pip install 'jaxbench[prepare]', then tfds build {path} "
+            "--file_format=array_record --data_dir=ANOTHER_FOLDER"
+        )
+    return info.parent
+
+
+def _prepare(name: str, data_dir: pathlib.Path) -> None:
+    ways = (
+        f"data.name={name!r} is not prepared in {data_dir}; three ways on: (1) with a network, "
+        "pip install 'jaxbench[prepare]' and start again; (2) copy a folder prepared elsewhere "
+        "and give --experiment.data.dir=FOLDER; (3) give local files with "
+        "--experiment.data.source=cifar10_batches or npz and --experiment.data.dir=PATH"
+    )
+    # Only looked for, never imported here.
+    if importlib.util.find_spec("tensorflow") is None:
+        raise BadInput(f"{ways} (TensorFlow, which prepares, is not installed)")
+    child = subprocess.run(
+        [sys.executable, "-m", "jaxbench.data.sources.prepare", name, str(data_dir)],
+        # The accelerator belongs to the training process.
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if child.returncode:
+        reason = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise BadInput(f"{ways} ({reason})")

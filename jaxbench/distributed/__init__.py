@@ -1,0 +1,1 @@
+"""Devices as a mesh, processes that work together, signals."""

@@ -1,0 +1,106 @@
+"""Many processes on this machine: the same command, once for each of them.
+
+For machines whose GPUs are to have a process each, for sweeps, and for trying out what runs on many
+hosts.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from jaxbench.distributed.child import LAUNCHER
+from jaxbench.distributed.signals import postponed
+from jaxbench.errors import Terminated
+
+# How long processes that were asked to end may take; each cuts itself short before.
+_GRACE_S = 30.0
+_OWN_FLAG = re.compile(r"^--?local_processes(=.*)?$")
+
+
+def run_local_processes(command: Sequence[str], count: int) -> int:
+    """Runs this command in so many processes that meet on a port of their own.
+
+    Process 0 prints what a run prints. What the others say is shown where it ended badly.
+
+    Args:
+      command: as it was given, the interpreter first, with `--local_processes`.
+      count: how many processes; of GPUs, each sees the one of its number.
+
+    Returns:
+      The exit code of process 0, else of the first that has another than 0.
+    """
+    command = _without_own_flag([sys.executable, *command[1:]])
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="jaxbench-") as folder:
+        logs = [pathlib.Path(folder, f"process-{index}") for index in range(count)]
+        children: list[subprocess.Popen] = []
+        try:
+            with postponed():
+                for index, log in enumerate(logs):
+                    children.append(_start(command, port, count, index, log))
+            codes = [child.wait() for child in children]
+        except (KeyboardInterrupt, Terminated) as error:
+            ctrl_c = isinstance(error, KeyboardInterrupt)
+            codes = _stop(children, signal.SIGINT if ctrl_c else signal.SIGTERM)
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+        if codes[0] not in (0, 2, 130, 143):
+            _show(logs[1:])
+    codes = [code if code >= 0 else 128 - code for code in codes]
+    return next(filter(None, codes), 0)
+
+
+def _start(
+    command: Sequence[str], port: int, count: int, index: int, log: pathlib.Path
+) -> subprocess.Popen:
+    """Starts one of the processes; on Linux it ends with this one."""
+    own = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
+    with open(log, "wb") as output:
+        quiet = {"stdout": output, "stderr": subprocess.STDOUT} if index else {}
+        return subprocess.Popen(
+            [*LAUNCHER, str(os.getpid()), "0", *command, *own, f"--process_id={index}"],
+            # Ctrl-C in the terminal is for this process, which hands it on.
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"JAX_LOCAL_DEVICE_IDS": str(index)},
+            **quiet,
+        )
+
+
+def _stop(children: Sequence[subprocess.Popen], number: signal.Signals) -> list[int]:
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_S)
+        if child.poll() is None:
+            child.kill()
+    return [child.wait() for child in children]
+
+
+def _show(logs: Sequence[pathlib.Path]) -> None:
+    for index, log in enumerate(logs, 1):
+        for line in log.read_text(errors="replace").splitlines()[-20:]:
+            print(f"process {index}: {line}", file=sys.stderr)
+
+
+def _without_own_flag(command: Sequence[str]) -> list[str]:
+    rest, skip = [], False
+    for argument in command:
+        match = _OWN_FLAG.match(argument)
+        if not match and not skip:
+            rest.append(argument)
+        skip = bool(match) and match[1] is None
+    return rest

@@ -1,0 +1,279 @@
+"""The devices that take part, what lies on them, and how a step runs on all of them.
+
+This is the only module that names `jax.pmap` and `jax.shard_map`. Letters in names: D devices of
+all processes, L of this one, B examples per device.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxbench.config import Config, Experiment
+from jaxbench.distributed import coordination
+from jaxbench.errors import BadInput, MixedDevices
+
+# Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
+# once: under any other name the first call re-places its input and the second compiles again.
+AXIS = "batch"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataMesh:
+    """D devices in a row, each holding all parameters and its share of every batch.
+
+    Those of process 0 come first; every process has as many.
+    """
+
+    devices: tuple[jax.Device, ...]
+    parallelism: str  # pmap | shard_map: two spellings of the same computation
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    @property
+    def local_devices(self) -> tuple[jax.Device, ...]:
+        """Those of this process."""
+        return local_devices(self.devices)
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """(index, count) of the processes."""
+        return coordination.index(), self.num_devices // len(self.local_devices)
+
+    @property
+    def _mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices), (AXIS,))
+
+    def replicate(self, tree: Any) -> Any:
+        """Places a whole copy of every array on every device; every process gives the same."""
+        return self._place(tree, PartitionSpec())
+
+    def shard(self, tree_Lx: Any) -> Any:
+        """Places row l of every array on this process's device l."""
+        return self._place(tree_Lx, PartitionSpec(AXIS))
+
+    def _place(self, tree: Any, spec: PartitionSpec) -> Any:
+        local = NamedSharding(Mesh(np.array(self.local_devices), (AXIS,)), spec)
+        placed = jax.device_put(tree, local)
+        # Across processes pmap takes each one's own rows. Placing on another's devices, as
+        # device_put offers, would compare all values over the network.
+        if self.parallelism == "pmap" or self.process[1] == 1:
+            return placed
+        everywhere = NamedSharding(self._mesh, spec)
+
+        def join(array: jax.Array) -> jax.Array:
+            rows = len(self.devices) if spec else None
+            return jax.make_array_from_single_device_arrays(
+                (rows, *array.shape[1:]) if rows else array.shape,
+                everywhere,
+                [shard.data for shard in array.addressable_shards],
+            )
+
+        return jax.tree.map(join, placed)
+
+    def parallelize(
+        self,
+        function: Callable,
+        *,
+        sharded: Sequence[bool],
+        sharded_output: bool = False,
+        donate: Sequence[int] = (),
+    ) -> Any:
+        """Makes a per-device function run on all devices at once.
+
+        Args:
+          function: of each sharded argument it sees its own device's row. Collectives inside it
+            use the axis `AXIS`.
+          sharded: for each argument, whether it has a row for each device or is replicated.
+          sharded_output: what it returns becomes the rows of arrays with a leading axis D;
+            otherwise it must be the same on every device, which JAX does not check.
+          donate: which arguments' memory the call may reuse; they must not be read again.
+
+        Returns:
+          A compiled-on-first-call function with `.lower(...)`.
+        """
+        if self.parallelism == "pmap":
+            return jax.pmap(
+                function,
+                axis_name=AXIS,
+                in_axes=tuple(0 if rows else None for rows in sharded),
+                out_axes=0 if sharded_output else None,
+                donate_argnums=tuple(donate),
+                devices=self.devices,
+            )
+
+        @functools.wraps(function)
+        def on_one_row(*args):
+            own = [
+                jax.tree.map(lambda x: x[0], arg) if rows else arg
+                for arg, rows in zip(args, sharded, strict=True)
+            ]
+            output = function(*own)
+            return jax.tree.map(lambda x: x[None], output) if sharded_output else output
+
+        # check_vma=False keeps pmap's rules for differentiating collectives; with True a gradient
+        # of a replicated parameter would arrive already summed over the devices.
+        mapped = jax.shard_map(
+            on_one_row,
+            mesh=self._mesh,
+            in_specs=tuple(PartitionSpec(AXIS) if rows else PartitionSpec() for rows in sharded),
+            out_specs=PartitionSpec(AXIS) if sharded_output else PartitionSpec(),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=tuple(donate))
+
+
+def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
+    """Returns those of this process: only they can be asked for anything."""
+    own = coordination.index()
+    return tuple(device for device in devices if device.process_index == own)
+
+
+def create_mesh(config: Experiment) -> DataMesh:
+    """Takes the first `num_devices` devices (0: all of them), as many of each process.
+
+    Raises:
+      BadInput: there are fewer, or they cannot be taken evenly.
+    """
+    try:
+        local = jax.local_devices()
+    except (RuntimeError, AssertionError) as error:
+        asked = os.environ.get("JAX_PLATFORMS")
+        raise BadInput(
+            f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
+            + (str(error).split("\n", 1)[0] or type(error).__name__)
+        ) from error
+    count = jax.process_count()
+    if count != coordination.count():
+        raise BadInput(
+            f"these devices belong to {count} processes that have not met: start the same command "
+            "with --distributed=auto on every host"
+        )
+    by_process = [jax.local_devices(process_index=index) for index in range(count)]
+    fewest = min(map(len, by_process))
+    if config.num_devices > fewest * count or config.num_devices % count:
+        kind = local[0].device_kind
+        allowed = f"this machine has {fewest} {kind} device(s), so 1 to {fewest}"
+        if count > 1:
+            allowed = (
+                f"{count} processes have {fewest} {kind} device(s) each, so a multiple of {count} "
+                f"up to {fewest * count}"
+            )
+        raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
+    if max(map(len, by_process)) > fewest and not config.num_devices:
+        raise BadInput(
+            f"the processes have {' and '.join(str(len(own)) for own in by_process)} devices: "
+            f"give num_devices, at most {fewest * count}, to take as many of each"
+        )
+    share = config.num_devices // count or fewest
+    taken = [device for own in by_process for device in own[:share]]
+    return DataMesh(tuple(taken), config.parallelism)
+
+
+def create_training_mesh(config: Config) -> DataMesh:
+    """The same for a network whose batches are dealt out to the devices.
+
+    Raises:
+      BadInput: there are fewer devices, or the batch cannot be dealt out evenly to those of one
+        model, in `accumulate_steps` equal parts each.
+    """
+    mesh = create_mesh(config)
+    check_batch(config, mesh.num_devices)
+    return mesh
+
+
+def check_batch(config: Config, num_devices: int) -> None:
+    """Raises BadInput where a batch cannot be dealt out to so many devices as above."""
+    devices = num_devices // config.num_models(num_devices)
+    parts = devices * config.accumulate_steps
+    if config.batch_size % parts:
+        below = config.batch_size // parts * parts
+        over = "devices" if devices > 1 else "device"
+        near = [size for size in (below, below + parts) if size]
+        in_parts = (
+            f" in {config.accumulate_steps} parts each" if config.accumulate_steps > 1 else ""
+        )
+        raise BadInput(
+            f"batch_size={config.batch_size} does not divide over {devices} {over}{in_parts}; "
+            f"the nearest that do: {' and '.join(map(str, near))}"
+        )
+
+
+def sent_by_first(tree: Any) -> Any:
+    """Returns process 0's arrays of NumPy in every process, bit for bit; all must ask.
+
+    Args:
+      tree: in the other processes, arrays of the same shapes and types.
+    """
+    from jax.experimental import multihost_utils
+
+    # As bytes: they are sent as a sum, and -0.0 + 0.0 is 0.0.
+    as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
+    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_first())
+    return jax.tree.map(
+        lambda leaf, data: np.asarray(data).view(leaf.dtype).reshape(leaf.shape), tree, sent
+    )
+
+
+def all_ready(tree: Any) -> bool:
+    """Whether every array has been computed; never waits."""
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
+
+
+def unequal_copies(tree: Any) -> list[str]:
+    """Returns which of a tree's replicated arrays are not bit for bit the same on every device.
+
+    Each copy is fetched to the host. Only this process's devices are looked at.
+    """
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if len({np.asarray(shard.data).tobytes() for shard in leaf.addressable_shards}) > 1
+    ]
+
+
+def mixed_devices(
+    devices: Sequence[jax.Device], error: BaseException | None
+) -> MixedDevices | None:
+    """Returns the one line to end with where a backend fails on devices of several kinds.
+
+    None for one kind, for other errors, and where memory ran out, which any kind may do.
+    """
+    kinds = list(dict.fromkeys(device.device_kind for device in devices))
+    if (
+        len(kinds) == 1
+        or not isinstance(error, jax.errors.JaxRuntimeError)
+        or "RESOURCE_EXHAUSTED" in str(error)
+    ):
+        return None
+    return MixedDevices(
+        f"{' with '.join(kinds)}: the backend does not run one program on such a mix "
+        f"({' '.join(str(error).split())[:200]}); take devices of one kind "
+        "(num_devices, CUDA_VISIBLE_DEVICES)"
+    )
+
+
+def device_memory_bytes() -> int | None:
+    """What a local device may use of its memory at most, None where the backend does not say."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats.get("bytes_limit") if stats else None
+
+
+def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
+    """The most memory that any of these devices has had in use, None where it is not counted.
+
+    Of this process's devices: those of others do not tell.
+    """
+    peaks = []
+    for device in local_devices(devices):
+        stats = device.memory_stats()
+        if stats and "peak_bytes_in_use" in stats:
+            peaks.append(stats["peak_bytes_in_use"])
+    return max(peaks, default=None)

@@ -1,0 +1,170 @@
+"""What a run ran on: versions, devices, host, code."""
+
+import hashlib
+import importlib.metadata
+import pathlib
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import psutil
+
+from jaxbench.distributed.mesh import local_devices
+from jaxbench.xla.variables import relevant_variables
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent.parent
+_PACKAGES = (
+    "jaxbench",
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "libtpu",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "tensorflow-datasets",
+)
+
+
+def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    """Returns what must be known to repeat a figure; what cannot be found out is null."""
+    return {
+        "versions": _versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hostname": platform.node(),
+        "backend": devices[0].platform,
+        "devices": [{"id": device.id, "kind": device.device_kind} for device in devices],
+        "device_kind": ", ".join(sorted({device.device_kind for device in devices})),
+        "num_devices": len(devices),
+        "num_processes": jax.process_count(),
+        "num_local_devices": len(local_devices(devices)),
+        "driver": _driver(),
+        "variables": relevant_variables(),
+        # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
+        "matmul_precision": jax.config.jax_default_matmul_precision,
+        # Its folder; null where it is off.
+        "compile_cache": (
+            jax.config.jax_compilation_cache_dir
+            if jax.config.jax_enable_compilation_cache
+            else None
+        ),
+        "git": _git(),
+        "cpu": _cpu(),
+        "cpu_cores": available_cores(),
+        "host_memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def describe_code() -> dict[str, str]:
+    """Returns what the same command may do different things by, on hosts installed one by one."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode())
+        digest.update(path.read_bytes())
+    return {
+        "jax": jax.__version__,
+        "jaxbench's source (SHA-256)": digest.hexdigest()[:12],
+    }
+
+
+def available_cores() -> int:
+    """How many of the machine's cores this process may use."""
+    if hasattr(psutil.Process, "cpu_affinity"):
+        return len(psutil.Process().cpu_affinity())
+    return psutil.cpu_count() or 1
+
+
+def host_peak_memory_bytes() -> int:
+    """The most memory this process has had resident on the host.
+
+    Where Linux does not say it of the program alone, it is at least what the process that started
+    this one had: `ru_maxrss` goes on from there.
+    """
+    try:
+        status = pathlib.Path("/proc/self/status").read_text()
+    except OSError:
+        status = ""
+    if own := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+        return int(own[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def process_memory_bytes() -> int:
+    """What this process has resident on the host now, its children not counted."""
+    return psutil.Process().memory_info().rss
+
+
+def private_memory_bytes() -> int:
+    """What this process alone has asked the system for: on Linux what RLIMIT_DATA limits.
+
+    Elsewhere what it has resident.
+    """
+    info = psutil.Process().memory_info()
+    return getattr(info, "data", info.rss)
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _driver() -> str | None:
+    """The NVIDIA kernel driver's version, None without one."""
+    try:
+        text = pathlib.Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", text)
+    return match[1] if match else None
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of jaxbench's own checkout or `git archive`; None for an installed wheel."""
+    here = pathlib.Path(__file__).resolve()
+    archived = _PACKAGE / "commit.txt"
+
+    def git(*args):
+        return subprocess.run(
+            ["git", "-C", str(here.parent), *args], capture_output=True, text=True, timeout=10
+        )
+
+    try:
+        # An environment inside somebody else's repository is not jaxbench's checkout.
+        if git("ls-files", "--error-unmatch", here.name).returncode:
+            return _archived(archived)
+        commit = git("rev-parse", "HEAD").stdout.strip()
+        dirty = bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
+    except FileNotFoundError:  # no git
+        return _archived(archived)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"commit": commit, "dirty": dirty} if commit else None
+
+
+def _archived(path: pathlib.Path) -> dict[str, Any] | None:
+    """What `git archive` wrote in place of the file's `$Format`, as launch/tpu_vm.sh sends it."""
+    commit = path.read_text().strip() if path.exists() else ""
+    return {"commit": commit, "dirty": False} if re.fullmatch("[0-9a-f]{40,64}", commit) else None
+
+
+def _cpu() -> str | None:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or None
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else platform.processor() or None

@@ -1,0 +1,147 @@
+"""Readings of NVIDIA GPUs, by NVML through nvidia-ml-py.
+
+Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxbench.hardware.telemetry.reading import Reading
+
+# NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
+_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+# Functions that had another name before: older drivers know only that one.
+_REASON_FUNCTIONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+_TEMPERATURE_FUNCTIONS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+
+
+class NvmlReader:
+    """Asks NVML for the boards of some CUDA devices.
+
+    Which boards they are the CUDA driver says, by PCI address. So CUDA_VISIBLE_DEVICES (numbers or
+    UUIDs), CUDA_DEVICE_ORDER and containers need no thought: what this process computes on is what
+    is read. Where the driver does not say it, nothing is read rather than another board.
+
+    Args:
+      ordinals: {device's name: its number in CUDA, within this process}.
+    """
+
+    name = "NVML"
+    reads_energy = True
+
+    def __init__(self, ordinals: Mapping[str, int]):
+        self._ordinals = ordinals
+        self._boards: list[tuple[str, str, Any]] | None = None
+
+    def read(self) -> Iterator[Reading]:
+        """Raises whatever keeps NVML from beginning; the next call tries again."""
+        # Imported late, so that it costs a machine without GPUs nothing.
+        import pynvml
+
+        if self._boards is None:
+            self._boards = self._find_boards(pynvml)
+        for device, kind, handle in self._boards:
+            yield _read_board(pynvml, device, kind, handle)
+
+    def _find_boards(self, nvml: Any) -> list[tuple[str, str, Any]]:
+        nvml.nvmlInit()
+        boards: dict[str, tuple[str, str, Any]] = {}
+        for device, ordinal in self._ordinals.items():
+            address = pci_address(ordinal)
+            handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
+            kind = "mig" if _is_sliced(nvml, handle) else "gpu"
+            # Two slices of one board have one address: it is read, and its energy counted, once.
+            boards.setdefault(address, (device, kind, handle))
+        return list(boards.values())
+
+
+def pci_address(ordinal: int) -> str:
+    """Returns domain:bus:device.function of a CUDA device of this process.
+
+    Raises:
+      OSError: there is no CUDA driver, or it does not say.
+    """
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, address = ctypes.c_int(), ctypes.create_string_buffer(32)
+    code = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+        or cuda.cuDeviceGetPCIBusId(address, len(address), device)
+    )
+    if code:
+        raise OSError(f"the CUDA driver does not say which board device {ordinal} is: error {code}")
+    return address.value.decode()
+
+
+def _is_sliced(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:  # a board or a driver that knows no MIG
+        return False
+    return current == nvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
+    def newest(names: Sequence[str], *args: Any) -> Any:
+        """Calls the first of a function's names that these bindings and this driver know."""
+        for name in names:
+            with contextlib.suppress(nvml.NVMLError_FunctionNotFound):
+                if function := getattr(nvml, name, None):
+                    return function(handle, *args)
+        raise nvml.NVMLError_FunctionNotFound
+
+    def throttle_reasons() -> str:
+        bits = newest(_REASON_FUNCTIONS)
+        return "|".join(_REASONS.get(bit, hex(bit)) for bit in _set_bits(bits))
+
+    asked: dict[str, Callable[[], Any]] = {
+        "load_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
+        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "temperature_c": lambda: newest(_TEMPERATURE_FUNCTIONS, nvml.NVML_TEMPERATURE_GPU),
+        "fan_percent": lambda: nvml.nvmlDeviceGetFanSpeed(handle),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "throttle_reasons": throttle_reasons,
+        # Last, because the moment of a reading is that of its end, and energy needs it most.
+        "energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,
+    }
+    values: dict[str, Any] = {}
+    errors = []
+    for name, ask in asked.items():
+        try:
+            values[name] = ask()
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+            continue  # this board, or its driver, has no such sensor
+        except nvml.NVMLError_GpuIsLost as error:
+            errors.append(str(error))
+            break
+        except nvml.NVMLError as error:
+            errors.append(f"{name}: {error}")
+    if memory := values.pop("memory", None):
+        values |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
+    return Reading(device, kind, values, errors)
+
+
+def _set_bits(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest
+        bits ^= lowest

@@ -1,0 +1,241 @@
+"""Threads that ask every reader at an interval and keep what they hear, beside the run.
+
+Nothing here may hold the run up or end it. Each reader has a daemon thread of its own, so that a
+library that does not answer silences its own devices only; whatever a reader raises is counted.
+The main thread hands messages over by `SimpleQueue`, which a signal's exception cannot leave
+half locked.
+"""
+
+import contextlib
+import csv
+import math
+import pathlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jaxbench.clock import Clock, Stopwatch, now
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry.host import HostReader
+from jaxbench.hardware.telemetry.nvml import NvmlReader
+from jaxbench.hardware.telemetry.reading import Reader, Reading
+from jaxbench.hardware.telemetry.summary import Series, Window, summarize
+from jaxbench.hardware.telemetry.tpu import TpuReader
+
+INTERVAL_S = 1.0
+_SHORTEST_S, _LONGEST_S = 0.1, 3600.0
+# What is asked for in between waits at least this share of the interval after the last sample.
+_SOONEST = 0.2
+# How long the end of a run waits for readers in the middle of an answer.
+_LONGEST_STOP_S = 2.0
+COLUMNS = (
+    "time",
+    "elapsed_s",
+    "device",
+    "kind",
+    "load_percent",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "fan_percent",
+    "power_w",
+    "energy_j",
+    "throttle_reasons",
+    "cpu_percent",
+    "rss_bytes",
+    "load_1min",
+)
+
+
+def check_interval(telemetry_s: float) -> None:
+    """Raises BadInput where this is no interval to sample at; 0 stands for not at all."""
+    if telemetry_s and not _SHORTEST_S <= telemetry_s <= _LONGEST_S:  # nan fails it too
+        raise BadInput(
+            f"--telemetry_s={telemetry_s:g}: must be seconds from {_SHORTEST_S:g} to "
+            f"{_LONGEST_S:g}, or 0 for no telemetry"
+        )
+
+
+def create_readers(devices: Sequence[Any]) -> list[Reader]:
+    """Returns a reader for the host and one for the JAX devices, if they are GPUs or TPUs."""
+    readers: list[Reader] = [HostReader()]
+    platform = devices[0].platform
+    numbers = {f"{platform}{device.id}": device.local_hardware_id for device in devices}
+    if platform == "gpu":
+        readers.append(NvmlReader(numbers))
+    elif platform == "tpu":
+        local = devices[0].client.local_devices()
+        places = {f"tpu{device.id}": local.index(device) for device in devices}
+        readers.append(TpuReader(places, len(local)))
+    return readers
+
+
+class Telemetry:
+    """Writes `telemetry.csv`, one row a device a sample, and sums it up at the end.
+
+    Args:
+      path: the file to write.
+      interval_s: between samples; 0 takes none and writes no file.
+      clock: the run's, so that `elapsed_s` is that of the other records.
+      readers: what to ask.
+      share: of all images, what goes through the devices that the readers know.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path | None,
+        interval_s: float,
+        clock: Clock,
+        readers: Sequence[Reader],
+        share: float = 1.0,
+    ):
+        self._path = path
+        self._interval_s = interval_s
+        self._clock = clock
+        self._share = share
+        self._threads = [_ReaderThread(reader, interval_s, self) for reader in readers]
+        self._lock = threading.Lock()
+        self._file: Any = None
+        self._rows: Any = None
+        self._series: dict[str, Series] = {}
+        self._windows: list[Window] = []
+        self._errors: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Makes the file and takes the first samples."""
+        if not self._interval_s:
+            return
+        # Line-buffered: every row is in the file as soon as it is written.
+        self._file = open(self._path, "a", buffering=1, encoding="utf-8", newline="")  # noqa: SIM115
+        self._rows = csv.DictWriter(self._file, COLUMNS)
+        if not self._file.tell():  # else a run goes on
+            self._rows.writeheader()
+        for thread in self._threads:
+            thread.start()
+
+    @contextlib.contextmanager
+    def measured(self, images: int | Callable[[], int]) -> Iterator[None]:
+        """What goes on inside the `with` is what the run is about: `images` through the devices.
+
+        Where it is known only at the end how many, `images()` is asked then.
+
+        Both ends of it must be barriers. Means and energy are taken over all such windows; one
+        that an exception ends does not count.
+        """
+        start_s = self._clock.wall_s()
+        self._sample_edge()
+        yield
+        end_s = self._clock.wall_s()
+        count = images() if callable(images) else images
+        self._windows.append(Window(start_s, end_s, round(count * self._share)))
+        self._sample_edge()
+
+    def _sample_edge(self) -> None:
+        for thread in self._threads:
+            if thread.reader.reads_energy:
+                thread.requests.put("edge")
+
+    def stop(self) -> None:
+        """Takes the last samples and ends the threads; returns in bounded time, even if one hangs.
+
+        May be called at any time, and more than once.
+        """
+        if self._file is None:
+            return
+        for thread in self._threads:
+            thread.requests.put("stop")
+        watch = Stopwatch()
+        for thread in filter(threading.Thread.is_alive, self._threads):
+            thread.join(max(0.0, _LONGEST_STOP_S - watch.elapsed_s()))
+            if thread.is_alive():
+                self.count_error(f"{thread.reader.name}: did not answer any more")
+        with self._lock:
+            file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError as error:  # a full disk
+            self.count_error(f"{self._path.name}: {error.strerror}")
+
+    def keep(self, reading: Reading) -> None:
+        """Adds a reading to the table and to what is summed up. Called by the threads."""
+        elapsed_s = self._clock.wall_s()
+        row: dict[str, Any] = {
+            "time": now().isoformat(timespec="milliseconds"),
+            "elapsed_s": round(elapsed_s, 3),
+            "device": reading.device,
+            "kind": reading.kind,
+            **reading.values,
+        }
+        for error in reading.errors:
+            self.count_error(f"{reading.device}: {error}")
+        with self._lock:
+            if self._file is None:  # an answer that came after the end
+                return
+            series = self._series.setdefault(reading.device, Series(reading.kind))
+            series.add(elapsed_s, reading.values)
+            self._rows.writerow(row)
+
+    def count_error(self, message: str) -> None:
+        with self._lock:
+            self._errors[message] = self._errors.get(message, 0) + 1
+
+    def summarize(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Returns what the summary record says of it, None without telemetry, and warnings."""
+        if not self._interval_s:
+            return None, []
+        with self._lock:
+            return summarize(self._series, self._windows, self._interval_s, self._errors)
+
+
+class _ReaderThread(threading.Thread):
+    """Asks one reader, on a grid of intervals and at edges, until it is told to stop."""
+
+    def __init__(self, reader: Reader, interval_s: float, telemetry: Telemetry):
+        super().__init__(name=f"telemetry-{reader.name}", daemon=True)
+        self.reader = reader
+        self.requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._interval_s = interval_s
+        self._telemetry = telemetry
+
+    def run(self) -> None:
+        watch = Stopwatch()
+        go_on = True
+        while go_on:
+            began_s = watch.elapsed_s()
+            self._sample()
+            go_on = self._wait(watch, began_s + _SOONEST * self._interval_s)
+        self._sample()
+
+    def _sample(self) -> None:
+        try:
+            for reading in self.reader.read():
+                self._telemetry.keep(reading)
+        except Exception as error:
+            words = str(error).strip() or type(error).__name__
+            self._telemetry.count_error(f"{self.reader.name}: {words}")
+
+    def _wait(self, watch: Stopwatch, soonest_s: float) -> bool:
+        """Waits until the next sample is due; returns False if it is the last."""
+        # The next point of the grid: what took longer than an interval is not caught up with.
+        due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
+        while True:
+            try:
+                request = self.requests.get(timeout=max(0.0, due_s - watch.elapsed_s()))
+            except queue.Empty:
+                return True
+            if request == "stop":
+                return False
+            if watch.elapsed_s() >= soonest_s:
+                return True
+
+
+def merge(summary: dict[str, Any], telemetry: Telemetry) -> None:
+    """Puts what the telemetry says into a summary record; never raises."""
+    try:
+        summary["telemetry"], warnings = telemetry.summarize()
+    except Exception as error:  # a run of days must not lose its summary to this
+        summary["telemetry"], warnings = None, [f"telemetry cannot be summed up: {error!r}"]
+    summary["warnings"] = [*summary.get("warnings", ()), *warnings]

@@ -1,0 +1,275 @@
+"""What all the readings of a run say together: loads, energy, and what a reader must be told."""
+
+import array
+import collections
+import dataclasses
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbench.analysis.statistics import drift
+
+JOULES_PER_KWH = 3.6e6
+# Reasons that mean clocks were lowered against the GPU's will. An idle GPU, clocks that somebody
+# has set, and boards that are clocked together are none.
+THROTTLING = (
+    "sw_power_cap",
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
+# A drop of clocks that is worth a warning, and a difference in mean load, in points.
+_CLOCK_DROP, _IMBALANCE = 0.02, 10.0
+# Energy is taken for known where windows hold so many intervals ...
+_LEAST_INTERVALS = 10
+# ... and what lies between their ends and the nearest samples is at most this share of them.
+_LONGEST_GAPS = 0.1
+# NVML's power reading may be a mean over the second before.
+_POWER_MEAN_S = 1.0
+# How telemetry.csv's columns are summed up: over the measured windows, or over the whole run.
+_OVER_WINDOWS = {
+    "load_percent": ("mean", "max"),
+    "power_w": ("mean", "max"),
+    "sm_clock_mhz": ("median",),
+    "cpu_percent": ("mean", "max"),
+    "load_1min": ("max",),
+}
+_OVER_RUN = {
+    "memory_used_bytes": ("max",),
+    "temperature_c": ("max",),
+    "rss_bytes": ("max",),
+}
+_STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
+_KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
+
+
+class Window(NamedTuple):
+    """A time that was measured, by the run's clock, and how many images went through."""
+
+    start_s: float
+    end_s: float
+    images: int
+
+
+class Series:
+    """One device's readings, eight bytes each: a run of days has millions."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self._elapsed_s = array.array("d")
+        self._columns = {name: array.array("d") for name in _KEPT}
+        self._throttle_reasons: list[str | None] = []
+
+    def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
+        self._elapsed_s.append(elapsed_s)
+        for name, column in self._columns.items():
+            column.append(values.get(name, math.nan))
+        reasons = values.get("throttle_reasons")
+        self._throttle_reasons.append(None if reasons is None else sys.intern(str(reasons)))
+
+    def __len__(self) -> int:
+        return len(self._elapsed_s)
+
+    def known(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the times at which a column has a value, and the values."""
+        values = np.array(self._columns[name])
+        there = np.isfinite(values)
+        return np.array(self._elapsed_s)[there], values[there]
+
+    def throttle_reasons(self) -> tuple[np.ndarray, list[str]]:
+        there = [reasons is not None for reasons in self._throttle_reasons]
+        return (
+            np.array(self._elapsed_s)[there],
+            [reasons for reasons in self._throttle_reasons if reasons is not None],
+        )
+
+
+def _inside(elapsed_s: np.ndarray, windows: Sequence[Window]) -> np.ndarray:
+    """Which moments lie in one of the windows, which follow one another; all, without windows."""
+    if not windows:
+        return np.ones(len(elapsed_s), bool)
+    starts_s = np.array([window.start_s for window in windows])
+    ends_s = np.array([window.end_s for window in windows])
+    window = np.searchsorted(starts_s, elapsed_s, side="right") - 1
+    return (window >= 0) & (elapsed_s <= ends_s[window])
+
+
+def summarize(
+    series: Mapping[str, Series],
+    windows: Sequence[Window],
+    interval_s: float,
+    errors: Mapping[str, int],
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the summary's `telemetry` and what must be warned of.
+
+    Args:
+      series: {device: its readings}.
+      windows: what the job measured, in order; without any, the whole run is summed up, and there
+        is no energy of an image.
+      interval_s: between samples.
+      errors: how often what went wrong.
+    """
+    telemetry = {
+        "interval_s": interval_s,
+        "over": "the measured windows" if windows else "the run",
+        "measured_s": sum(window.end_s - window.start_s for window in windows) or None,
+        "measured_images": sum(window.images for window in windows) or None,
+        "devices": {device: _describe(one, windows) for device, one in series.items()},
+        **_energy(series, windows, interval_s),
+        "errors": dict(errors),
+    }
+    warnings = [
+        *(line for device, one in series.items() for line in _throttling(device, one, windows)),
+        *(line for device, one in series.items() for line in _clock_drop(device, one, windows)),
+        *_imbalance(telemetry["devices"]),
+        *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
+    ]
+    return telemetry, warnings
+
+
+def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": series.kind, "samples": len(series)}
+    for table, over in ((_OVER_WINDOWS, windows), (_OVER_RUN, ())):
+        for name, names in table.items():
+            elapsed_s, values = series.known(name)
+            values = values[_inside(elapsed_s, over)]
+            if len(values):
+                described |= {f"{name}_{kind}": float(_STATISTICS[kind](values)) for kind in names}
+    elapsed_s, reasons = series.throttle_reasons()
+    inside = _inside(elapsed_s, windows)
+    counts = collections.Counter(
+        reason
+        for joined, counted in zip(reasons, inside, strict=True)
+        if counted and joined
+        for reason in joined.split("|")
+    )
+    if inside.any():
+        described["throttle_reasons"] = {
+            reason: count / int(inside.sum()) for reason, count in sorted(counts.items())
+        }
+    return described
+
+
+def _energy(
+    series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
+) -> dict[str, Any]:
+    """Returns the energy that the windows took, of all GPUs or not at all."""
+    unknown = {
+        "energy_j": None,
+        "energy_covers": None,
+        "energy_window_s": None,
+        "energy_window_long_enough": None,
+        "joules_per_image": None,
+        "images_per_kwh": None,
+    }
+    boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
+    if not boards or not windows:
+        return unknown
+    total_j, long_enough, covers = 0.0, True, []
+    for device, one in boards.items():
+        meter = _meter(one, windows, interval_s)
+        if meter is None:
+            return unknown
+        total_j += meter.energy_j
+        long_enough &= meter.long_enough
+        covers.append(f"{device} by {meter.method}")
+    measured_s = sum(window.end_s - window.start_s for window in windows)
+    images = sum(window.images for window in windows)
+    sliced = any(one.kind == "mig" for one in boards.values())
+    # Of a board's energy nobody knows which slice took what.
+    joules_per_image = total_j / images if images and not sliced else None
+    return {
+        "energy_j": total_j,
+        "energy_covers": (
+            f"GPU boards: {', '.join(covers)}; not the host"
+            + ("; whole boards, of which this run had a slice (MIG)" if sliced else "")
+        ),
+        "energy_window_s": measured_s,
+        "energy_window_long_enough": long_enough,
+        "joules_per_image": joules_per_image,
+        "images_per_kwh": JOULES_PER_KWH / joules_per_image if joules_per_image else None,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meter:
+    energy_j: float
+    method: str
+    long_enough: bool
+
+
+def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
+    """Returns what one board took in the windows, None where its readings do not tell."""
+    edges_s = np.array([(window.start_s, window.end_s) for window in windows])
+    method, blur_s = "NVML's total energy counter", 0.0
+    elapsed_s, energy_j = series.known("energy_j")
+    if not _covers(elapsed_s, edges_s):
+        method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
+        elapsed_s, power_w = series.known("power_w")
+        # Power is nobody's guess across a gap; the counter goes on counting.
+        if not _covers(elapsed_s, edges_s) or np.diff(elapsed_s).max() > 3 * interval_s:
+            return None
+        steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
+        energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
+    if (np.diff(energy_j) < 0).any():  # the counter began anew: the driver was reloaded
+        return None
+    at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
+    after = np.searchsorted(elapsed_s, edges_s).clip(1, len(elapsed_s) - 1)
+    gaps_s = np.minimum(abs(elapsed_s[after] - edges_s), abs(edges_s - elapsed_s[after - 1]))
+    measured_s = float((edges_s[:, 1] - edges_s[:, 0]).sum())
+    return _Meter(
+        float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()),
+        method,
+        measured_s >= _LEAST_INTERVALS * interval_s
+        and float((gaps_s + blur_s).sum()) <= _LONGEST_GAPS * measured_s,
+    )
+
+
+def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
+    """Whether there are readings before the first edge and after the last."""
+    return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
+
+
+def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+    elapsed_s, reasons = series.throttle_reasons()
+    seen = [
+        [reason for reason in joined.split("|") if reason in THROTTLING]
+        for joined, counted in zip(reasons, _inside(elapsed_s, windows), strict=True)
+        if counted
+    ]
+    share = sum(map(bool, seen)) / len(seen) if seen else 0.0
+    if not share:
+        return []
+    names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
+    return [f"{device} was throttled in {share:.0%} of {len(seen)} samples: {names}"]
+
+
+def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+    elapsed_s, clocks_mhz = series.known("sm_clock_mhz")
+    clocks_mhz = clocks_mhz[_inside(elapsed_s, windows)]
+    change = drift(clocks_mhz.tolist())
+    if change is None or change >= -_CLOCK_DROP:
+        return []
+    half = len(clocks_mhz) // 2
+    first, second = statistics.median(clocks_mhz[:half]), statistics.median(clocks_mhz[-half:])
+    return [
+        f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
+        f"({first:.0f} to {second:.0f} MHz)"
+    ]
+
+
+def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    loads = {
+        device: figures["load_percent_mean"]
+        for device, figures in devices.items()
+        if "load_percent_mean" in figures
+    }
+    if not loads or max(loads.values()) - min(loads.values()) <= _IMBALANCE:
+        return []
+    told = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
+    return [f"the devices were not equally loaded: {told} (means)"]

@@ -1,0 +1,254 @@
+"""What every job on a network begins with: the devices, the data, their feed, both steps."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.clock import Clock, wait_until
+from jaxbench.config import Config
+from jaxbench.data import augment
+from jaxbench.data.dataset import Dataset
+from jaxbench.data.feeds.feed import Feed, create_feed
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed import coordination
+from jaxbench.distributed.mesh import DataMesh, all_ready, create_training_mesh, sent_by_first
+from jaxbench.errors import BadInput
+from jaxbench.precision import get_precision
+from jaxbench.records.run_dir import RunDir, check_workdir
+from jaxbench.records.writers.console import Console, create_console
+from jaxbench.training.program import Program, build_program, compile_step
+from jaxbench.training.train_step import TrainState
+from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Nothing has run yet, nothing has been written.
+
+    Attributes:
+      config: the experiment.
+      clock: counts from the job's first moment.
+      console: where progress is shown.
+      mesh: the devices that take part.
+      dataset: what the feed reads; None where it makes its batch up.
+      feed: how it reaches the devices.
+      program: the network and its steps.
+    """
+
+    config: Config
+    clock: Clock
+    console: Console
+    mesh: DataMesh
+    dataset: Dataset | None
+    feed: Feed
+    program: Program
+
+    def document(self) -> dict[str, Any]:
+        """What run.json says of the job before it has begun."""
+        config, program, feed = self.config, self.program, self.feed
+        macs = sum(program.forward_macs().values())
+        seeds_R = config.seeds(self.mesh.num_devices)
+        share = config.batch_size // (self.mesh.num_devices // len(seeds_R))
+        seen = config.batch_size if config.batch_norm == "sync" else share
+        has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
+        data: dict[str, Any] = {
+            "feed": feed.name,
+            "num_threads": feed.num_threads,
+            "num_workers": feed.num_workers,
+            "jpeg_decoder": feed.jpeg_decoder,
+            "steps_per_epoch": feed.steps_per_epoch,
+            "resident_bytes_per_device": feed.resident_bytes_per_device,
+            "sent_bytes_per_step": feed.sent_bytes_per_step,
+        }
+        if self.dataset is not None:
+            data |= {
+                "description": self.dataset.description,
+                "encoded": self.dataset.encoded,
+                "cache": self.dataset.cache,
+                "train_examples": len(self.dataset.train),
+                "eval_examples": len(self.dataset.eval),
+            }
+        return {
+            "config": dataclasses.asdict(config),
+            "task": config.task,
+            "model": type(config.model).__name__.removesuffix("Config"),
+            "models": len(seeds_R),
+            "seeds": list(seeds_R),
+            "parameters": program.num_parameters(),
+            "forward_macs_per_image": macs,
+            "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
+            "data": data,
+            "batch_per_device": share,
+            # How many images a batch-norm layer takes its statistics from.
+            "batch_norm_examples": seen // config.accumulate_steps if has_batch_norm else None,
+        }
+
+    def place_train_state(self) -> TrainState:
+        """Initialises the state on the devices, counted and shown as a phase."""
+        with self.clock.phase("init"), self.console.phase("initialising the parameters"):
+            state = self.program.place_train_state()
+            wait_until(lambda: all_ready(state))
+            return state
+
+    def compile(
+        self, name: str, step: Any, state: TrainState, data: Any, row: Any, how: str = ""
+    ) -> dict[str, Any]:
+        """Compiles a step for these arguments; returns its `compile` record."""
+        what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
+        with self.console.phase(what):
+            return compile_step(name, step, state, data, row, clock=self.clock)
+
+
+@dataclasses.dataclass(frozen=True)
+class StagesResult:
+    """What a job that measures in stages hands back: a record for each, the summary, the folder.
+
+    Only the first process of a run has a folder.
+    """
+
+    stages: list[dict[str, Any]]
+    summary: dict[str, Any]
+    run_dir: RunDir | None
+
+
+@contextlib.contextmanager
+def prepared(
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    checked: bool = False,
+) -> Iterator[Job]:
+    """Checks everything that can be checked before anything is written; closes it all at the end.
+
+    Args:
+      config: a valid experiment.
+      workdir: where the records will go, see `check_workdir`.
+      console: where progress is shown; None picks one for standard output.
+      checked: `workdir` has been seen to.
+
+    Raises:
+      BadInput: the experiment cannot run here.
+    """
+    if not checked and coordination.is_first():
+        check_workdir(workdir, config.name)
+    if coordination.count() > 1:
+        _check_across_processes(config)
+    clock = Clock()
+    with contextlib.ExitStack() as stack:
+        precision = get_precision(config.precision)
+        stack.enter_context(precision.enabled())
+        console = console or create_console()
+        stack.callback(console.close)
+        with clock.phase("devices"):
+            mesh = create_training_mesh(config)
+        console.say(_headline(config, mesh))
+        dataset = None
+        if config.data.feed != "synthetic":
+            reading = f"reading {config.data.source} data"
+            with clock.phase("read_data"), console.phase(reading):
+                dataset = load_dataset(config, console.say)
+                if coordination.count() > 1:
+                    coordination.check_same("the data", dataset.fingerprint())
+        given_params = _params_from_images(config, dataset, mesh, clock)
+        with clock.phase("place_data"):
+            feed = create_feed(config, dataset, mesh, precision.param_dtype)
+            stack.callback(feed.close)
+            # Else sending the data over would be counted as whatever comes next.
+            wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
+        with clock.phase("build"):
+            program = build_program(config, mesh, feed.steps_per_epoch, given_params)
+            program.check()
+        yield Job(config, clock, console, mesh, dataset, feed, program)
+
+
+def _params_from_images(
+    config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
+) -> Callable[[], dict[str, Any]]:
+    """Returns what makes the parameters that follow from the training images, once it is called.
+
+    Without a data set, for throughput alone, nothing does, and they are drawn like all others. A
+    resumed run has them in its checkpoint.
+
+    Raises:
+      BadInput: the images are decoded as they are needed only.
+    """
+    count = config.model.images_wanted()
+    if not count or dataset is None:
+        return dict
+    if dataset.encoded:
+        raise BadInput(
+            f"{type(config.model).__name__} begins with what it sees in {count} training images, "
+            f"which are decoded as they are needed in {dataset.description}; data.feed=resident "
+            "and data.random_resized_crop=False read them whole"
+        )
+
+    def look() -> dict[str, Any]:
+        with clock.phase("init_from_images"):
+            images_NxHxWxC = dataset.train.images_NxHxWxC[:count]
+            if config.data.normalize_by == "image":
+                images_NxHxWxC = np.asarray(augment.whiten(images_NxHxWxC, np.float32, np.float32))
+            else:
+                statistics = dataset.normalization(np.float32)
+                images_NxHxWxC = augment.normalize(
+                    images_NxHxWxC, statistics["mean"], statistics["std"], np.float32
+                )
+            params = config.model.parameters_from_images(images_NxHxWxC)
+            if mesh.process[1] == 1:
+                return params
+            # Sending may be the first collective: see `meet_before_first_step`.
+            coordination.wait_for_all("the parameters from images")
+            # Processes on unlike processors may round unlike, and their replicas would differ.
+            return sent_by_first(params)
+
+    return functools.cache(look)
+
+
+def _check_across_processes(config: Config) -> None:
+    """Raises BadInput for what several processes do not do together."""
+    across = f"across {coordination.count()} processes"
+    if config.replicas == "independent":
+        raise BadInput(
+            f"replicas='independent' {across}: each would know its own models only; give each "
+            "seed a run, or each process a run of its own"
+        )
+    if config.data.max_damaged:
+        raise BadInput(
+            f"data.max_damaged={config.data.max_damaged} {across}: each would count its own "
+            "damaged images; it must be 0"
+        )
+
+
+def with_feed(config: Config, feed: str) -> Config:
+    """Returns a valid experiment whose data come another way.
+
+    Args:
+      config: the experiment.
+      feed: `resident`, `stream`, or `synthetic`: one made-up batch lies on the devices and nothing
+        is read, which measures the devices alone. No experiment is of that kind itself.
+
+    Raises:
+      BadInput: the experiment is not valid, or not with this feed.
+    """
+    config.validate()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
+    if feed != "synthetic":
+        config.validate()
+    return config
+
+
+def _headline(config: Config, mesh: DataMesh) -> str:
+    models = config.num_models(mesh.num_devices)
+    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
+    return (
+        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
+        f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "
+        f"{each} {config.batch_size}, {config.data.feed} feed, "
+        f"{config.precision}, {config.parallelism}, "
+        f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"
+    )

@@ -1,0 +1,1 @@
+"""A grid of runs, each in a process of its own."""

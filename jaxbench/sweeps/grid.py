@@ -1,0 +1,170 @@
+"""A sweep's cells: every combination of a grid's values, each a run of its own.
+
+A cell is known by its key, a hash of all that decides its result. So a sweep that was broken off
+finds what it has done already, whatever else was added to its grid meanwhile.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jaxbench.cli.entry_point import load_experiment
+from jaxbench.config import Experiment
+from jaxbench.errors import BadInput
+from jaxbench.xla.variables import decisive_variables
+
+_LONGEST_NAME = 100
+# Flags that decide nothing: what is recorded of a run beside its result, and where else that goes.
+_NOT_DECISIVE = ("usd_per_hour", "offer", "prices", "wandb")
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A field and the values that it takes, as given on the command line.
+
+    Attributes:
+      field: dotted, as in `--experiment.FIELD=`; or `experiment` itself.
+      values: as text.
+    """
+
+    field: str
+    values: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run.
+
+    Attributes:
+      spec: what follows `--experiment=`.
+      overrides: arguments of the form `--experiment.FIELD=VALUE`, those of the grid last.
+      place: {field: value} by the grid's fields, as text.
+      config: the experiment that comes of it.
+      flags: arguments of jaxbench.main that say what is done with it.
+      limits: what else decides its result, such as a limit of memory.
+    """
+
+    spec: str
+    overrides: tuple[str, ...]
+    place: dict[str, str]
+    config: Experiment
+    flags: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The same for the same experiment, flags and limits."""
+        decisive = {
+            "experiment": self.spec,
+            "config": dataclasses.asdict(self.config),
+            "flags": sorted(f for f in self.flags if _flag_name(f) not in _NOT_DECISIVE),
+            "limits": sorted(self.limits),
+            "variables": decisive_variables(),
+        }
+        text = json.dumps(decisive, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """What tells it from the others, for people."""
+        return " ".join(f"{field}={value}" for field, value in self.place.items()) or self.spec
+
+    @property
+    def folder(self) -> str:
+        """A folder's name: what tells it from the others, and a part of the key."""
+        readable = re.sub(r"[^\w.=,+-]+", "-", self.title.replace(" ", ","))
+        return f"{readable[:_LONGEST_NAME]}-{self.key[:8]}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """What jaxbench.main is given."""
+        return [f"--experiment={self.spec}", *self.overrides, *self.flags]
+
+    def with_field(self, field: str, value: Any, flags: Sequence[str]) -> "Cell":
+        """Returns the same cell with one more field set and other flags."""
+        overrides = (*self.overrides, f"--experiment.{field}={value}")
+        return dataclasses.replace(
+            self,
+            overrides=overrides,
+            place=self.place | {field: str(value)},
+            config=load_experiment(self.spec, overrides),
+            flags=tuple(flags),
+        )
+
+
+def _flag_name(argument: str) -> str:
+    return argument.removeprefix("--").partition("=")[0]
+
+
+def parse_axis(text: str) -> Axis:
+    """Reads `FIELD=VALUE,VALUE,...`; a comma inside parentheses or brackets parts no values.
+
+    Raises:
+      BadInput: it is not of that form, or names a value twice.
+    """
+    field, equals, listed = text.partition("=")
+    # Split at commas that no closing parenthesis follows before an opening one.
+    values = [value.strip() for value in re.split(r",(?![^(\[]*[)\]])", listed)]
+    field = field.strip()
+    if not equals or not field or not all(values):
+        raise BadInput(
+            f"--grid={text}: must be FIELD=VALUE,VALUE,... such as --grid=batch_size=128,256"
+        )
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise BadInput(f"--grid={text}: {twice} stands in it twice")
+    return Axis(field, tuple(values))
+
+
+def make_cells(
+    spec: str | None,
+    overrides: Sequence[str],
+    grid: Sequence[str],
+    flags: Sequence[str] = (),
+    limits: Sequence[str] = (),
+) -> list[Cell]:
+    """Returns every combination of the grid's values; the last field changes fastest.
+
+    Args:
+      spec: the experiment, None where the grid names them.
+      overrides: for all cells, `--experiment.FIELD=VALUE`.
+      grid: `FIELD=VALUE,VALUE,...`.
+      flags: of jaxbench.main, for all cells.
+      limits: of all cells.
+
+    Raises:
+      BadInput: a field or value that one of the experiments does not allow.
+    """
+    axes = [parse_axis(text) for text in grid]
+    fields = [axis.field for axis in axes]
+    twice = next((field for field in fields if fields.count(field) > 1), None)
+    if twice is not None:
+        raise BadInput(f"--grid={twice}=...: is given {fields.count(twice)} times; give it once")
+    for override in overrides:
+        field = override.lstrip("-").removeprefix("no").removeprefix("experiment.")
+        field = field.partition("=")[0]
+        if field in fields:
+            raise BadInput(f"--experiment.{field} and --grid={field}=...: give one of them")
+    if (spec is None) == ("experiment" not in fields):
+        raise BadInput(
+            "give --experiment=NAME or --grid=experiment=NAME,NAME,..."
+            + (", not both" if spec is not None else "")
+        )
+    cells: list[Cell] = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        place = dict(zip(fields, values, strict=True))
+        own = [f"--experiment.{f}={v}" for f, v in place.items() if f != "experiment"]
+        own_spec = place.get("experiment", spec)
+        all_overrides = (*overrides, *own)
+        config = load_experiment(own_spec, all_overrides)
+        cells.append(Cell(own_spec, all_overrides, place, config, tuple(flags), tuple(limits)))
+    by_key: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.key in by_key:
+            raise BadInput(f"{by_key[cell.key].title} and {cell.title} are the same run")
+        by_key[cell.key] = cell
+    return cells

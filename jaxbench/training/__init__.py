@@ -1,0 +1,1 @@
+"""The loop, the train step, and the parts of both."""

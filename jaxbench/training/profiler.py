@@ -1,0 +1,157 @@
+"""A trace of some training steps by JAX's profiler: --profile=START:STOP.
+
+Tracing slows the steps down and takes seconds to write. A job runs traced steps apart from its
+measurements and keeps them out of every figure of time.
+"""
+
+import contextlib
+import gzip
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxbench.distributed.signals import postponed
+from jaxbench.errors import BadInput
+from jaxbench.training.dispatch import InFlight
+
+_FOLDER = "profile"
+# Each step adds thousands of events for every device (14,000 for quickstart on 8). Viewers show a
+# million at most, and one that is stopped by Ctrl-C must be written within seconds.
+_MOST_STEPS = 30
+
+
+def parse_steps(text: str | None) -> range:
+    """Reads START:STOP; the first step is 1, and as in a slice STOP itself is not traced.
+
+    Raises:
+      BadInput: those are no steps that could be traced. None is no steps.
+    """
+    if text is None:
+        return range(0)
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
+    if not match:
+        raise BadInput(
+            f"--profile={text}: must be START:STOP, two whole numbers; 10:13 traces steps 10 to 12"
+        )
+    steps = range(int(match[1]), int(match[2]))
+    if steps.start < 1:
+        raise BadInput(f"--profile={text}: the first step is 1")
+    if not steps:
+        raise BadInput(f"--profile={text}: START must be below STOP; 10:13 traces steps 10 to 12")
+    if len(steps) > _MOST_STEPS:
+        raise BadInput(
+            f"--profile={text}: {len(steps)} steps; at most {_MOST_STEPS}, for a trace soon grows "
+            "beyond what viewers open"
+        )
+    return steps
+
+
+def check_end(steps: range, last_step: int, what: str) -> None:
+    """Raises BadInput where some of the steps come after the last one of `what`."""
+    if steps and steps[-1] > last_step:
+        raise BadInput(
+            f"--profile={steps.start}:{steps.stop}: the last step of {what} is {last_step:,}, so "
+            f"STOP is at most {last_step + 1}"
+        )
+
+
+class Profiler:
+    """Traces steps into a run directory.
+
+    Attributes:
+      steps: the numbers of those that are to be traced.
+      traced: of those that have been.
+
+    Args:
+      steps: these numbers.
+      run_folder: None runs the steps and traces nothing, for processes that write nothing.
+    """
+
+    def __init__(self, steps: range, run_folder: pathlib.Path | None):
+        self.steps = steps
+        self._folder = run_folder and run_folder / _FOLDER
+        self.traced: list[int] = []
+
+    def trace(
+        self, steps: Sequence[int], rows: Iterator[Any], train_step: Callable[[Any], jax.Array]
+    ) -> list[np.ndarray]:
+        """Runs and traces some of the steps; nothing else may be queued on the devices.
+
+        Args:
+          steps: their numbers, which the trace shows.
+          rows: what the feed sends for each.
+          train_step: row -> metrics of the step that it has queued.
+
+        Returns:
+          Each step's metrics, once all of them have been computed.
+        """
+        name = f"steps-{steps[0]}-to-{steps[-1]}"
+        if self._folder is not None:
+            # Of a process that ended before these steps were saved.
+            shutil.rmtree(self._folder / "plugins" / "profile" / name, ignore_errors=True)
+        inflight = InFlight()
+        results = []
+        with self._tracing(name) if self._folder else contextlib.nullcontext():
+            for number in steps:
+                with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                    with jax.profiler.TraceAnnotation("data_wait"):
+                        row = next(rows)
+                    results += inflight.push(train_step(row))
+            results += inflight.drain()
+        if self._folder:
+            _write_for_perfetto(self._folder / "plugins" / "profile" / name)
+            self.traced += steps
+        return results
+
+    @contextlib.contextmanager
+    def _tracing(self, name: str) -> Iterator[None]:
+        """Traces what is inside the `with`, into a folder of this name where TensorBoard looks."""
+        options = jax.profiler.ProfileOptions()
+        options.session_id = name
+        # Python's own calls would slow the host down, and hide the steps among them.
+        options.python_tracer_level = 0
+        # JAX's profiler holds a lock while it starts and stops.
+        try:
+            with postponed():
+                jax.profiler.start_trace(self._folder, profiler_options=options)
+            yield
+        except BaseException:
+            # What ended the steps is to be told, not that there was no trace to write.
+            with postponed(), contextlib.suppress(Exception):
+                jax.profiler.stop_trace()
+            raise
+        with postponed():
+            jax.profiler.stop_trace()
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the run's summary says of the trace, None where no steps have been traced."""
+        if not self.traced:
+            return None
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        return {
+            "first_step": self.traced[0],
+            "last_step": self.traced[-1],
+            "folder": _FOLDER,
+            "bytes": sum(path.stat().st_size for path in files),
+        }
+
+
+def _write_for_perfetto(folder: pathlib.Path) -> None:
+    """Writes the trace once more, without the two things in it that Perfetto complains of.
+
+    JAX can do so too (create_perfetto_trace), but leaves one of them in, and would also do it
+    for a run that Ctrl-C is to end.
+    """
+    [path] = folder.glob("*.trace.json.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    trace.pop("metadata", None)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event]
+    with gzip.open(folder / "perfetto_trace.json.gz", "wt", encoding="utf-8") as file:
+        json.dump(trace, file)

@@ -1,0 +1,281 @@
+"""From a config to the two steps that run on a mesh: what every job builds first."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+
+from jaxbench.clock import Clock, Stopwatch
+from jaxbench.config import Config
+from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
+from jaxbench.errors import BadInput
+from jaxbench.precision import Precision, get_precision
+from jaxbench.tasks import Task, get_task
+from jaxbench.training.optimizers import create_optimizer, create_schedule
+from jaxbench.training.train_step import TrainState, make_eval_step, make_init, make_train_step
+from jaxbench.xla.collectives import count_collectives
+from jaxbench.xla.compile_cache import watch_cache
+from jaxbench.xla.flops import count_macs
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The network and its steps; nothing in it has run or been compiled yet.
+
+    Attributes:
+      model: the flax module.
+      schedule: step -> learning rate.
+      init: seed -> TrainState of one model, on the default device.
+      train_step: (state, train_data, row) -> (state, metrics); the state given to it is gone
+        afterwards. `train_data` and `row` come from the feed; metrics_M is summed over the devices
+        or, where each trains a model of its own, metrics_RxM.
+      eval_step: (state, eval_data, row) -> metrics.
+      given_params: () -> parameters, some of the network's, that are not drawn but follow from the
+        training images.
+    """
+
+    config: Config
+    mesh: DataMesh
+    task: Task
+    precision: Precision
+    model: nn.Module
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    init: Any
+    train_step: Any
+    eval_step: Any
+    given_params: Callable[[], dict[str, Any]] = dict
+
+    def repeat_train_step(self, num_steps: int) -> Any:
+        """Makes one call of so many training steps, all with the same row.
+
+        Returns:
+          (state, train_data, row) -> (state, metrics of the last step), compiled on first call;
+          the state given to it is gone afterwards.
+        """
+        step = make_train_step(
+            self.model,
+            self.optimizer,
+            config=self.config,
+            task=self.task,
+            precision=self.precision,
+        )
+
+        def steps(state, data, row):
+            def one(state, _):
+                # Tied to the state, or XLA would do once what each step does with the same row.
+                return step(*jax.lax.optimization_barrier((state, data, row)))
+
+            state, metrics_S = jax.lax.scan(one, state, length=num_steps)
+            return state, metrics_S[-1]
+
+        own = self.config.replicas == "independent"
+        return self.mesh.parallelize(
+            steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
+        )
+
+    def place_train_state(self) -> TrainState:
+        """Initialises the state and places it: whole on every device, or each its own."""
+        seeds_R = self.config.seeds(self.mesh.num_devices)
+        if self.config.replicas == "together":
+            return self.mesh.replicate(self.create_train_state())
+        states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
+        return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
+
+    def place_saved_state(self, state: TrainState) -> TrainState:
+        """Places a state that `device_get` once fetched from where `place_train_state` put it."""
+        if self.config.replicas == "together":
+            return self.mesh.replicate(state)
+        return self.mesh.shard(state)
+
+    def create_train_state(self, seed: int | None = None) -> TrainState:
+        """Initialises one model's state on the default device, from the config's seed if None."""
+        state = self.init(np.uint32(self.config.seed if seed is None else seed))
+        given_params = self.given_params()
+        if not given_params:
+            return state
+        params = flax.traverse_util.flatten_dict(state.params)
+        for path, given in flax.traverse_util.flatten_dict(given_params).items():
+            drawn = params[path]
+            if drawn.shape != given.shape:
+                raise ValueError(f"{path}: {given.shape} follows from images, not {drawn.shape}")
+            params[path] = jax.numpy.asarray(given, drawn.dtype)
+        return state.replace(params=flax.traverse_util.unflatten_dict(params))
+
+    def abstract_train_state(self) -> TrainState:
+        """The shapes and types of the state."""
+        return self.init.eval_shape(np.uint32(0))
+
+    def abstract_placed_state(self) -> TrainState:
+        """The shapes and types of what `place_train_state` returns."""
+        state = self.abstract_train_state()
+        if self.config.replicas == "together":
+            return state
+        devices = self.mesh.num_devices
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((devices, *leaf.shape), leaf.dtype), state
+        )
+
+    def check(self) -> None:
+        """Raises BadInput where the network cannot be built or does not fit the task.
+
+        Nothing is computed: shapes are enough to tell.
+        """
+        data = self.config.data
+        name = type(self.config.model).__name__
+        expected = self.task.output_shape(data.image_shape, data.num_classes)
+        try:
+            state = self.abstract_train_state()
+            outputs = self._traced_forward.out_info
+        except Exception as error:
+            message = " ".join(str(error).split())[:200]
+            raise BadInput(
+                f"{name} cannot be built for images of {data.image_shape}: "
+                f"{type(error).__name__}: {message}"
+            ) from error
+        sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
+        if outputs.shape != (1, *expected) or not all(sizes):
+            raise BadInput(
+                f"{name} makes outputs of shape {outputs.shape[1:]} with {sum(sizes):,} parameters "
+                f"from images of {data.image_shape}; {self.task.name} expects {expected}"
+            )
+
+    def num_parameters(self) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
+
+    def forward_macs(self) -> dict[str, int]:
+        """Multiply-accumulates of one image's forward pass, by flax module path."""
+        return self._forward_macs
+
+    @functools.cached_property
+    def _forward_macs(self) -> dict[str, int]:
+        return count_macs(self._traced_forward)
+
+    @functools.cached_property
+    def _traced_forward(self) -> Any:
+        """The forward pass of one image: its shapes and its arithmetic, never compiled."""
+
+        def forward(params, batch_stats, images_1xHxWxC):
+            variables = {"params": params, "batch_stats": batch_stats}
+            return self.model.apply(variables, images_1xHxWxC, train=False)
+
+        state = self.abstract_train_state()
+        shape = (1, *self.config.data.image_shape)
+        image = jax.ShapeDtypeStruct(shape, self.precision.compute_dtype)
+        return jax.jit(forward).trace(state.params, state.batch_stats, image)
+
+
+def build_program(
+    config: Config,
+    mesh: DataMesh,
+    steps_per_epoch: int,
+    given_params: Callable[[], dict[str, Any]] = dict,
+) -> Program:
+    """Builds the network, its optimizer and both steps for a mesh.
+
+    Args:
+      config: the experiment.
+      mesh: the devices.
+      steps_per_epoch: of training, for the schedule.
+      given_params: see `Program`; without it all parameters are drawn.
+
+    Raises:
+      BadInput: the model's config cannot make a network.
+    """
+    precision = get_precision(config.precision)
+    try:
+        model = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=AXIS if config.batch_norm == "sync" else None,
+        )
+    except Exception as error:
+        raise BadInput(
+            f"{type(config.model).__name__}.create fails with {type(error).__name__}: {error}"
+        ) from error
+    schedule = create_schedule(config, steps_per_epoch)
+    optimizer = create_optimizer(config, schedule, steps_per_epoch)
+    task = get_task(config.task, config.test_time_augmentation != "none")
+    parts = {"config": config, "task": task, "precision": precision}
+    # Where each device trains its own model, each has its own state, and its own metrics.
+    own = config.replicas == "independent"
+    sharded = (own, False, True)
+    return Program(
+        mesh=mesh,
+        model=model,
+        schedule=schedule,
+        optimizer=optimizer,
+        init=make_init(model, optimizer, image_shape=config.data.image_shape, precision=precision),
+        train_step=mesh.parallelize(
+            make_train_step(model, optimizer, **parts),
+            sharded=sharded,
+            sharded_output=own,
+            donate=(0,),
+        ),
+        eval_step=mesh.parallelize(
+            make_eval_step(model, **parts), sharded=sharded, sharded_output=own
+        ),
+        given_params=given_params,
+        **parts,
+    )
+
+
+def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> dict[str, Any]:
+    """Lowers and compiles a step for these arguments (or their shapes); later calls reuse it.
+
+    Returns:
+      A `compile` record: seconds for each half, the memory the compiler plans on each device,
+      its own count of floating-point operations, and what the devices exchange, where the backend
+      tells.
+    """
+    clock = clock or Clock()
+    with clock.phase("lower"):
+        watch = Stopwatch()
+        lowered = step.lower(*args)
+        lower_s = watch.elapsed_s()
+    with clock.phase("compile"), watch_cache() as cache:
+        watch = Stopwatch()
+        compiled = lowered.compile()
+        compile_s = watch.elapsed_s()
+    return {
+        "kind": "compile",
+        "function": name,
+        "lower_s": lower_s,
+        "compile_s": compile_s,
+        # hit: it came from the persistent cache, and compile_s is the time to fetch it.
+        "compile_cache": cache.outcome,
+        "memory": _planned_memory(compiled),
+        "device_memory_bytes": device_memory_bytes(),
+        # XLA's own counts; it takes a loop's body for one turn of the loop.
+        "xla_flops_per_device": _xla_cost(compiled, "flops"),
+        "xla_bytes_per_device": _xla_cost(compiled, "bytes accessed"),
+        "collectives": count_collectives(compiled.as_text()),
+    }
+
+
+def _planned_memory(compiled: Any) -> dict[str, int] | None:
+    """Bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    sizes = {
+        "argument_bytes": analysis.argument_size_in_bytes,
+        "output_bytes": analysis.output_size_in_bytes,
+        "alias_bytes": analysis.alias_size_in_bytes,
+        "temporary_bytes": analysis.temp_size_in_bytes,
+        "code_bytes": analysis.generated_code_size_in_bytes,
+    }
+    sizes["total_bytes"] = sum(sizes.values()) - 2 * sizes["alias_bytes"]
+    return sizes
+
+
+def _xla_cost(compiled: Any, name: str) -> float | None:
+    analysis = compiled.cost_analysis()
+    return analysis.get(name) if analysis else None

@@ -1,0 +1,271 @@
+"""What one device does in a training and in an evaluation step.
+
+The functions made here run under `DataMesh.parallelize`: they see one device's B examples. With
+`replicas=together` they meet the others through collectives over `AXIS` and return values that are
+equal on every device; with `replicas=independent` they meet nobody.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxbench.config import Config, DataConfig
+from jaxbench.data import augment
+from jaxbench.data.batch import Batch
+from jaxbench.data.feeds import resident, stream
+from jaxbench.distributed.mesh import AXIS
+from jaxbench.models.batch_norm import STATISTICS
+from jaxbench.precision import Precision
+from jaxbench.tasks import Task
+from jaxbench.training.loss_scale import LossScale, all_finite, choose, first_loss_scale
+
+_TAKE = {"resident": resident.take, "stream": stream.take, "synthetic": stream.take}
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """Everything that a step changes."""
+
+    step: jax.Array  # int32, steps done
+    params: Any
+    batch_stats: Any
+    opt_state: Any
+
+
+class ScaledTrainState(TrainState):
+    """The same under fp16; in the others' an empty field would make old checkpoints unreadable."""
+
+    loss_scale: LossScale
+
+
+def make_init(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    *,
+    image_shape: tuple[int, int, int],
+    precision: Precision,
+) -> Callable:
+    """Builds init(seed) -> TrainState, which runs on the default device."""
+
+    def init(seed):
+        images_1xHxWxC = jnp.zeros((1, *image_shape), precision.compute_dtype)
+        variables = model.init(jax.random.key(seed), images_1xHxWxC, train=False)
+        params = variables["params"]
+        state = {
+            "step": jnp.zeros((), jnp.int32),
+            "params": params,
+            "batch_stats": variables.get("batch_stats", {}),
+            "opt_state": optimizer.init(params),
+        }
+        if precision.scales_loss:
+            return ScaledTrainState(loss_scale=first_loss_scale(), **state)
+        return TrainState(**state)
+
+    # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
+    # once: for networks of up to 36 M parameters the plain code was quicker in all.
+    on_cpu = jax.default_backend() == "cpu"
+    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None)
+
+
+def make_train_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    *,
+    config: Config,
+    task: Task,
+    precision: Precision,
+) -> Callable:
+    """Builds train_step(state, train_data, row) -> (state, metrics_M).
+
+    `train_data` and `row` are what the feed that the config names places on the devices. Under fp16
+    the loss is scaled, a step whose gradients overflow moves nothing but `step` and the scale (the
+    optimizer's own count, and so the learning rate, stay too), and metrics_M ends with
+    `LossScale.metrics`.
+    """
+    exchange = config.replicas == "together"
+    take = _TAKE[config.data.feed]
+
+    def forward(params, batch_stats, images_BxHxWxC, keys_B):
+        variables = {"params": params, "batch_stats": batch_stats}
+        return model.apply(
+            variables, images_BxHxWxC, train=True, keys_B=keys_B, mutable=["batch_stats"]
+        )
+
+    if config.remat == "norms":
+        forward = jax.checkpoint(forward, policy=_keep_convolutions)
+
+    def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B):
+        # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
+        with jax.named_scope("forward"):
+            outputs_Bx, updated = forward(params, batch_stats, images_BxHxWxC, keys_B)
+        with jax.named_scope("loss"):
+            losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
+            loss = jnp.mean(losses_B)
+        with jax.named_scope("metrics"):
+            metrics_M = task.count(losses_B, outputs_Bx, labels_Bx, mask_B)
+        # A network without batch norm has no statistics to update.
+        return loss, (updated.get("batch_stats", batch_stats), metrics_M)
+
+    def train_step(state: TrainState, train_data, row):
+        with jax.named_scope("data"):
+            batch = take(train_data, row, state.step)
+            keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
+            if config.data.feed == "resident":  # the streamed feed has done it on the host
+                batch = _crop_and_flip(batch, keys_B, config.data)
+            images_BxHxWxC = augment.distort(
+                keys_B,
+                batch.images_BxHxWxC,
+                brightness=config.data.brightness,
+                contrast=config.data.contrast,
+                dtype=precision.param_dtype,
+            )
+            images_BxHxWxC = _normalize(images_BxHxWxC, train_data, config.data, precision)
+        scaling = state.loss_scale if precision.scales_loss else None
+        grads, batch_stats, metrics_M = accumulate_gradients(
+            scaling.scaled(loss_fn) if scaling else loss_fn,
+            state.params,
+            state.batch_stats,
+            (images_BxHxWxC, batch.labels_Bx, batch.mask_B, augment.dropout_keys(keys_B)),
+            num_parts=config.accumulate_steps,
+            num_metrics=task.num_metrics,
+        )
+        if exchange:
+            with jax.named_scope("gradient_reduction"):
+                # Every device has the same share of the batch, so the mean of means is the mean.
+                grads = jax.lax.pmean(grads, AXIS)
+                if config.batch_norm == "local":
+                    # Each device has its own running averages here; replicas must not drift apart.
+                    batch_stats = jax.lax.pmean(batch_stats, AXIS)
+            with jax.named_scope("metrics"):
+                metrics_M = jax.lax.psum(metrics_M, AXIS)
+        with jax.named_scope("optimizer"):
+            if scaling:
+                grads = scaling.unscaled(grads)
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            moved = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
+            if scaling:
+                # Of the gradients that all devices have: they decide alike. The statistics count
+                # because a compiler that takes short cuts may have a ReLU turn nan into 0.
+                finite = all_finite((grads, batch_stats))
+                scaling = scaling.after(finite)
+                moved = choose(finite, moved, state).replace(loss_scale=scaling)
+                metrics_M = jnp.concatenate([metrics_M, scaling.metrics()])
+        return moved.replace(step=state.step + 1), metrics_M
+
+    return train_step
+
+
+_keep_statistics = jax.checkpoint_policies.save_only_these_names(STATISTICS)
+
+
+def _keep_convolutions(primitive: Any, *args: Any, **params: Any) -> bool:
+    """`Config.remat=norms`: whether what a primitive makes is kept for the backward pass."""
+    costly = primitive.name in ("conv_general_dilated", "dot_general")
+    return costly or _keep_statistics(primitive, *args, **params)
+
+
+def _crop_and_flip(batch: Batch, keys_B: jax.Array, data: DataConfig) -> Batch:
+    """Cuts and mirrors the images, and masks with them."""
+    windows = augment.draw_windows(keys_B, padding=data.crop_padding)
+    if data.flip_order == "alternating":
+        windows = augment.alternate(windows, batch.seed, batch.epoch, batch.indices_B)
+    how = {"padding": data.crop_padding, "fill": data.crop_fill, "flip": data.flip}
+    batch = batch._replace(
+        images_BxHxWxC=augment.crop_and_flip(windows, batch.images_BxHxWxC, **how)
+    )
+    if batch.labels_Bx.ndim == 3:
+        batch = batch._replace(labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how))
+    return batch
+
+
+def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:
+    if data.normalize_by == "image":
+        return augment.whiten(images_BxHxWxC, precision.param_dtype, precision.compute_dtype)
+    return augment.normalize(
+        images_BxHxWxC, statistics["mean"], statistics["std"], precision.compute_dtype
+    )
+
+
+def accumulate_gradients(
+    loss_fn: Callable,
+    params: Any,
+    batch_stats: Any,
+    batch: tuple,
+    *,
+    num_parts: int,
+    num_metrics: int,
+) -> tuple[Any, Any, jax.Array]:
+    """Differentiates the mean loss of a batch, `num_parts` equal parts one after the other.
+
+    Args:
+      loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
+      batch: arrays whose first axis, B, `num_parts` divides.
+      num_parts: into how many equal parts the batch is cut.
+      num_metrics: M.
+
+    Returns:
+      The gradients of the mean over all B, the batch statistics after the last part, and the
+      metrics summed over the parts.
+    """
+    grad_fn = jax.grad(loss_fn, has_aux=True)
+    if num_parts == 1:
+        grads, (batch_stats, metrics_M) = grad_fn(params, batch_stats, *batch)
+        return grads, batch_stats, metrics_M
+
+    def add_part(carry, part):
+        grads, batch_stats, metrics_M = carry
+        part_grads, (batch_stats, part_metrics_M) = grad_fn(params, batch_stats, *part)
+        grads = jax.tree.map(jnp.add, grads, part_grads)
+        return (grads, batch_stats, metrics_M + part_metrics_M), None
+
+    parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), batch)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    dtype = jax.tree.leaves(params)[0].dtype
+    # A loop in the program rather than an unrolled one: only one part's activations are alive.
+    (grads, batch_stats, metrics_M), _ = jax.lax.scan(
+        add_part, (zeros, batch_stats, jnp.zeros(num_metrics, dtype)), parts
+    )
+    return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
+
+
+def make_eval_step(
+    model: nn.Module, *, config: Config, task: Task, precision: Precision
+) -> Callable:
+    """Builds eval_step(state, eval_data, row) -> metrics_M; padded rows count for nothing."""
+    take = _TAKE[config.data.feed]
+
+    def eval_step(state: TrainState, eval_data, row):
+        with jax.named_scope("data"):
+            batch = take(eval_data, row, jnp.zeros((), jnp.int32))
+            images_BxHxWxC = _normalize(batch.images_BxHxWxC, eval_data, config.data, precision)
+        views_VxBxHxWxC = images_BxHxWxC[None]
+        if config.test_time_augmentation != "none":
+            translate = config.test_time_augmentation == "mirror_translate"
+            views_VxBxHxWxC, weights_V = augment.evaluation_views(
+                images_BxHxWxC, translate=translate
+            )
+        with jax.named_scope("forward"):
+            # All views at once: one network to compile rather than six.
+            outputs_Nx = model.apply(
+                {"params": state.params, "batch_stats": state.batch_stats},
+                views_VxBxHxWxC.reshape(-1, *images_BxHxWxC.shape[1:]),
+                train=False,
+            )
+        outputs_VxBx = outputs_Nx.reshape(*views_VxBxHxWxC.shape[:2], *outputs_Nx.shape[1:])
+        outputs_Bx = outputs_VxBx[0]
+        with jax.named_scope("loss"):
+            losses_B = task.losses(outputs_Bx, batch.labels_Bx, 0.0)
+        with jax.named_scope("metrics"):
+            metrics_M = task.count(losses_B, outputs_Bx, batch.labels_Bx, batch.mask_B)
+            if len(outputs_VxBx) > 1:
+                mean_Bx = jnp.tensordot(weights_V.astype(outputs_VxBx.dtype), outputs_VxBx, axes=1)
+                correct = task.count_correct(mean_Bx, batch.labels_Bx, batch.mask_B)
+                metrics_M = jnp.append(metrics_M, correct)
+            return jax.lax.psum(metrics_M, AXIS) if config.replicas == "together" else metrics_M
+
+    return eval_step

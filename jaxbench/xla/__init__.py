@@ -1,0 +1,1 @@
+"""The compiler: its cache and flags, what compiled programs do."""

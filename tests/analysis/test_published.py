@@ -1,0 +1,111 @@
+"""The published rows agree with their own arithmetic."""
+
+import importlib.resources
+
+import pytest
+
+from jaxbench.analysis.published import TABLES, load_published
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_names_its_source(table):
+    rows = load_published(table)
+    assert rows
+    for row in rows:
+        assert row["source"]
+        assert row["hardware"] and row.get("devices", 1) >= 1
+
+
+def test_totals_are_the_first_epoch_and_99_medians():
+    rows = [r for r in load_published("training_runs") if r["first_epoch_s"]]
+    assert len(rows) == 22
+    for row in rows:
+        total_s = row["first_epoch_s"] + 99 * row["median_epoch_s"]
+        assert total_s == pytest.approx(row["total_time_s"], rel=0.02), row
+
+
+def test_out_of_memory_is_a_result_without_times():
+    rows = load_published("training_runs")
+    oom = [row for row in rows if row["status"] == "oom"]
+    assert [row["global_batch"] for row in oom] == [2048, 256, 512, 1024, 2048]
+    for row in rows:
+        assert (row["status"] == "oom") == (row["total_time_s"] is None), row
+
+
+def test_images_per_s_for_a_dollar_an_hour():
+    """The article's 476, 256 and 374, from its throughputs and prices."""
+    rate = {
+        row["hardware"][:7]: row["images_per_s"]
+        for row in load_published("throughput")
+        if row["model"] == "resnet50" and row["data"] == "synthetic" and row["global_batch"] == 1024
+    }
+    price = {row["offer"]: row["usd_per_hour"] for row in load_published("prices")}
+    assert rate["4x TPU "] / price["Google Cloud TPU v2-8, on demand"] == pytest.approx(476, abs=1)
+    assert rate["4x V100"] / price["AWS p3.8xlarge, on demand"] == pytest.approx(256, abs=1)
+    # The third is the reserved offer, at the price that the article rounds.
+    reserved = rate["4x V100"] / price["AWS p3.8xlarge, reserved 12 months"]
+    assert reserved == pytest.approx(374, rel=0.01)
+
+
+def test_cost_to_accuracy():
+    prices = {row["offer"]: row["usd_per_hour"] for row in load_published("prices")}
+    published = [row for row in load_published("time_to_accuracy") if row["usd_published"]]
+    assert len(published) == 2
+    for row in published:
+        hours = row["epochs"] * 1_281_167 / row["images_per_s"] / 3600
+        assert hours * prices[row["offer"]] == pytest.approx(row["usd_published"], abs=0.5)
+
+
+def test_conv2d_covers_1_to_8_devices():
+    rows = load_published("conv2d")
+    for hardware in ("V100", "K80"):
+        assert [row["devices"] for row in rows if row["hardware"] == hardware] == list(range(1, 9))
+    assert {(row["images"], row["height"], row["width"]) for row in rows} == {(840, 100, 100)}
+
+
+def test_an_unknown_table_is_told():
+    with pytest.raises(ValueError, match="there are training_runs"):
+        load_published("prizes")
+
+
+def test_rows_are_dated_where_their_source_is():
+    """The conv2d page names no date; every other row has a year at least."""
+    for table in TABLES:
+        for row in load_published(table):
+            if table == "conv2d":
+                assert "date" not in row
+            else:
+                assert row["date"][:2] == "20" and row["date"][:4].isdigit(), row
+
+
+def test_single_figures_are_those_of_the_articles():
+    conv2d = {(row["hardware"], row["devices"]): row["time_ms"] for row in load_published("conv2d")}
+    assert (conv2d["V100", 1], conv2d["V100", 8]) == (14897.803307, 721.64607)
+    assert (conv2d["K80", 1], conv2d["K80", 8]) == (3248.390198, 647.247314)
+    titan_x = {
+        row["devices"]: row["images_per_s"]
+        for row in load_published("throughput")
+        if row["model"] == "vgg_cifar10"
+    }
+    assert titan_x == {1: 764.6, 4: 2500}
+    mnist = {
+        row["devices"]: row["total_time_s"]
+        for row in load_published("training_runs")
+        if row["model"] == "mnist_cnn"
+    }
+    assert mnist == {1: 68, 2: 59}
+    cnn10 = {
+        (row["devices"], row["global_batch"]): row["median_epoch_s"]
+        for row in load_published("training_runs")
+        if row["model"] == "cnn10"
+    }
+    assert (cnn10[1, 128], cnn10[2, 2048], cnn10[8, 2048]) == (11.68, 9.03, 7.02)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_package_s_rows_are_the_collected_ones(table, test_data):
+    collected = test_data.parent / "published" / f"{table}.csv"
+    if not collected.is_file():
+        pytest.skip(f"no {collected.name} beside the real data")
+    own = importlib.resources.files("jaxbench.analysis.published").joinpath(f"{table}.csv")
+    assert own.read_text("utf-8") == collected.read_text("utf-8")

@@ -1,0 +1,637 @@
+"""Runs that are killed, stopped and hurt, and go on: they leave what an undisturbed run leaves."""
+
+import contextlib
+import dataclasses
+import errno
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.checkpoints import checkpointer
+from jaxbench.checkpoints.checkpointer import (
+    Checkpoints,
+    Policy,
+    list_checkpoints,
+    read_checkpoint,
+    read_newest,
+)
+from jaxbench.checkpoints.resume import (
+    CHECKPOINTS,
+    Resume,
+    check_same,
+    copy_records,
+    find_resume,
+    set_back,
+)
+from jaxbench.cli import registry
+from jaxbench.clock import now
+from jaxbench.distributed import signals
+from jaxbench.errors import BadInput, Terminated
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.reader import Run
+from jaxbench.records.run_dir import create_run_dir
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.training.loop import Trainer
+from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
+
+# What depends on when and how fast, and on what a process holds.
+_OF_TIME = re.compile(
+    r"_s$|^elapsed|images_per_s|^mfu$|memory|^telemetry$|^warnings$|^compile_cache$|^phases|flops_per_s"
+)
+
+
+def timeless(record):
+    """A record without what differs between two runs of the same program."""
+    if isinstance(record, dict):
+        return {k: timeless(v) for k, v in record.items() if not _OF_TIME.search(k)}
+    return record
+
+
+EVERY_EPOCH = Policy(epochs=1, keep=99)
+
+
+def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, **fields):
+    config = registry.load(MICRO)
+    set_fields(config, **{"log_every_steps": 4} | fields)
+    with open(os.devnull, "w") as quiet:
+        console = PlainConsole(quiet)
+        if say is not None:
+            console.say = say.append
+        return train_and_evaluate(
+            config,
+            workdir and str(workdir),
+            console,
+            telemetry_s=0,
+            checkpoints=policy,
+            resume=resume,
+        )
+
+
+def states(workdir):
+    """{name: the manifest's files of arrays} of a run's checkpoints."""
+    folder = pathlib.Path(workdir) / CHECKPOINTS
+    found = {}
+    for name in list_checkpoints(folder):
+        body = json.loads((folder / name / "manifest.json").read_text())["body"]
+        found[name] = body
+    return found
+
+
+def final_state(workdir, target):
+    folder = pathlib.Path(workdir) / CHECKPOINTS
+    return read_checkpoint(folder, list_checkpoints(folder)[-1], target).state
+
+
+def assert_same_run(one, other):
+    """Both runs have the same records, tables and curves, but for time."""
+    first, second = ([timeless(record) for record in records(run)] for run in (one, other))
+    assert [r["kind"] for r in first] == [r["kind"] for r in second]
+    assert first == second
+    tables = [(pathlib.Path(run) / "epochs.csv").read_text().splitlines() for run in (one, other)]
+    kept = [i for i, name in enumerate(tables[0][0].split(",")) if not _OF_TIME.search(name)]
+    rows = [[[line.split(",")[i] for i in kept] for line in table] for table in tables]
+    assert rows[0] == rows[1]
+    assert curves(one) == curves(other)
+
+
+def curves(workdir):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(pathlib.Path(workdir) / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+        if not re.search(r"time/|images_per_s|memory|summary/", tag)
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run of three epochs with a checkpoint after each."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    result = trained(folder, epochs=3, num_devices=2)
+    return folder, jax.device_get(result.state)
+
+
+class _Stop(Exception):
+    pass
+
+
+def stop_after(monkeypatch, steps, error=_Stop):
+    """Has the training loop end with an error once so many steps have been counted."""
+    genuine = Trainer._count_step
+
+    def counting(self, progress, metrics_RxM):
+        if self._steps_done == steps:
+            raise error
+        return genuine(self, progress, metrics_RxM)
+
+    monkeypatch.setattr(Trainer, "_count_step", counting)
+
+
+def save_every(monkeypatch, steps):
+    """Has a checkpoint written about every so many steps, wherever they are."""
+    asked = itertools.count(1)
+    genuine = Checkpoints.due
+
+    def due(self, epochs_done=None, last=False):
+        if epochs_done is not None:
+            return genuine(self, epochs_done, last)
+        return next(asked) % steps == 0
+
+    monkeypatch.setattr(Checkpoints, "due", due)
+
+
+@pytest.mark.parametrize(
+    ("feed", "step"), [("resident", 8), ("resident", 17), ("stream", 11), ("stream", 32)]
+)
+def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
+    undisturbed, tmp_path, monkeypatch, step, feed
+):
+    """Checkpoints between any two steps, then an end without a word, then the rest."""
+    whole, state = undisturbed
+    if feed == "stream":
+        state = trained(whole := tmp_path / "whole", epochs=3, num_devices=2, data__feed=feed).state
+    run = tmp_path / "run"
+    fields = {"epochs": 3, "num_devices": 2, "data__feed": feed}
+    save_every(monkeypatch, 4)
+    with monkeypatch.context() as patch:
+        stop_after(patch, step)
+        with pytest.raises(_Stop):
+            trained(run, **fields)
+    assert 0 < max(states(run)[name]["point"]["step"] for name in states(run)) <= step
+    resumed = trained(run, resume="auto", **fields)
+    assert_same_run(whole, run)
+    for ours, theirs in zip(
+        jax.tree.leaves(jax.device_get(resumed.state)), jax.tree.leaves(state), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    document = run_json(run)
+    [taken_up] = document["resumes"]
+    assert document["status"] == "done" and taken_up["before"]["status"] == "failed"
+    assert 0 < taken_up["step"] <= step and taken_up["lost_s"] >= 0
+    # Done is done: nothing is touched.
+    before = (run / "metrics.jsonl").read_bytes()
+    assert trained(run, resume="auto", **fields).state is None
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["_train_stretch", "_evaluate"])
+def test_sigterm_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, where):
+    """Sent for real, in the middle of an epoch or of its evaluation."""
+    whole, _ = undisturbed
+    run = tmp_path / "run"
+    genuine = getattr(Trainer, where)
+
+    def interrupted(self, *args):
+        if len(self._epochs) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return genuine(self, *args)
+
+    with monkeypatch.context() as patch, handled_signals():
+        patch.setattr(Trainer, where, interrupted)
+        with pytest.raises(Terminated):
+            trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
+    assert run_json(run)["status"] == "preempted"
+    [name] = list_checkpoints(run / CHECKPOINTS)
+    # A stretch that has begun does one step.
+    step = 12 if where == "_train_stretch" else 22
+    assert name == f"step-{step:09d}.epoch-00001"
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert run_json(run)["resumes"][0]["step"] == step
+    assert_same_run(whole, run)
+
+
+@contextlib.contextmanager
+def handled_signals():
+    """Signals as in an entry point, for so long; no limit of time is left ticking."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    signals.raise_on_signals()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
+    """The same to the rounding of fp32: sums over four devices have another order."""
+    needs_devices(4)
+    fields = {"epochs": 3, "batch_norm": "sync"}
+    whole = trained(tmp_path / "whole", num_devices=4, **fields).run_dir.path
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 17)
+        with pytest.raises(_Stop):
+            trained(run, num_devices=4, **fields)
+    trained(run, resume="auto", num_devices=1, **fields)
+    ours, theirs = ([r["eval_loss"] for r in records(name, "epoch")] for name in (run, whole))
+    assert ours[0] == theirs[0] and ours[1:] != theirs[1:]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert run_json(run)["resumes"][0]["num_devices"] == 1
+
+
+def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
+    needs_devices(2)
+    fields = {"num_devices": 2, "replicas": "independent"}
+    whole = trained(tmp_path / "whole", **fields).run_dir.path
+    run = tmp_path / "run"
+    save_every(monkeypatch, 3)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(_Stop):
+            trained(run, **fields)
+    with pytest.raises(BadInput, match="num_devices=2 there, 1 here"):
+        trained(run, resume="auto", **fields | {"num_devices": 1})
+    trained(run, resume="auto", **fields)
+    assert_same_run(whole, run)
+
+
+def test_the_loss_scale_is_gone_on_with(tmp_path, monkeypatch):
+    """Checkpoints while it falls, and the learning rate lags behind by the steps it costs."""
+    fields = {"num_devices": 2, "precision": "fp16"}
+    for module in ("loss_scale", "trainer"):
+        monkeypatch.setattr(f"jaxbench.{module}.FIRST_SCALE", 2.0**34)
+    whole = trained(tmp_path / "whole", **fields)
+    run = tmp_path / "run"
+    save_every(monkeypatch, 4)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(_Stop):
+            trained(run, **fields)
+    resumed = trained(run, resume="auto", **fields)
+    assert_same_run(whole.run_dir.path, run)
+    ours, theirs = (jax.device_get(result.state) for result in (resumed, whole))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    scales = [record["loss_scale"] for record in records(run, "step")]
+    assert run_json(run)["resumes"][0]["step"] < 9 and scales[-1] < scales[0] < 2.0**34
+    assert ours.loss_scale.scale == scales[-1] and ours.loss_scale.skipped_steps > 4
+
+
+def copy_of(undisturbed, tmp_path, epochs=2):
+    """The undisturbed run as it was after so many of its three epochs."""
+    whole, _ = undisturbed
+    run = tmp_path / "hurt"
+    shutil.copytree(whole, run)
+    for name in list_checkpoints(run / CHECKPOINTS)[epochs:]:
+        shutil.rmtree(run / CHECKPOINTS / name)
+    document = run_json(run)
+    document |= {"status": "failed", "reason": "hurt", "summary": None}
+    (run / "run.json").write_text(json.dumps(document))
+    return run
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_no_flipped_bit_goes_unnoticed(undisturbed, tmp_path):
+    """One bit of every file of the newest checkpoint, and files cut short or gone."""
+    run = copy_of(undisturbed, tmp_path)
+    folder = run / CHECKPOINTS
+    before, newest = list_checkpoints(folder)
+    target = jax.tree.map(np.asarray, undisturbed[1])
+    draw, tried = random.Random(0), 0
+
+    def flip(data):
+        place = draw.randrange(len(data))
+        return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+
+    hurts = [flip, flip, lambda data: data[: len(data) // 2], lambda data: None]
+    for path in files_of(folder / newest):
+        whole = path.read_bytes()
+        for hurt in hurts:
+            damaged = hurt(whole)
+            if damaged == whole:
+                continue  # an empty file has no half
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            said = []
+            found = read_newest(folder, target, said.append, set_aside=False)
+            assert found.name == before and list(found.damaged) == [newest], path
+            assert len(said) == 1 and newest in said[0] and "\n" not in said[0]
+            tried += 1
+        path.write_bytes(whole)
+    assert tried > 30
+    assert read_newest(folder, target, print, set_aside=False).name == newest
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    before, newest = list_checkpoints(run / CHECKPOINTS)
+    path = max(files_of(run / CHECKPOINTS / newest), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:-1])
+    # What a killed process was writing, and what it was removing.
+    for leftover in ("step-000000033.epoch-00003.part", "step-000000001.epoch-00000.dead"):
+        (run / CHECKPOINTS / leftover / "arrays").mkdir(parents=True)
+    said = []
+    trained(run, resume="auto", epochs=3, num_devices=2, say=said)
+    assert_same_run(undisturbed[0], run)
+    [taken_up] = run_json(run)["resumes"]
+    assert taken_up["checkpoint"] == before and list(taken_up["damaged_checkpoints"]) == [newest]
+    assert any(newest in line and "damaged" in line for line in said)
+    left = {path.name for path in (run / CHECKPOINTS).iterdir()}
+    assert f"{newest}.damaged" in left and not any(n.endswith((".part", ".dead")) for n in left)
+
+
+def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path, epochs=1)
+    [only] = list_checkpoints(run / CHECKPOINTS)
+    (run / CHECKPOINTS / only / "manifest.json").write_text("{}")
+    with pytest.raises(BadInput, match="no checkpoint that can be read"):
+        trained(tmp_path / "new", resume=str(run), epochs=3, num_devices=2)
+    assert not (tmp_path / "new").exists()
+    said = []
+    trained(run, resume="auto", epochs=3, num_devices=2, say=said)
+    assert any("beginning again" in line for line in said)
+    assert_same_run(undisturbed[0], run)
+    assert run_json(run)["resumes"][0]["checkpoint"] is None
+
+
+def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
+    """From any of its checkpoints; the run itself stays as it is."""
+    whole, _ = undisturbed
+    first, *_ = list_checkpoints(whole / CHECKPOINTS)
+    before = {path: path.read_bytes() for path in files_of(whole)}
+    source = whole / CHECKPOINTS / first
+    with pytest.raises(BadInput, match="would be lost; give a new --workdir"):
+        trained(None, resume=str(source), epochs=3, num_devices=2)
+    document = run_json(whole)
+    assert document["status"] == "done"
+    trained(tmp_path / "branch", resume=str(source), epochs=3, num_devices=2)
+    assert_same_run(whole, tmp_path / "branch")
+    assert run_json(tmp_path / "branch")["resumes"][0]["from"] == str(whole)
+    # It has that checkpoint too: its own to go on from.
+    assert first in list_checkpoints(tmp_path / "branch" / CHECKPOINTS)
+    assert {path: path.read_bytes() for path in files_of(whole)} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"batch_size": 64}, "was made with another experiment: batch_size=128 there, 64 here"),
+        ({"model__dropout": 0.5}, "model.dropout=0.0 there, 0.5 here"),
+        ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here|epochs=3 there, 4 here"),
+    ],
+)
+def test_another_experiment_does_not_go_on(undisturbed, tmp_path, change, told):
+    run = copy_of(undisturbed, tmp_path)
+    before = {path: path.read_bytes() for path in files_of(run)}
+    with pytest.raises(BadInput, match=told):
+        trained(run, resume="auto", **{"epochs": 3, "num_devices": 2} | change)
+    assert {path: path.read_bytes() for path in files_of(run)} == before
+
+
+def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
+    config = registry.load(MICRO)
+    resumed = Resume(
+        Run(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))}, [])
+    )
+    config.data.cache, config.data.dir = "memory", "elsewhere"
+    check_same(resumed, config)
+    config.data.cache = "resized"
+    with pytest.raises(BadInput, match="data.cache=none there, resized here"):
+        check_same(resumed, config)
+
+
+def test_a_run_of_before_a_field_was_there_had_its_default(tmp_path):
+    config = registry.load(MICRO)
+    document = json.loads(json.dumps(dataclasses.asdict(config)))
+    del document["remat"], document["optimizer"]["rise"], document["data"]["flip_order"]
+    resumed = Resume(Run(tmp_path, {"config": document}, []))
+    check_same(resumed, config)
+    config.remat, config.data.flip_order = "norms", "alternating"
+    with pytest.raises(
+        BadInput, match="data.flip_order=random there, alternating here; remat=none"
+    ):
+        check_same(resumed, config)
+
+
+def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path):
+    whole, state = undisturbed
+    folder = whole / CHECKPOINTS
+    newest = list_checkpoints(folder)[-1]
+    wider = jax.tree.map(lambda leaf: np.zeros((*leaf.shape, 2), leaf.dtype), state)
+    with pytest.raises(
+        BadInput, match=r"another model's state: \d+ of \d+ arrays differ; .* there"
+    ):
+        read_checkpoint(folder, newest, wider)
+    with pytest.raises(BadInput, match="absent here"):
+        read_checkpoint(folder, newest, {"step": state.step})
+
+
+def test_one_process_at_a_time_takes_a_run_up(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    first = find_resume(str(run), "auto", "")
+    with pytest.raises(BadInput, match="another process has taken it up"):
+        find_resume(str(run), "auto", "")
+    # To read it for a run of one's own is no harm.
+    find_resume(str(tmp_path / "new"), str(run), "").close()
+    first.close()
+    find_resume(str(run), "auto", "").close()
+
+
+def test_what_stands_after_the_checkpoint_may_be_anything(undisturbed, tmp_path):
+    """Garbage after a loss of power; telemetry and curves that are gone."""
+    run = copy_of(undisturbed, tmp_path)
+    with open(run / "metrics.jsonl", "ab") as file:
+        file.write(b'\x00\xff\n{"kind"\n')
+    shutil.rmtree(run / "tensorboard")
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert [timeless(r) for r in records(run)] == [timeless(r) for r in records(undisturbed[0])]
+    assert run_json(run)["resumes"][0]["short"]
+
+
+def test_a_run_killed_in_its_first_moment_begins_again(undisturbed, tmp_path):
+    whole, _ = undisturbed
+    run = copy_of(undisturbed, tmp_path)
+    for path in run.iterdir():
+        if path.name != "run.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    trained(run, resume="auto", epochs=3, num_devices=2)
+    assert_same_run(whole, run)
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "run.json.partial").write_text("{")
+    assert find_resume(str(tmp_path / "half"), "auto", "") is None
+
+
+def test_models_of_which_one_diverged_are_gone_on_with(tmp_path):
+    """Its nan is null in the record."""
+    needs_devices(2)
+    fields = {"num_devices": 2, "replicas": "independent"}
+    run = trained(tmp_path / "run", **fields).run_dir.path
+    (run / "run.json").write_text(json.dumps(run_json(run) | {"status": "failed"}))
+    text = (run / "metrics.jsonl").read_text()
+    # The last one is the summary's.
+    [*_, last, _] = re.finditer(r'"eval_models": \[\{"seed": 0, "loss": ([\d.]+)', text)
+    null = "null".ljust(len(last[1]))
+    (run / "metrics.jsonl").write_text(text[: last.start(1)] + null + text[last.end(1) :])
+    resumed = trained(run, resume="auto", **fields)
+    assert resumed.summary["status"] == "done" and resumed.summary["diverged_seeds"] == [0]
+
+
+def test_another_target_is_another_run(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    document = run_json(run) | {"stop_at_top1": 0.3}
+    (run / "run.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match="was made with --stop_at_top1=0.3, this is None"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+    branch = trained(tmp_path / "branch", resume=str(run), epochs=3, num_devices=2)
+    assert branch.summary["status"] == "done"
+
+
+def test_a_checkpoints_folder_that_was_removed_is_made_again(tmp_path):
+    folder = tmp_path / "checkpoints"
+    writer = Checkpoints(folder, EVERY_EPOCH, print)
+    for epoch in (1, 2):
+        writer.save({"a": np.full(3, epoch)}, {"step": epoch, "epochs_done": epoch}, None)
+        writer.wait()
+        if epoch == 1:
+            shutil.rmtree(folder)
+    assert [name[-1] for name in list_checkpoints(folder)] == ["2"] and not writer.warnings
+
+
+def test_records_that_are_gone_are_told(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:3]))
+    with pytest.raises(BadInput, match=r"metrics\.jsonl is shorter than it was"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    config = registry.load(MICRO)
+    said = []
+    genuine = checkpointer._save_arrays
+
+    def full(orbax, path, state):
+        if "00022" not in str(path):
+            genuine(orbax, path, state)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        genuine(orbax, path, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointer, "_save_arrays", full)
+        result = trained(run, epochs=2, num_devices=1, say=said)
+    assert result.summary["status"] == "done" and config.epochs == 2
+    [warning] = [w for w in result.summary["warnings"] if "checkpoint" in w]
+    assert "step-000000011.epoch-00001: No space left on device" in warning
+    assert f"warning: {warning}" in said
+    assert list_checkpoints(run / CHECKPOINTS) == ["step-000000022.epoch-00002"]
+    assert sorted(path.name for path in (run / CHECKPOINTS).iterdir()) == [
+        "step-000000022.epoch-00002"
+    ]
+    # A place where no folder can be made.
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    writer = Checkpoints(blocked / "checkpoints", EVERY_EPOCH, said.append)
+    writer.save({"a": np.zeros(3)}, {"step": 1, "epochs_done": 1}, None)
+    assert "could not be written" in said[-1] and len(writer.warnings) == 1
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    writer = Checkpoints(tmp_path, Policy(epochs=1, keep=2), print)
+    for epoch, score in enumerate((0.3, 0.9, float("nan"), None, 0.5), 1):
+        writer.save({"a": np.full(3, epoch)}, {"step": epoch, "epochs_done": epoch}, score)
+    writer.wait()
+    assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "4", "5"]
+    # A later process knows the scores again.
+    later = Checkpoints(tmp_path, Policy(epochs=1, keep=1), print)
+    later.save({"a": np.full(3, 6)}, {"step": 6, "epochs_done": 6}, 0.6)
+    later.wait()
+    assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "6"]
+
+
+def test_what_is_saved_is_what_was_there_then(tmp_path):
+    """The copy is taken before the next step uses the memory again."""
+    writer = Checkpoints(tmp_path, EVERY_EPOCH, print)
+    array = jax.numpy.arange(100_000.0)
+    expected = np.array(array)
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+    writer.save({"a": array}, {"step": 1, "epochs_done": 1}, None)
+    for _ in range(20):
+        array = double(array)
+    writer.wait()
+    [name] = list_checkpoints(tmp_path)
+    found = read_checkpoint(tmp_path, name, {"a": expected}).state["a"]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--resume=auto",), "--resume=auto: give --workdir"),
+        (("--resume=nowhere",), "nowhere: no run directory"),
+        (("--checkpoint_minutes=-1",), "--checkpoint_minutes=-1: must be 0 (never) or more"),
+        (("--checkpoint_minutes=nan",), "--checkpoint_minutes=nan: must be"),
+        (("--checkpoint_epochs=-1",), "--checkpoint_epochs=-1: must be 0 (never) or more"),
+        (("--keep_checkpoints=0",), "--keep_checkpoints=0: must be 1 or more"),
+        (("--mode=throughput", "--resume=auto"), "it goes with --mode=train"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
+    done = run_cli(f"--experiment={MICRO}", *args)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_run_that_is_still_running_is_not_taken_up(undisturbed, tmp_path):
+    run = copy_of(undisturbed, tmp_path)
+    document = run_json(run)
+    document |= {"status": "running", "pid": os.getpid()}
+    document["started_at"] = now().isoformat()
+    (run / "run.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=f"is still running \\(process {os.getpid()}\\)"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+
+
+@pytest.mark.parametrize("name", ["../../up", "/abs/path", "..", "a/../../b", "~root", "a\nb", ""])
+def test_a_run_name_leads_nowhere_else(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = create_run_dir(None, name, {}).path.resolve()
+    assert path.parent.parent == tmp_path.resolve() / "runs"
+
+
+def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
+    """A manifest may come from anybody."""
+    source, target = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    source.mkdir(parents=True)
+    target.mkdir(parents=True)
+    (tmp_path / "a" / "x").write_text("secret")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("../x", str(tmp_path / "a" / "x"), str(victim)):
+        for size in (0, 3, -1, "3", None):
+            with contextlib.suppress(BadInput):
+                copy_records(source, target, {name: size})
+            with contextlib.suppress(BadInput):
+                set_back(source, {name: size})
+    assert [path.name for path in (tmp_path / "b").rglob("*")] == ["run"]
+    assert victim.read_text() == "mine" and (tmp_path / "a" / "x").read_text() == "secret"
+    # Nor is what a link leads to cut, removed or written to.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "events").write_text("mine")
+    for sizes in ({}, {"metrics.jsonl": 0}, {"telemetry.csv": 1, "tensorboard/events": 1}):
+        for name, there in (("telemetry.csv", victim), ("metrics.jsonl", victim)):
+            (source / name).unlink(missing_ok=True)
+            (source / name).symlink_to(there)
+        (source / "tensorboard").unlink(missing_ok=True)
+        (source / "tensorboard").symlink_to(elsewhere)
+        with contextlib.suppress(BadInput):
+            set_back(source, sizes)
+            assert not any(path.is_symlink() for path in source.iterdir())
+        assert victim.read_text() == (elsewhere / "events").read_text() == "mine"

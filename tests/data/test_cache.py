@@ -1,0 +1,194 @@
+"""Copies of encoded images: made once, whole or not at all, made again when they are stale."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from jaxbench.data.images.encoded import Files
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.errors import BadInput
+from tests.data.test_encoded import EVAL, TRAIN, batches, config_of, feed_of, folder, same  # noqa: F401
+
+
+@pytest.fixture
+def own(folder, tmp_path):  # noqa: F811
+    """A copy of the folder that a test may change."""
+    return shutil.copytree(folder, tmp_path / "images")
+
+
+def resized(folder, tmp_path, **fields):  # noqa: F811
+    defaults = {"cache": "resized", "cache_dir": str(tmp_path / "cache"), "cache_side": 24}
+    return config_of(folder, **(defaults | fields))
+
+
+def load(config):
+    told = []
+    config.validate()
+    dataset = load_dataset(config, told.append)
+    return dataset, told
+
+
+def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeypatch):  # noqa: F811
+    config = resized(folder, tmp_path, random_resized_crop=False, flip=False)
+    dataset, told = load(config)
+    assert [dataset.cache[name]["made"] for name in ("train", "eval")] == ["none yet"] * 2
+    assert dataset.cache["train"]["examples"] == TRAIN and dataset.cache["kind"] == "resized"
+    about = dataset.cache["train"]
+    assert about["build_s"] > 0 and about["bytes"] > 0 and about["psnr_db_min"] > 25
+    assert any("JPEG of quality" in line for line in told)
+    # Once more: nothing is made, and no original is opened.
+    monkeypatch.setattr(Files, "read", None)
+    again, told = load(config)
+    assert [again.cache[name]["made"] for name in ("train", "eval")] == ["before"] * 2
+    assert again.cache["train"]["build_s"] == about["build_s"]
+    copied = batches(feed_of(config).train_rows(0, 2))
+    monkeypatch.undo()
+    plain = batches(
+        feed_of(config_of(folder, random_resized_crop=False, flip=False)).train_rows(0, 2)
+    )
+    for one, other in zip(copied, plain, strict=True):
+        assert np.array_equal(one["labels"], other["labels"])
+        assert np.array_equal(one["indices"], other["indices"])
+        assert np.abs(one["images"].astype(int) - other["images"]).mean() < 8
+
+
+def test_what_is_copied_stays_good(test_data, tmp_path):
+    """At the default of 256 pixels and quality 95, on real images."""
+    root = tmp_path / "images"
+    originals = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))
+    for split, files in (("train", originals[:80]), ("val", originals[80:])):
+        for place, file in enumerate(files):
+            target = root / split / str(place % 2) / file.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(file)
+    config = resized(root, tmp_path, image_shape=(224, 224, 3), cache_side=256)
+    dataset, _ = load(config)
+    about = dataset.cache["train"]
+    assert about["compared"] >= 40
+    assert about["psnr_db_median"] > 36 and about["psnr_db_min"] > 28
+    assert about["bytes"] < 0.6 * about["original_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda copy, own: os.utime(own / "train" / "ape" / "000.jpg", (1, 1)), "have changed"),
+        (lambda copy, own: (own / "train" / "ape" / "000.jpg").unlink(), "none yet"),
+        (lambda copy, own: (copy / "about.json").unlink(), "not whole"),
+        (lambda copy, own: (copy / "about.json").write_text("{"), "not whole"),
+        (lambda copy, own: os.truncate(copy / "images.array_record", 1000), "1000 bytes"),
+        (lambda copy, own: copy.rename(f"{copy}.building"), "none yet"),
+    ],
+)
+def test_stale_and_half_written_copies_are_made_again(own, tmp_path, spoil, why):
+    config = resized(own, tmp_path)
+    dataset, _ = load(config)
+    spoil(tmp_path / "cache" / os.path.basename(dataset.cache["train"]["folder"]), own)
+    again, told = load(config)
+    assert why in again.cache["train"]["made"]
+    assert any("making smaller copies" in line for line in told)
+    feed = feed_of(config)
+    assert len(batches(feed.train_rows(0, 2))) == 2
+    assert not list((tmp_path / "cache").glob("*.building"))
+
+
+def test_damage_is_told_by_the_originals_name(own, tmp_path):
+    bad = own / "train" / "bee" / "005.jpg"
+    bad.write_bytes(bad.read_bytes()[:200])
+    feed = feed_of(resized(own, tmp_path, max_damaged=1, batch_size=TRAIN - 1))
+    list(feed.train_rows(0, 1))
+    list(feed.train_rows(1, 1))
+    assert list(feed.damaged) == [str(bad)] and "JPEG" in feed.damaged[str(bad)]
+    # Damage of the copy itself: its checksums tell.
+    config = resized(own, tmp_path, max_damaged=1, batch_size=22)
+    dataset, _ = load(config)
+    [name] = dataset.train.files()
+    path = pathlib.Path(name)
+    whole = path.read_bytes()
+    at = whole.index(dataset.train.source.read(7)[0]) + 200
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+    # The original takes its place, and the copy is made again the next time.
+    feed = feed_of(config)
+    list(feed.train_rows(0, 1))
+    assert list(feed.damaged) == [str(bad)]
+    again, _ = load(config)
+    assert "not whole" in again.cache["train"]["made"]
+    path.write_bytes(whole[:100] + bytes(len(whole) - 100))
+    again, _ = load(config)
+    assert "not whole" in again.cache["train"]["made"]
+
+
+def test_a_missing_file_is_a_damaged_image_and_any_name_will_do(own, tmp_path):
+    missing = own / "train" / "ape" / "gone.jpg"
+    missing.symlink_to(own / "nowhere")
+    odd = own / "train" / "ape" / os.fsdecode(b"caf\xe9.jpg")
+    shutil.copy(own / "train" / "ape" / "000.jpg", odd)
+    for cache in ({"cache": "memory"}, {}):
+        fields = cache or {"cache": "resized", "cache_dir": str(tmp_path / "c"), "cache_side": 24}
+        feed = feed_of(config_of(own, max_damaged=1, batch_size=TRAIN + 1, epochs=4, **fields))
+        for epoch in range(4):
+            list(feed.train_rows(epoch, 1))
+        assert list(feed.damaged) == [str(missing)], cache
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_made(own, tmp_path, monkeypatch):
+    from array_record.python import array_record_module
+
+    class Full:
+        def __init__(self, path, options):
+            pathlib.Path(path).write_bytes(b"half")
+
+        def write(self, record):
+            raise RuntimeError("write() failed: No space left on device")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(array_record_module, "ArrayRecordWriter", Full)
+    with pytest.raises(BadInput, match="cannot hold copies: .*No space left"):
+        load(resized(own, tmp_path))
+    assert not list((tmp_path / "cache").glob("*.building"))
+
+
+def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
+    reads = []
+    genuine = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, i: reads.append((self, i)) or genuine(self, i))
+    feed = feed_of(config_of(folder))
+    reference = batches(feed.train_rows(0, 2))
+    feed.close()
+    # Its threads may be in the middle of an image still.
+    first = {id(source) for source, _ in reads}
+
+    def read():
+        return sorted(i for source, i in reads if id(source) not in first)
+
+    config = config_of(folder, cache="memory")
+    feed = feed_of(config)
+    assert read() == sorted([*range(TRAIN), *range(EVAL)])
+    same(reference, batches(feed.train_rows(0, 2)))
+    list(feed.eval_rows())
+    assert len(read()) == TRAIN + EVAL
+    dataset, _ = load(config)
+    assert dataset.cache["train"]["bytes"] == sum(
+        os.path.getsize(path) for path in (folder / "train").rglob("*.jpg")
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"cache_side": 20}, "data.cache_side=20 does nothing with data.cache='none'"),
+        ({"cache": "resized", "cache_side": 8}, "so at least 16"),
+        ({"cache": "memory", "num_workers": 2}, "each process would hold all images"),
+        ({"cache": "memory", "random_resized_crop": False, "feed": "resident"}, "feed=stream"),
+        ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(folder, fields, told):  # noqa: F811
+    with pytest.raises(BadInput) as error:
+        load(config_of(folder, **fields))
+    assert told in str(error.value)

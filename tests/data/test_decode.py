@@ -1,0 +1,343 @@
+"""Decoding windows of images: the same pixels as decoding all, odd files, damaged files."""
+
+import pathlib
+
+import cv2
+import numpy as np
+import pytest
+
+from jaxbench.data.images import decode
+from jaxbench.data.images.decode import Damaged, Image, Window, centre_window, shrink
+from jaxbench.data.images.turbojpeg import TurboJpeg, find_turbojpeg
+from jaxbench.errors import BadInput
+
+
+def any_turbojpeg():
+    """The system's libturbojpeg 3, or the one inside a package that the tests install."""
+    import sysconfig
+
+    libraries = pathlib.Path(sysconfig.get_paths()["purelib"], "turbojpeg.libs").glob("lib*")
+    return find_turbojpeg() or next((TurboJpeg(str(path)) for path in libraries), None)
+
+
+@pytest.fixture(params=["simplejpeg", "libturbojpeg"], autouse=True)
+def decoder(request, monkeypatch):
+    """Every test here runs with both."""
+    library = None
+    if request.param == "libturbojpeg":
+        library = any_turbojpeg()
+        if library is None:
+            pytest.skip("no libturbojpeg 3 here")
+    monkeypatch.setattr(decode, "find_turbojpeg", lambda: library)
+    return request.param
+
+
+def decode_window(content, window, height, width, **how):
+    out = np.empty((height, width, 3), np.uint8)
+    Image(content).decode(window, out, **how)
+    return out
+
+
+def image_size(content):
+    return Image(content).size
+
+
+def picture(height, width, channels=3):
+    """Smooth colours and edges: JPEG's noise would hide what is looked for."""
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    waves = [np.sin(x / (7 + c) + y / (11 - c)) * 60 + 128 for c in range(channels)]
+    image = np.stack(waves, -1)
+    image[height // 3 : height // 2, width // 4 : width // 2] += 60
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def encode(image, extension=".jpg", *options):
+    return cv2.imencode(extension, image, options)[1].tobytes()
+
+
+SUBSAMPLINGS = {
+    "444": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    "411": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+    "440": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    "422": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    "420": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+}
+
+
+@pytest.mark.parametrize("subsampling", list(SUBSAMPLINGS))
+@pytest.mark.parametrize("restart", [0, 5])
+def test_leaving_out_what_is_not_in_the_window_changes_no_pixel(subsampling, restart):
+    options = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SUBSAMPLINGS[subsampling])
+    content = encode(picture(203, 150), ".jpg", *options, cv2.IMWRITE_JPEG_RST_INTERVAL, restart)
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        window = decode.draw_window(generator.random(22).tolist(), 203, 150)
+        fast = decode_window(content, window, 64, 48)
+        exact = decode_window(content, window, 64, 48, exact=True)
+        if max(window.height / 64, window.width / 48) < 2:
+            assert np.array_equal(fast, exact), window
+
+
+def psnr_db(one, other):
+    return 10 * np.log10(255**2 / max(1e-9, np.mean((one.astype(float) - other) ** 2)))
+
+
+def ssim(one, other):
+    """Structural similarity of the brightness (Wang et al. 2004), 1 for equal images."""
+
+    def blur(x):
+        return cv2.GaussianBlur(x, (11, 11), 1.5)
+
+    x, y = (cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float64) for image in (one, other))
+    mean_x, mean_y = blur(x), blur(y)
+    var_x, var_y = blur(x * x) - mean_x**2, blur(y * y) - mean_y**2
+    covariance = blur(x * y) - mean_x * mean_y
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    similar = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    return float(np.mean(similar / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))))
+
+
+def test_real_images_keep_their_quality(test_data):
+    """Bounds of the fast path against decoding all at full size.
+
+    PSNR > 45 dB and SSIM > 0.995 where the window shrinks less than twice; where libjpeg-turbo
+    decodes at a smaller scale, a median above 30 dB and 0.95, and no image below 24 dB and 0.85.
+    """
+    generator = np.random.default_rng(0)
+    files = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))[:60]
+    scaled, plain = [], []
+    for file in files:
+        content = file.read_bytes()
+        window = decode.draw_window(generator.random(22).tolist(), *image_size(content))
+        for size, kept in ((224, plain), (64, scaled)):
+            fast = decode_window(content, window, size, size)
+            exact = decode_window(content, window, size, size, exact=True)
+            if min(window.height, window.width) >= 2 * size:
+                kept = scaled
+            elif size == 64:
+                continue
+            kept.append((psnr_db(fast, exact), ssim(fast, exact)))
+    assert len(scaled) > 20 and len(plain) > 30
+    least_db, least_ssim = np.min(plain, axis=0)
+    assert least_db > 45 and least_ssim > 0.995
+    least_db, least_ssim = np.min(scaled, axis=0)
+    median_db, median_ssim = np.median(scaled, axis=0)
+    assert least_db > 24 and least_ssim > 0.85
+    assert median_db > 30 and median_ssim > 0.95
+
+
+def test_both_decoders_give_the_same_pixels(test_data, monkeypatch):
+    library = any_turbojpeg()
+    if library is None:
+        pytest.skip("no libturbojpeg 3 here")
+    generator = np.random.default_rng(0)
+    files = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))
+    for file in files[::4]:
+        content = file.read_bytes()
+        for size in (224, 100, 32):
+            window = decode.draw_window(generator.random(22).tolist(), *image_size(content))
+            outputs = []
+            for found in (None, library):
+                monkeypatch.setattr(decode, "find_turbojpeg", lambda found=found: found)
+                outputs.append(decode_window(content, window, size, size))
+            assert np.array_equal(*outputs), (file.name, size, window)
+
+
+def test_a_library_that_is_none_is_told(tmp_path, monkeypatch):
+    # What is found is kept for the process: here it is looked for anew.
+    monkeypatch.setattr(decode, "find_turbojpeg", find_turbojpeg.__wrapped__)
+    (tmp_path / "libturbojpeg.so").write_text("not a library")
+    monkeypatch.setenv("JAXBENCH_TURBOJPEG", str(tmp_path / "libturbojpeg.so"))
+    with pytest.raises(BadInput, match="^JAXBENCH_TURBOJPEG=.*libturbojpeg 3"):
+        decode.load_decoder()
+    monkeypatch.setenv("JAXBENCH_TURBOJPEG", "")
+    assert decode.load_decoder().startswith("simplejpeg")
+
+
+def test_windows_lie_within_the_image_and_repeat():
+    for height, width in ((1, 1), (2, 300), (300, 2), (375, 500), (10, 10)):
+        areas = []
+        for seed in range(200):
+            draws = [
+                decode.draw_window(np.random.default_rng(seed).random(22), height, width)
+                for _ in range(2)
+            ]
+            assert draws[0] == draws[1]
+            top, left, rows, columns = draws[0]
+            assert 0 <= top <= height - rows < height and 0 <= left <= width - columns < width
+            areas.append(rows * columns / (height * width))
+        if (height, width) == (375, 500):
+            assert 0.08 * 0.98 < min(areas) < 0.12 and 0.85 < max(areas) <= 1
+            assert abs(np.mean(areas) - 0.49) < 0.08
+
+
+def test_the_centre_is_what_resizing_and_cropping_comes_to():
+    # 375x500, shorter side to 256, centre 224: 224 / 256 of 375 rows.
+    assert centre_window(375, 500, 224, 224) == Window(23, 86, 328, 328)
+    assert centre_window(256, 256, 224, 224) == Window(16, 16, 224, 224)
+    assert centre_window(1, 1, 224, 224) == Window(0, 0, 1, 1)
+
+
+def exif(orientation):
+    entry = b"\x01\x12\x00\x03\x00\x00\x00\x01" + bytes([0, orientation, 0, 0])
+    tiff = b"MM\x00\x2a\x00\x00\x00\x08\x00\x01" + entry + bytes(4)
+    body = b"Exif\0\0" + tiff
+    return b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
+
+
+def test_every_kind_of_file_comes_out_as_the_same_picture():
+    image = picture(90, 120)
+    window = Window(10, 20, 60, 60)
+    # OpenCV writes blue, green, red.
+    expected = cv2.resize(image[10:70, 20:80, ::-1], (32, 32), interpolation=cv2.INTER_LINEAR)
+    jpeg = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 98)
+    turned = np.ascontiguousarray(np.rot90(image, 1))
+    rotated = encode(turned, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 98)
+    files = {
+        "jpeg": jpeg,
+        "png": encode(image, ".png"),
+        "progressive": encode(
+            image, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_QUALITY, 98
+        ),
+        "exif": rotated[:2] + exif(6) + rotated[2:],
+        "upright exif": jpeg[:2] + exif(1) + jpeg[2:],
+    }
+    for name, content in files.items():
+        assert image_size(content) == (90, 120), name
+        out = decode_window(content, window, 32, 32)
+        assert out.dtype == np.uint8 and out.shape == (32, 32, 3)
+        assert np.abs(out.astype(int) - expected).mean() < 3, name
+
+
+def test_grey_and_cmyk_become_colour(test_data):
+    grey = encode(picture(60, 60, 1)[..., 0])
+    out = decode_window(grey, Window(0, 0, 60, 60), 30, 30)
+    assert (out[..., 0] == out[..., 1]).all() and (out[..., 1] == out[..., 2]).all()
+    PIL = pytest.importorskip("PIL.Image")
+    import io
+
+    buffer = io.BytesIO()
+    PIL.fromarray(np.full((40, 40, 3), (200, 30, 60), np.uint8)).convert("CMYK").save(
+        buffer, "JPEG", quality=98
+    )
+    out = decode_window(buffer.getvalue(), Window(0, 0, 40, 40), 20, 20)
+    assert np.abs(out.reshape(-1, 3).mean(0) - (200, 30, 60)).max() < 12
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (3, 2), (17, 9)])
+def test_tiny_images_are_enlarged(size):
+    content = encode(picture(*size))
+    assert decode_window(content, centre_window(*size, 32, 32), 32, 32).shape == (32, 32, 3)
+
+
+def test_a_thousand_damaged_files_decode_or_say_damaged():
+    """Truncated, overwritten and mislabelled; nothing else may come out, and nothing hang."""
+    generator = np.random.default_rng(0)
+    image = picture(120, 90)
+    originals = [
+        encode(image),
+        encode(image, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        encode(image, ".png"),
+        encode(image[..., 0]),
+        encode(image)[:2] + exif(8) + encode(image)[2:],
+    ]
+    outcomes = {"decoded": 0, "damaged": 0}
+    for number in range(1000):
+        content = bytearray(originals[number % len(originals)])
+        kind = number // len(originals) % 4
+        if kind == 0:
+            content = content[: generator.integers(0, len(content))]
+        elif kind == 1:
+            at = generator.integers(0, len(content), 8)
+            for place in at:
+                content[place] = generator.integers(0, 256)
+        elif kind == 2:
+            start = int(generator.integers(0, len(content)))
+            content[start : start + 64] = generator.bytes(64)
+        else:
+            content = bytearray(generator.bytes(int(generator.integers(0, 400))))
+        try:
+            size = image_size(bytes(content))
+            if size[0] * size[1] > 10**7:
+                raise Damaged("more pixels than bytes can tell")
+            out = decode_window(bytes(content), centre_window(*size, 16, 16), 16, 16)
+        except Damaged:
+            outcomes["damaged"] += 1
+        else:
+            assert out.shape == (16, 16, 3)
+            outcomes["decoded"] += 1
+    assert outcomes["damaged"] > 300 and outcomes["decoded"] > 20, outcomes
+
+
+def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
+    content = encode(picture(200, 200))
+    for share in (0.3, 0.6, 0.9):
+        with pytest.raises(Damaged):
+            cut = content[: int(share * len(content))]
+            decode_window(cut, Window(100, 0, 100, 100), 50, 50)
+
+
+def with_exif(content, orientation, magic=42):
+    """The JPEG with an Exif segment in front."""
+    tiff = b"II" + magic.to_bytes(2, "little") + (8).to_bytes(4, "little")
+    entry = (0x0112).to_bytes(2, "little") + (3).to_bytes(2, "little")
+    entry += (1).to_bytes(4, "little") + orientation.to_bytes(4, "little")
+    body = b"Exif\0\0" + tiff + (1).to_bytes(2, "little") + entry + bytes(4)
+    return content[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + content[2:]
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_shown_upright(orientation, progressive):
+    """As OpenCV turns them."""
+    plain = encode(picture(40, 90), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    content = with_exif(plain, orientation)
+    expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert image_size(content) == expected.shape[:2]
+    out = decode_window(content, Window(0, 0, *expected.shape[:2]), *expected.shape[:2])
+    assert np.abs(out.astype(int) - expected).max() <= 3
+
+
+def test_exif_that_is_none_and_a_second_one_turn_nothing():
+    plain = encode(picture(40, 300))
+    for content in (with_exif(plain, 6, magic=0), with_exif(with_exif(plain, 6), 1)):
+        assert image_size(content) == (40, 300)
+        out = decode_window(content, Window(0, 0, 40, 300), 40, 300)
+        assert np.array_equal(out, decode_window(plain, Window(0, 0, 40, 300), 40, 300))
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_what_follows_the_end_of_an_image_is_no_damage(orientation, progressive):
+    """A film behind a photograph; a thumbnail's end in a truncated one is no end."""
+    plain = encode(picture(64, 64), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    content = with_exif(plain, orientation) + bytes(range(256)) * 100
+    decode_window(content, Window(0, 0, 64, 64), 32, 32)
+    assert shrink(content, 32, 95)[0][:2] == b"\xff\xd8"
+    cut = with_exif(plain[:-200], orientation)
+    cut = cut[:2] + b"\xff\xe2\x00\x06\xff\xd9\xff\xd9" + cut[2:]
+    with pytest.raises(Damaged):
+        decode_window(cut, Window(0, 0, 64, 64), 64, 64)
+
+
+@pytest.mark.parametrize("progressive", [0, 1])
+def test_a_copy_does_not_hide_that_its_original_is_damaged(progressive):
+    noise = np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8)
+    content = bytearray(encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive))
+    middle = len(content) // 2
+    content[middle : middle + 40] = bytes(40)
+    with pytest.raises(Damaged):
+        shrink(bytes(content), 64, 95)
+
+
+@pytest.mark.parametrize("factors", [(0x31, 0x11, 0x11), (0x22, 0x21, 0x11)])
+def test_unusual_subsamplings_are_decoded_or_damaged(factors):
+    """libjpeg-turbo's own interface refuses them; OpenCV may know more."""
+    content = bytearray(encode(picture(96, 96)))
+    frame = content.index(b"\xff\xc0")
+    for component, factor in enumerate(factors):
+        content[frame + 11 + 3 * component] = factor
+    try:
+        decode_window(bytes(content), Window(0, 0, 90, 90), 32, 32)
+    except Damaged as error:
+        assert "subsampling" not in str(error)

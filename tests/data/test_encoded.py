@@ -1,0 +1,300 @@
+"""Folders streamed: the same batches whoever decodes them, every example once, damage counted."""
+
+import os
+import shutil
+
+import cv2
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.images.encoded import Files
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.errors import BadInput, DamagedData
+from jaxbench.jobs.train import train_and_evaluate
+from tests.conftest import MICRO, records, run_json
+from tests.tfds_files import image_feature, write_tfds
+
+TRAIN, EVAL = 22, 13
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two classes of random sizes; the first pixel's red tells the images apart."""
+    root = tmp_path_factory.mktemp("images")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", TRAIN), ("val", EVAL)):
+        for number in range(count):
+            path = root / split / ("ape", "bee")[number % 2]
+            path.mkdir(parents=True, exist_ok=True)
+            size = generator.integers(20, 60, 2)
+            coarse = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            image = cv2.resize(coarse, tuple(int(side) for side in size))
+            cv2.imwrite(str(path / f"{number:03}.jpg"), image)
+    return root
+
+
+def config_of(folder, **fields):
+    config = registry.load("vgg_cifar10:tiny")
+    config.model = registry.load(MICRO).model
+    config.data.crop_padding = 0
+    config.data.source, config.data.dir, config.data.feed = "folder", str(folder), "stream"
+    config.data.train_examples = config.data.eval_examples = 0
+    config.data.num_classes, config.data.image_shape = 2, (24, 16, 3)
+    config.data.random_resized_crop, config.data.eval_split = True, "val"
+    config.batch_size, config.num_devices, config.seed = 8, 1, 3
+    for name, value in fields.items():
+        holder = config.data if hasattr(config.data, name) else config
+        assert hasattr(holder, name), name
+        setattr(holder, name, value)
+    return config
+
+
+def feed_of(config):
+    config.validate()
+    return create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+
+
+def batches(rows):
+    """Global batches in order, devices side by side."""
+    return [
+        {name: np.concatenate(np.asarray(row[name])) for name in ("images", "labels", "indices")}
+        for row in rows
+    ]
+
+
+def same(ones, others):
+    assert len(ones) == len(others) > 0
+    for one, other in zip(ones, others, strict=True):
+        for name in one:
+            assert np.array_equal(one[name], other[name]), name
+
+
+def test_threads_and_devices_change_no_pixel(folder):
+    reference = batches(feed_of(config_of(folder)).train_rows(1, 2))
+    for fields in ({"num_threads": 1}, {"num_threads": 8}, {"num_devices": 4, "num_threads": 3}):
+        same(reference, batches(feed_of(config_of(folder, **fields)).train_rows(1, 2)))
+    for fields in ({"seed": 4}, {"random_resized_crop": False, "flip": False}):
+        other = batches(feed_of(config_of(folder, **fields)).train_rows(1, 2))
+        assert not np.array_equal(reference[0]["images"], other[0]["images"])
+    other = batches(feed_of(config_of(folder)).train_rows(0, 2))
+    assert not np.array_equal(reference[0]["indices"], other[0]["indices"])
+
+
+def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
+    folder, monkeypatch
+):
+    whole = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 5))
+    read = []
+    genuine = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
+    rest = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 2, first_step=3))
+    same(whole[3:], rest)
+    assert sorted(read) == sorted(np.concatenate([batch["indices"] for batch in rest]))
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("eval_batch_size", [1, 5, 8, 13, 40])
+def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
+    config = config_of(folder, num_devices=num_devices, eval_batch_size=eval_batch_size)
+    feed = feed_of(config)
+    indices = np.concatenate([batch["indices"] for batch in batches(feed.eval_rows())])
+    assert sorted(indices[indices >= 0]) == list(range(EVAL))
+    assert feed.eval_count == EVAL
+
+
+def test_training_images_are_windows_of_their_own_file(folder):
+    """Without variation the stream shows what reading the folder whole gives."""
+    config = config_of(folder, random_resized_crop=False, flip=False, batch_size=TRAIN)
+    [batch] = batches(feed_of(config).train_rows(0, 1))
+    config = config_of(folder, random_resized_crop=False, flip=False, feed="resident")
+    split = load_dataset(config).train
+    for image, label, index in zip(*batch.values(), strict=True):
+        assert label == split.labels_Nx[index]
+        # Cutting before resizing or after it: the same but for the edges.
+        assert np.abs(image.astype(int) - split.images_NxHxWxC[index]).mean() < 8
+
+
+def spoil(folder, target, names):
+    shutil.copytree(folder, target)
+    for name in names:
+        file = target / name
+        file.write_bytes(file.read_bytes()[:200])
+    return target
+
+
+def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
+    root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
+    flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
+    done = run_cli(
+        "--experiment=vgg_cifar10:tiny",
+        "--experiment.data.crop_padding=0",
+        "--experiment.data.source=folder",
+        "--experiment.data.feed=stream",
+        f"--experiment.data.dir={root}",
+        "--experiment.batch_size=8",
+        "--experiment.num_devices=1",
+        "--workdir=run",
+        *flags,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and "val/bee/005.jpg" in lines[0] and "max_damaged=0" in lines[0]
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and "val/bee/005.jpg" in document["reason"]
+
+
+def label_feature(num_classes):
+    return {
+        "classLabel": {"numClasses": str(num_classes)},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+
+
+def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
+    """A prepared set like imagenet2012: images of many sizes, left encoded until their turn."""
+    check_tfds_images(tmp_path, num_workers=0)
+
+
+def check_tfds_images(tmp_path, num_workers):
+    generator = np.random.default_rng(0)
+
+    def example(number):
+        height, width = generator.integers(20, 50, 2)
+        # The label is also the colour.
+        return {"image": np.full((height, width, 3), 20 * number, np.uint8), "label": number % 2}
+
+    splits = {"train": [example(n) for n in range(10)], "validation": [example(n) for n in (4, 7)]}
+    features = {"image": image_feature(3), "label": label_feature(2)}
+    write_tfds(tmp_path, "imagenet2012", features, splits)
+    config = config_of(
+        tmp_path, source="tfds", eval_split="validation", batch_size=4, num_threads=2
+    )
+    config.data.name = "imagenet2012"
+    config.data.num_workers = num_workers
+    feed = feed_of(config)
+    seen = {}
+    for batch in batches(feed.train_rows(0, 2)):
+        for image, label, index in zip(*batch.values(), strict=True):
+            assert (image == 20 * index).all() and label == index % 2
+            seen[int(index)] = label
+    assert len(seen) == 8
+    [batch] = batches(feed.eval_rows())
+    assert batch["images"][:2, 0, 0, 0].tolist() == [80, 140]
+    assert batch["indices"].tolist() == [0, 1, -1, -1]
+    feed.close()
+
+
+def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
+    bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
+    root = spoil(folder, tmp_path / "spoilt", bad)
+    config = config_of(root, max_damaged=3, epochs=2)
+    config.optimizer.base_batch_size = 8
+    result = train_and_evaluate(config, str(tmp_path / "run"))
+    summary = run_json(tmp_path / "run")["summary"]
+    assert sorted(summary["damaged"]) == sorted(str(root / name) for name in bad)
+    assert all("JPEG" in reason for reason in summary["damaged"].values())
+    assert result.summary["eval_count"] == EVAL - 1
+    # Another image takes a damaged one's place: training batches stay full.
+    assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
+    with pytest.raises(DamagedData, match="max_damaged=2"):
+        train_and_evaluate(config_of(root, max_damaged=2, epochs=2), str(tmp_path / "other"))
+
+
+def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
+    for split, told in (("train", "training"), ("val", "evaluation")):
+        root = spoil(folder, tmp_path / split, [])
+        for file in (root / split).rglob("*.jpg"):
+            file.write_bytes(b"")
+        feed = feed_of(config_of(root, max_damaged=50))
+        with pytest.raises(DamagedData, match=f"no image of the {told} split"):
+            list(feed.train_rows(0, 2)) + list(feed.eval_rows())
+        assert set(feed.damaged.values()) == {"an empty file"}
+
+
+def test_each_evaluation_counts_its_own_damage(folder, tmp_path):
+    root = spoil(folder, tmp_path / "spoilt", ["val/ape/002.jpg"])
+    feed = feed_of(config_of(root, max_damaged=1))
+    list(feed.eval_rows())
+    assert feed.eval_count == EVAL - 1
+    shutil.copy(folder / "val" / "ape" / "002.jpg", root / "val" / "ape" / "002.jpg")
+    list(feed.eval_rows())
+    assert feed.eval_count == EVAL and len(feed.damaged) == 1
+
+
+def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
+    root = spoil(folder, tmp_path / "spoilt", [])
+    os.mkfifo(root / "val" / "ape" / "zz.jpg")
+    dataset = load_dataset(config_of(root))
+    dataset.eval.source.labels_N[0] = 2
+    feed = create_feed(
+        config_of(root, max_damaged=2), dataset, create_mesh(config_of(root)), jnp.float32
+    )
+    list(feed.eval_rows())
+    assert sorted(feed.damaged.values()) == [
+        "label 2 is not within 0 to 1",
+        "not an ordinary file",
+    ]
+    assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"feed": "resident"}, "data.random_resized_crop=True does nothing with data.feed"),
+        ({"crop_padding": 2}, "data.random_resized_crop varies those"),
+        ({"source": "synthetic", "dir": ""}, "it is for images decoded as they are needed"),
+        ({"image_shape": (24, 16, 1)}, "as they are needed have 3 channels"),
+        ({"random_resized_crop": False, "feed": "resident", "max_damaged": 4}, "max_damaged=4"),
+    ],
+)
+def test_what_does_not_go_together_is_told(folder, fields, told):
+    with pytest.raises(BadInput) as error:
+        feed_of(config_of(folder, **fields))
+    assert told in str(error.value)
+
+
+def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):
+    """2 processes of 2 devices each show what 1 process of 4 shows."""
+    read, genuine = [], Files.read
+    monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
+
+    def shown(process):
+        read.clear()
+        config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
+        feed = create_feed(
+            config, load_dataset(config), create_mesh(config), jnp.float32, process=process
+        )
+        steps = [*batches(feed.train_rows(0, 2)), *batches(feed.eval_rows())]
+        feed.close()
+        return steps, list(read)
+
+    (whole, read_whole), *parts = (shown(process) for process in ((0, 1), (0, 2), (1, 2)))
+    together = [
+        {name: np.concatenate([one[name], other[name]]) for name in one}
+        for one, other in zip(*(steps for steps, _ in parts), strict=True)
+    ]
+    same(whole, together)
+    read_by_each = [own for _, own in parts]
+    assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
+    assert sorted(sum(read_by_each, [])) == sorted(read_whole)
+
+
+def test_a_set_is_known_by_its_images_names_and_order(folder, tmp_path):
+    """Wherever it lies; a host that has another one is found out."""
+    shutil.copytree(folder, tmp_path / "copy")
+    here, there = (load_dataset(config_of(at)) for at in (folder, tmp_path / "copy"))
+    assert here.fingerprint() == there.fingerprint()
+    (tmp_path / "copy/train/ape/000.jpg").rename(tmp_path / "copy/train/bee/000.jpg")
+    other = load_dataset(config_of(tmp_path / "copy"))
+    assert {key for key, value in other.fingerprint().items() if value != here.fingerprint()[key]}
+    held = [
+        load_dataset(config_of(at, feed="resident", random_resized_crop=False))
+        for at in (folder, folder)
+    ]
+    assert held[0].fingerprint() == held[1].fingerprint()
+    held[1].train.images_NxHxWxC[-1, 0, 0, 0] ^= 1
+    assert held[0].fingerprint() != held[1].fingerprint()

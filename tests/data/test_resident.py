@@ -1,0 +1,106 @@
+"""The resident feed and the evaluation step: every example counts once, padding for nothing."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.data.feeds import resident
+from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from jaxbench.training.program import build_program
+from jaxbench.training.train_step import _TAKE
+from tests.training.test_train_step import SmallConfig
+
+D = 8
+CORRECT = 2
+
+
+@pytest.fixture(scope="module")
+def setting():
+    if jax.device_count() < D:
+        pytest.skip(f"needs {D} devices")
+    config = registry.load("quickstart:tiny")
+    config.model, config.data.eval_examples, config.batch_size = SmallConfig(), 45, D
+    config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
+    dataset = load_dataset(config)
+    config.num_devices = D
+    mesh = create_mesh(config)
+    program = build_program(config, mesh, steps_per_epoch=1)
+    state = mesh.replicate(program.create_train_state())
+    return dataset, mesh, program, state
+
+
+def evaluate(setting, eval_batch_size):
+    dataset, mesh, program, state = setting
+    config = copy.deepcopy(program.config)
+    config.eval_batch_size = eval_batch_size
+    feed = create_feed(config, dataset, mesh, jnp.float32)
+    rows = list(feed.eval_rows())
+    assert len(rows) == feed.eval_steps
+    return sum(
+        np.asarray(program.eval_step(state, feed.eval_data, row), np.float64) for row in rows
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(setting):
+    """The same sums over the whole split at once, without devices or batches."""
+    dataset, _, program, state = setting
+    mean, std = dataset.channel_statistics()
+    images = (dataset.eval.images_NxHxWxC - mean) / std
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    apply = jax.jit(program.model.apply, static_argnames="train")
+    logits = apply(jax.device_get(variables), images.astype(np.float32), train=False)
+    labels = jnp.asarray(dataset.eval.labels_Nx)
+    return (
+        float(get_task("classification").losses(logits, labels, 0.0).sum()),
+        int((logits.argmax(-1) == labels).sum()),
+        len(dataset.eval),
+    )
+
+
+@pytest.mark.parametrize("eval_batch_size", [1, D - 1, D, D + 1, 44, 45, 46, 1000])
+def test_every_example_counts_once_at_any_batch_size(setting, expected, eval_batch_size):
+    sums = evaluate(setting, eval_batch_size)
+    assert sums[COUNT] == expected[2] == 45
+    assert sums[CORRECT] == expected[1]
+    assert sums[LOSS_SUM] == pytest.approx(expected[0], rel=1e-5)
+
+
+def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
+    """Padded rows are given images full of garbage, impossible labels and nan statistics."""
+    genuine = resident.take
+
+    def with_garbage(data, row, step):
+        batch = genuine(data, row, step)
+        images = jnp.where(batch.mask_B[:, None, None, None], batch.images_BxHxWxC, 255)
+        # In float, so that the garbage can be nan on its way through the network.
+        images = jnp.where(batch.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan)
+        labels = jnp.where(batch.mask_B, batch.labels_Bx, 10**6)
+        return batch._replace(images_BxHxWxC=images, labels_Bx=labels)
+
+    monkeypatch.setitem(_TAKE, "resident", with_garbage)
+    sums = evaluate(setting_with_new_steps(setting), D + 1)
+    assert sums[COUNT] == expected[2]
+    assert sums[CORRECT] == expected[1]
+    assert sums[LOSS_SUM] == pytest.approx(expected[0], rel=1e-5)
+
+
+def setting_with_new_steps(setting):
+    """The steps traced anew, so that they see the patched `take`."""
+    dataset, mesh, program, state = setting
+    return dataset, mesh, build_program(program.config, mesh, steps_per_epoch=1), state
+
+
+def test_channel_statistics_are_those_of_the_pixels(setting):
+    dataset = setting[0]
+    pixels = dataset.train.images_NxHxWxC.astype(np.float64)
+    mean, std = dataset.channel_statistics()
+    assert mean == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-12)
+    assert std == pytest.approx(pixels.std((0, 1, 2)), rel=1e-12)

@@ -1,0 +1,55 @@
+"""Reading order: a function of seed and epoch, whatever the devices; evaluation misses nobody."""
+
+import numpy as np
+import pytest
+
+from jaxbench.data.sampler import PADDING, Orders, epoch_order, eval_order, train_order
+
+
+def test_an_epoch_is_a_permutation_and_no_two_are_alike():
+    orders = [epoch_order(1000, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(order) == list(range(1000))
+    assert len({order.tobytes() for order in orders}) == 4
+    assert np.array_equal(orders[0], epoch_order(1000, 0, 0))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+def test_the_global_batch_is_the_same_on_any_number_of_devices(num_devices):
+    order_DxSxB = train_order(1000, seed=3, epoch=5, batch_size=64, num_devices=num_devices)
+    assert order_DxSxB.shape == (num_devices, 15, 64 // num_devices)
+    whole = epoch_order(1000, 3, 5)
+    for step in range(15):
+        batch = np.concatenate(order_DxSxB[:, step])
+        assert np.array_equal(batch, whole[step * 64 : (step + 1) * 64])
+
+
+@pytest.mark.parametrize("num_examples", [1, 7, 8, 9, 63, 64, 65, 1000])
+@pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 64])
+def test_evaluation_reads_every_example_once(num_examples, batch_size):
+    order_DxSxB = eval_order(num_examples, batch_size=batch_size, num_devices=8)
+    read = order_DxSxB[order_DxSxB != PADDING]
+    assert sorted(read) == list(range(num_examples))
+
+
+@pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
+def test_processes_read_their_share_and_together_everything(num_processes, seeds):
+    how = {
+        "num_train": 103,
+        "num_eval": 29,
+        "batch_size": 24,
+        "eval_batch_size": 10,
+        "seeds_R": seeds,
+        "num_devices": 4,
+    }
+    whole = Orders(**how)
+    parts = [Orders(**how, process=(index, num_processes)) for index in range(num_processes)]
+    for part in parts:
+        assert len(part.train_DxSxB(1)) == len(part.eval_DxSxB) == 4 // num_processes
+    joined = np.concatenate([part.train_DxSxB(1) for part in parts])
+    assert np.array_equal(joined, whole.train_DxSxB(1))
+    evaluated = np.concatenate([part.eval_DxSxB for part in parts])
+    assert np.array_equal(evaluated, whole.eval_DxSxB)
+    read = evaluated[evaluated != PADDING]
+    assert sorted(read) == sorted(list(range(29)) * len(seeds))
+    assert np.array_equal(np.concatenate([part.seeds_D for part in parts]), whole.seeds_D)

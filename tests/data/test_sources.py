@@ -1,0 +1,414 @@
+"""Data sources: what is read, and one clear line for whatever cannot be."""
+
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.data.sources import digits, synthetic, tfds
+from jaxbench.data.sources.arrays import load_cifar10_batches, load_npz
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.errors import BadInput
+from tests.tfds_files import image_feature, write_tfds
+
+
+def arrays(**changes):
+    generator = np.random.default_rng(0)
+    made = {
+        "x_train": generator.integers(0, 256, (50, 32, 32, 3), dtype=np.uint8),
+        "y_train": np.arange(50, dtype=np.int64) % 10,
+        "x_test": generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8),
+        "y_test": np.arange(20, dtype=np.int64) % 10,
+    }
+    return {name: value for name, value in (made | changes).items() if value is not None}
+
+
+def config_for(source, folder, **data):
+    config = registry.load("wrn28_10:tiny")
+    config.batch_size = 16
+    config.data.source, config.data.dir = source, str(folder)
+    config.data.train_examples = config.data.eval_examples = 0
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return config
+
+
+def write_batches(folder, **changes):
+    """CIFAR-10 as its authors hand it out, with 10 images a file."""
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        content = {
+            b"data": generator.integers(0, 256, (10, 3072), dtype=np.uint8),
+            b"labels": list(range(10)),
+        } | changes
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    return folder
+
+
+def test_digits_are_the_real_ones_and_the_split_is_fixed():
+    dataset = digits.load()
+    dataset.check()
+    assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
+    assert dataset.image_shape == (8, 8, 1)
+    assert dataset.train.images_NxHxWxC.max() == 255
+    assert np.bincount(dataset.eval.labels_Nx, minlength=10).min() >= 20
+    again = digits.load()
+    assert np.array_equal(dataset.eval.images_NxHxWxC, again.eval.images_NxHxWxC)
+    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    assert len(np.unique(both.reshape(1797, -1), axis=0)) == 1797
+
+
+def test_the_digits_are_those_that_scikit_learn_loads(monkeypatch):
+    dataset = digits.load()
+    # A release that keeps them elsewhere.
+    monkeypatch.setattr(digits, "_FILE", "nowhere")
+    loaded = digits.load()
+    for split in ("train", "eval"):
+        one, other = getattr(dataset, split), getattr(loaded, split)
+        assert np.array_equal(one.images_NxHxWxC, other.images_NxHxWxC)
+        assert np.array_equal(one.labels_Nx, other.labels_Nx)
+
+
+def test_synthetic_images_repeat_and_differ_by_class():
+    dataset = synthetic.load((16, 8, 3), 5, 100, 20)
+    dataset.check()
+    assert dataset.train.images_NxHxWxC.shape == (100, 16, 8, 3)
+    again = synthetic.load((16, 8, 3), 5, 100, 20)
+    assert np.array_equal(dataset.train.images_NxHxWxC, again.train.images_NxHxWxC)
+    assert set(dataset.train.labels_Nx) == set(range(5))
+
+
+def test_npz_is_read_as_it_is(tmp_path):
+    made = arrays(y_train=(np.arange(50) % 10)[:, None].astype(np.uint8))
+    np.savez(tmp_path / "set.npz", **made)
+    dataset = load_dataset(config_for("npz", tmp_path / "set.npz"))
+    assert np.array_equal(dataset.train.images_NxHxWxC, made["x_train"])
+    assert np.array_equal(dataset.eval.labels_Nx, made["y_test"])
+    grey = {name: made[name][..., 0] for name in ("x_train", "x_test")}
+    grey = load_npz(str(save(tmp_path, **grey)))
+    assert grey.image_shape == (32, 32, 1)
+
+
+def save(folder, **changes):
+    np.savez(folder / "changed.npz", **arrays(**changes))
+    return folder / "changed.npz"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"y_test": None}, "no array y_test"),
+        ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
+        ({"x_train": np.zeros((50, 32), np.uint8)}, "expected uint8 of shape"),
+        ({"y_train": np.arange(49) % 10}, "50 images but labels of shape (49,)"),
+        ({"y_train": np.linspace(0, 1, 50)}, "expected whole numbers"),
+        ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
+        ({"y_train": np.arange(50) % 10 - 1}, "y_train runs from -1 to 8"),
+        ({"y_train": np.arange(50) % 10 + 2**32}, "y_train runs from 4294967296"),
+        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "has 1 classes"),
+        ({"x_test": np.zeros((20, 28, 28, 3), np.uint8)}, "in training (32, 32, 3)"),
+        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "no examples"),
+        (
+            {
+                "x_train": np.zeros((50, 28, 28, 3), np.uint8),
+                "x_test": np.zeros((20, 28, 28, 3), np.uint8),
+            },
+            "--experiment.data.image_shape='(28, 28, 3)'",
+        ),
+        ({"y_train": np.arange(50) % 7, "y_test": np.arange(20) % 7}, "num_classes=7"),
+    ],
+)
+def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
+    with pytest.raises(BadInput) as error:
+        load_dataset(config_for("npz", save(tmp_path, **changes)))
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty", "npy"])
+def test_a_damaged_npz_is_told(tmp_path, damage, compressed):
+    file = save(tmp_path)
+    if compressed:
+        np.savez_compressed(file, **arrays())
+    np.save(tmp_path / "single.npy", np.zeros(3))
+    content = file.read_bytes()
+    file.write_bytes(
+        {
+            "cut": content[: len(content) // 2],
+            "text": b"not an archive",
+            "flipped": content[:200] + bytes(b ^ 255 for b in content[200:900]) + content[900:],
+            "empty": b"",
+            "npy": (tmp_path / "single.npy").read_bytes(),
+        }[damage]
+    )
+    with pytest.raises(BadInput, match="cannot be read as .npz"):
+        load_npz(str(file))
+
+
+def test_cifar10_batches_are_read_as_they_are(tmp_path):
+    folder = write_batches(tmp_path / "cifar-10-batches-py")
+    # The folder itself, or the one that the archive was unpacked in.
+    for path in (folder, tmp_path):
+        dataset = load_dataset(config_for("cifar10_batches", path))
+        assert dataset.train.images_NxHxWxC.shape == (50, 32, 32, 3)
+        assert len(dataset.eval) == 10
+    raw = pickle.loads((folder / "test_batch").read_bytes())[b"data"]
+    # Stored as all reds, then greens, then blues, row by row.
+    assert dataset.eval.images_NxHxWxC[3, 5, 7, 2] == raw[3, 2 * 1024 + 5 * 32 + 7]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "data_batch_4").unlink(), "data_batch_4: missing"),
+        (lambda folder: (folder / "test_batch").write_bytes(b"\x80\x02}q"), "test_batch: damaged"),
+        (lambda folder: (folder / "data_batch_1").unlink(), "needs the folder"),
+    ],
+)
+def test_damaged_cifar10_batches_are_told(tmp_path, damage, told):
+    folder = write_batches(tmp_path / "batches")
+    damage(folder)
+    with pytest.raises(BadInput, match=told):
+        load_cifar10_batches(str(folder))
+
+
+def test_a_batch_with_the_wrong_content_is_told(tmp_path):
+    folder = write_batches(tmp_path / "batches", **{"x": 1})
+    wrong = {b"data": np.zeros((10, 3000), np.uint8), b"labels": list(range(10))}
+    (folder / "data_batch_2").write_bytes(pickle.dumps(wrong, protocol=2))
+    with pytest.raises(BadInput, match="data_batch_2: damaged"):
+        load_cifar10_batches(str(folder))
+
+
+def test_a_pickle_that_runs_code_does_not(tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return (exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",))
+
+    folder = write_batches(tmp_path / "batches")
+    (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Attack()}, protocol=2))
+    with pytest.raises(BadInput, match="exec, which is not allowed"):
+        load_cifar10_batches(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_set_that_is_not_prepared_names_the_ways_on_within_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    start_s = time.perf_counter()
+    with pytest.raises(BadInput) as error:
+        tfds.load("cifar10", str(tmp_path), splits=("train", "test"), limits=(0, 0))
+    assert time.perf_counter() - start_s < 20
+    for way in ("jaxbench[prepare]", "--experiment.data.dir=", "cifar10_batches", "npz"):
+        assert way in str(error.value)
+
+
+def copy_prepared(test_data, tmp_path, name="cifar10/3.0.2"):
+    """A writable copy of a prepared set, for spoiling."""
+    import shutil
+
+    target = tmp_path / "tfds" / name
+    shutil.copytree(test_data / "tfds" / name, target)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755)
+    return target
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeroed", "info", "gone"])
+def test_a_damaged_tfds_folder_is_told(test_data, tmp_path, damage):
+    folder = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
+    records = next(folder.glob("*test.array_record*"))
+    if damage == "cut":
+        records.write_bytes(records.read_bytes()[:1_000_000])
+    elif damage == "zeroed":
+        content = records.read_bytes()
+        records.write_bytes(content[:500_000] + bytes(500_000) + content[1_000_000:])
+    elif damage == "info":
+        (folder / "dataset_info.json").write_text("{")
+    else:
+        records.unlink()
+    with pytest.raises(BadInput) as error:
+        tfds.load("mnist", str(tmp_path / "tfds"), splits=("test", "test"), limits=(0, 0))
+    assert "damaged or unreadable" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_other_tfds_mistakes_are_told(test_data, tmp_path):
+    folder = str(test_data / "tfds")
+
+    def told(name, data_dir, split="test"):
+        with pytest.raises(BadInput) as error:
+            tfds.load(name, data_dir, splits=(split, split), limits=(10, 10))
+        return str(error.value)
+
+    assert "needs a builder's name" in told("", folder)
+    assert "no such folder" in told("cifar10", str(tmp_path / "nowhere"))
+    assert "data.source=npz" in told("cifar10", str(tmp_path / "x.npz"))
+    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in told(
+        "cifar10", folder, "tset"
+    )
+    assert "has version 3.0.2 of it" in told("cifar10:9.9.9", folder)
+    assert "did you mean 'cifar10'?" in told("cifar-10", folder)
+    assert f"name its parent, {folder}" in told("cifar10", f"{folder}/cifar10")
+    assert f"name its parent, {folder}" in told("cifar10", f"{folder}/cifar10/3.0.2")
+    write_batches(tmp_path / "batches")
+    assert "add data.source=cifar10_batches" in told("cifar10", str(tmp_path / "batches"))
+    old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
+    info = old / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    assert "prepared as tfrecord, which only TensorFlow reads" in told(
+        "mnist", str(tmp_path / "tfds")
+    )
+
+
+def test_an_image_folder_is_read_whole(test_data):
+    config = config_for("folder", test_data / "imagenet_sample" / "imagenette_tiny")
+    config.data.eval_split, config.data.image_shape = "val", (64, 64, 3)
+    dataset = load_dataset(config)
+    assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (240, 60, 10)
+    assert np.bincount(dataset.train.labels_Nx).tolist() == [24] * 10
+    # A limit keeps the classes balanced.
+    config.data.train_examples = 50
+    assert np.bincount(load_dataset(config).train.labels_Nx).tolist() == [5] * 10
+
+
+def write_images(root, splits=("train", "val"), classes=("ape", "bee"), size=(20, 30)):
+    import cv2
+
+    generator = np.random.default_rng(0)
+    for split in splits:
+        for name in classes:
+            (root / split / name).mkdir(parents=True, exist_ok=True)
+            for number in range(3):
+                image = generator.integers(0, 256, (*size, 3), dtype=np.uint8)
+                cv2.imwrite(str(root / split / name / f"{number}.png"), image)
+    return root
+
+
+def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
+    import cv2
+
+    root = write_images(tmp_path)
+    red = np.zeros((50, 40, 3), np.uint8)
+    red[..., 2] = 255  # OpenCV writes blue, green, red
+    cv2.imwrite(str(root / "train" / "ape" / "0.png"), red)
+    cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
+    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
+    config.batch_size = 2
+    images = load_dataset(config).train.images_NxHxWxC
+    # Read in turn: ape 0, bee 0, ape 1, ...
+    assert (images[0] == [255, 0, 0]).all()
+    assert (images[2] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda root: (root / "val").rename(root / "vall"), "did you mean 'vall'"),
+        (lambda root: (root / "val" / "bee").rename(root / "val" / "cat"), "class cat is not in"),
+        (
+            lambda root: (root / "train" / "ape" / "1.png").write_bytes(b"x" * 99),
+            "1.png: cannot be",
+        ),
+        (lambda root: (root / "train" / "ape" / "1.png").write_bytes(b""), "1.png: cannot be"),
+        (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
+    ],
+)
+def test_a_spoilt_image_folder_is_told(tmp_path, spoil, told):
+    root = write_images(tmp_path)
+    spoil(root)
+    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
+    config.batch_size = 2
+    with pytest.raises(BadInput) as error:
+        load_dataset(config)
+    assert told in str(error.value)
+
+
+def segmentation_config(source, folder, **data):
+    config = registry.load("unet256:tiny")
+    config.batch_size = 4
+    config.data.source, config.data.dir = source, str(folder)
+    config.data.train_examples = config.data.eval_examples = 0
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return config
+
+
+def test_images_and_masks_of_an_npz(tmp_path):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (21, 32, 32, 3), dtype=np.uint8)
+    masks = generator.integers(0, 3, (21, 32, 32), dtype=np.uint8)
+    np.savez(tmp_path / "alone.npz", image=images, mask=masks, id=np.arange(21))
+    dataset = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
+    assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (17, 4, 2)
+    # Every image once, with its own mask; the same ones held out each time.
+    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    own = np.concatenate([dataset.train.labels_Nx, dataset.eval.labels_Nx])
+    places = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in both]
+    assert sorted(places) == list(range(21))
+    assert np.array_equal(own, (masks[places] != 0).astype(np.uint8))
+    again = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
+    assert np.array_equal(again.eval.images_NxHxWxC, dataset.eval.images_NxHxWxC)
+
+    np.savez(
+        tmp_path / "split.npz",
+        x_train=images[:15, ..., 0],
+        y_train=masks[:15, ..., None] > 0,
+        x_test=images[15:, ..., 0],
+        y_test=masks[15:, ..., None] > 0,
+    )
+    dataset = load_dataset(
+        segmentation_config("npz", tmp_path / "split.npz", image_shape=(32, 32, 1))
+    )
+    assert np.array_equal(dataset.eval.labels_Nx, (masks[15:] > 0).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"image": (9, 32, 32, 3)}, "needed are x_train, y_train, x_test, y_test (or image, mask)"),
+        ({"image": (9, 32, 32, 3), "mask": (8, 32, 32)}, "9 images but 8 masks"),
+        ({"image": (), "mask": (8, 32, 32)}, "image of shape () and mask of shape (8, 32, 32)"),
+        ({"image": (9, 32, 32, 3), "mask": ()}, "mask of shape ()"),
+        (dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), ()), "x_train of shape ()"),
+        ({"image": (9, 32, 32, 3), "mask": (9, 32, 30)}, "expected (8, 32, 32)"),
+        ({"image": (9, 48, 48, 3), "mask": (9, 48, 48)}, "--experiment.data.image_shape="),
+    ],
+)
+def test_masks_that_do_not_fit_are_told(tmp_path, arrays, told):
+    np.savez(tmp_path / "set.npz", **{name: np.zeros(s, np.uint8) for name, s in arrays.items()})
+    with pytest.raises(BadInput) as error:
+        load_dataset(segmentation_config("npz", tmp_path / "set.npz"))
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "background"), [("oxford_iiit_pet", 2), ("blobs", 0)])
+def test_tfds_images_and_masks_are_resized_alike(tmp_path, name, background):
+    """Left half foreground; oxford_iiit_pet marks pet 1, background 2 and their border 3."""
+
+    def example(height, width):
+        image = np.full((height, width, 3), (10, 20, 30), np.uint8)
+        image[:, : width // 2] = (200, 100, 50)
+        mask = np.full((height, width), background, np.uint8)
+        mask[:, : width // 2] = 1
+        mask[:, width // 2 - width // 8 : width // 2] = 3
+        return {"image": image, "segmentation_mask": mask}
+
+    features = {"image": image_feature(3), "segmentation_mask": image_feature(1)}
+    splits = {
+        "train": [example(80, 64), example(48, 96), example(16, 16), example(64, 64)],
+        "test": [example(100, 200), example(32, 32)],
+    }
+    write_tfds(tmp_path, name, features, splits)
+    config = segmentation_config("tfds", tmp_path, name=name)
+    dataset = load_dataset(config)
+    assert (len(dataset.train), len(dataset.eval)) == (4, 2)
+    for split in (dataset.train, dataset.eval):
+        for image, mask in zip(split.images_NxHxWxC, split.labels_Nx, strict=True):
+            assert (mask[:, :16] == 1).all() and (mask[:, 16:] == 0).all()
+            assert (image[:, :15] == (200, 100, 50)).all()
+            assert (image[:, 17:] == (10, 20, 30)).all()
+    with pytest.raises(BadInput, match="image classification needs image and label"):
+        tfds.load(name, str(tmp_path), splits=("train", "test"), limits=(0, 0))

@@ -1,0 +1,291 @@
+"""The streamed feed: the same batches as the resident one, prepared on the host."""
+
+import dataclasses
+import os
+import threading
+from typing import Any
+
+import flax.linen as nn
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.clock import pause
+from jaxbench.config import ModelConfig
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.jobs.setup import prepared
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.models.layers import norm_layer
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, records, run_json, set_fields, step_losses
+
+
+@dataclasses.dataclass(kw_only=True)
+class MasksConfig(ModelConfig):
+    """The smallest network that finds masks: batch norm and one 1x1 convolution."""
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Masks(dtype, param_dtype, norm_axis)
+
+
+class Masks(nn.Module):
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
+
+
+def small(**fields):
+    """Fields for vgg_cifar10:tiny that have it train a dense layer for an epoch, quickly."""
+    model = registry.load(MICRO).model
+    model.dropout = fields.pop("dropout", 0.0)
+    return {
+        "model": model,
+        "optimizer__name": "sgd",
+        "num_devices": 2,
+        "epochs": 1,
+        "log_every_steps": 1,
+    } | fields
+
+
+MOVED = {"data__flip_order": "alternating"}
+NOT_MOVED = {"data__flip": False, "data__crop_padding": 0}
+NOT_DISTORTED = {"data__brightness": 0, "data__contrast": (1.0, 1.0)}
+
+
+def check_same(resident, stream):
+    assert step_losses(stream) == pytest.approx(step_losses(resident), rel=1e-5)
+    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
+    assert first["eval_count"] == second["eval_count"]
+    for name in ("eval_loss", "train_loss"):
+        assert second[name] == pytest.approx(first[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [{}, NOT_DISTORTED | {"dropout": 0.5}])
+def test_both_feeds_distort_images_and_drop_out_the_same(train, how):
+    """Brightness, contrast and whitening; dropout."""
+    fields = small(**NOT_MOVED, **how)
+    resident = train("vgg_cifar10:tiny", **fields)
+    check_same(resident, train("vgg_cifar10:tiny", data__feed="stream", **fields))
+
+
+def test_images_are_moved(train):
+    """Without it the losses are others."""
+    moved, plain = (
+        train("vgg_cifar10:tiny", data__feed="stream", **small(**NOT_DISTORTED, **how))
+        for how in (MOVED, NOT_MOVED)
+    )
+    assert step_losses(moved)[0] != pytest.approx(step_losses(plain)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields"),
+    [
+        # Masks are cut and mirrored with their images; batch norm and odd sizes.
+        (
+            "unet256:tiny",
+            {
+                "model": MasksConfig(),
+                "optimizer__schedule": "constant",
+                "data__crop_padding": 5,
+                "data__crop_fill": "black",
+                "data__eval_examples": 13,
+                "eval_batch_size": 5,
+                "data__train_examples": 70,
+            },
+        ),
+        # Every model has its own windows.
+        ("vgg_cifar10:tiny", {"replicas": "independent"} | NOT_DISTORTED),
+        ("vgg_cifar10:tiny", {"data__crop_padding": 0} | MOVED | NOT_DISTORTED),
+    ],
+)
+def test_both_feeds_train_the_same(train, experiment, fields):
+    fields = small() | fields
+    stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
+    check_same(train(experiment, **fields), stream)
+
+
+def test_the_record_tells_the_feeds_apart():
+    def described(feed):
+        config = registry.load("vgg_cifar10:tiny")
+        set_fields(config, num_devices=2, data__feed=feed)
+        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+            return job.document()["data"]
+
+    resident, stream = described("resident"), described("stream")
+    assert (resident["feed"], stream["feed"]) == ("resident", "stream")
+    # All 356 images, or only mean and deviation.
+    assert resident["resident_bytes_per_device"] > 356 * 32 * 32 * 3
+    assert stream["resident_bytes_per_device"] == 2 * 3 * 4
+    # 64 images, each with a label of 4 bytes and an index of 4; or the index alone.
+    assert stream["sent_bytes_per_step"] == 64 * (32 * 32 * 3 + 8)
+    assert resident["sent_bytes_per_step"] == 64 * 4
+
+
+def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
+    """A host that takes its time for each batch: that is data wait, not training."""
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(0.05)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    result = train(
+        MICRO,
+        num_devices=1,
+        data__train_examples=256,
+        data__eval_examples=32,
+        data__feed="stream",
+        data__num_threads=1,
+        batch_size=32,
+        epochs=2,
+    )
+    for record in records(result.run_dir.path, "epoch"):
+        # Eight batches, one after the other; about four were made ready while the step was
+        # compiled, or during the evaluation before.
+        assert 0.1 < record["data_wait_s"] <= record["train_time_s"]
+
+
+def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
+    """And no batch is prepared twice, nor one that comes after the run."""
+    prepared = []
+    genuine = StreamFeed._assemble
+
+    def note(self, split, order_DxB, epoch, windows_D):
+        prepared.append((epoch, tuple(order_DxB.ravel().tolist())))
+        return genuine(self, split, order_DxB, epoch, windows_D)
+
+    feed, _ = feed_of(monkeypatch, num_threads=1)
+    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    feed._num_steps = 32
+    assert len(list(feed.train_rows(0, 16))) == 16
+    first = next(feed.train_rows(1, 1))
+    assert int(first["epoch"][0]) == 1
+    assert len(list(feed.train_rows(1, 15, first_step=1))) == 15
+    assert len(prepared) == len(set(prepared)) == 32
+    assert [epoch for epoch, _ in prepared] == [0] * 16 + [1] * 16
+
+
+def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    genuine = StreamFeed._assemble
+
+    def fail(self, split, order_DxB, epoch, windows_D):
+        if epoch == 1:
+            raise OSError("the disk is gone")
+        return genuine(self, split, order_DxB, epoch, windows_D)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", fail)
+    config = registry.load(MICRO)
+    config.data.feed = "stream"
+    with pytest.raises(OSError, match="the disk is gone"):
+        train_and_evaluate(config, str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("failed", "OSError: the disk is gone")
+
+
+def test_threads_end_with_the_epoch_that_is_cut_short(train):
+    before = threading.active_count()
+    for _ in range(2):
+        train(MICRO, data__feed="stream", max_steps=1)
+    assert threading.active_count() <= before + 1
+
+
+def test_evaluation_reads_every_example_once_from_the_stream():
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.distributed.mesh import create_mesh
+
+    config = registry.load("quickstart:tiny")
+    config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
+    config.data.eval_examples = 123
+    mesh = create_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
+    rows = list(feed.eval_rows())
+    assert len(rows) == feed.eval_steps == 3
+    indices = np.concatenate([np.asarray(row["indices"]).ravel() for row in rows])
+    assert sorted(indices[indices >= 0]) == list(range(123))
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_masks_move_with_their_images(feed):
+    """Masks that are a copy of a channel must be one after cropping and mirroring."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxbench.data.augment import example_keys
+    from jaxbench.data.dataset import Dataset, Split
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.training.train_step import _TAKE, _crop_and_flip
+
+    config = registry.load("unet256:tiny")
+    config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
+    images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
+    split = Split(images, images[..., 0].copy())
+    dataset = Dataset(description="", train=split, eval=split, num_classes=2)
+    feed = create_feed(config, dataset, create_mesh(config), jnp.float32)
+    row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_rows(0, 1)))
+    batch = _TAKE[feed.name](feed.train_data, row, jnp.int32(0))
+    if feed.name == "resident":
+        keys = example_keys(batch.seed, batch.epoch, batch.indices_B)
+        batch = _crop_and_flip(batch, keys, config.data)
+    shown = np.asarray(batch.images_BxHxWxC)
+    assert np.array_equal(np.asarray(batch.labels_Bx), shown[..., 0])
+    moved = shown != images[np.asarray(batch.indices_B)]
+    assert moved.any((1, 2, 3)).all()
+
+
+def feed_of(monkeypatch, **fields):
+    """A feed of 16 small batches, and who prepared what so far."""
+    import jax.numpy as jnp
+
+    from jaxbench.clock import Stopwatch, wait_until
+    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.distributed.mesh import create_mesh
+
+    prepared = []
+    genuine = StreamFeed._assemble
+
+    def note(self, *args):
+        watch = Stopwatch()
+        wait_until(lambda: watch.elapsed_s() > 0.01)
+        prepared.append(threading.get_ident())
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    config = registry.load("vgg_cifar10:tiny")
+    config.data.feed, config.num_devices, config.batch_size = "stream", 1, 16
+    config.epochs = 1
+    for name, value in fields.items():
+        setattr(config.data, name, value)
+    feed = create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+    return feed, prepared
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
+    feed, prepared = feed_of(monkeypatch, num_threads=num_threads)
+    assert len(list(feed.train_rows(0, 16))) == len(prepared) == 16
+    assert len(set(prepared)) == num_threads
+
+
+def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):
+    from jaxbench.clock import Stopwatch, wait_until
+
+    ahead = {}
+    for depth in (1, 8):
+        feed, prepared = feed_of(monkeypatch, num_threads=1, prefetch_batches=depth)
+        next(feed.train_rows(0, 16))
+        watch = Stopwatch()
+        wait_until(lambda watch=watch: watch.elapsed_s() > 1)
+        ahead[depth] = len(prepared)
+        feed.close()
+    assert 2 <= ahead[1] <= 6 and ahead[8] == ahead[1] + 7

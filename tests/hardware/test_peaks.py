@@ -1,0 +1,124 @@
+"""Peaks by device and precision, and what is made of them."""
+
+import math
+import types
+
+import pytest
+
+from jaxbench.hardware.peaks import _rows, find_peak
+from jaxbench.hardware.utilization import utilization
+from jaxbench.records.validity import impossible
+
+ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "precision", "arithmetic", "tflops", "gb_per_s"),
+    [
+        ("NVIDIA H200", "bf16", "bf16", 989.4, 4800),
+        ("NVIDIA H100 80GB HBM3", "fp32", "tf32", 494.7, 3352),
+        ("NVIDIA H100 PCIe", "bf16", "bf16", 756.5, 2000),
+        ("NVIDIA B200", "bf16", "bf16", 2250, 8000),
+        ("NVIDIA A100-SXM4-80GB", "bf16", "bf16", 312, 2039),
+        ("NVIDIA A100-SXM4-40GB", "fp32", "tf32", 156, 1555),
+        ("NVIDIA A100-PCIE-40GB", "bf16", "bf16", 312, 1555),
+        ("NVIDIA A100 80GB PCIe", "bf16", "bf16", 312, 1935),
+        ("Tesla V100-SXM2-16GB", "fp32", "fp32", 15.7, 900),
+        ("Tesla V100-SXM2-16GB", "fp16", "fp16", 125, 900),
+        ("Tesla V100-PCIE-32GB", "fp16", "fp16", 112, 900),
+        ("GeForce RTX 2080 Ti", "fp16", "fp16", 53.8, 616),
+        ("NVIDIA GeForce RTX 2080 Ti", "fp32", "fp32", 13.4, 616),
+        ("NVIDIA GeForce RTX 3090", "bf16", "bf16", 71, 936),
+        ("NVIDIA GeForce RTX 4090", "fp32", "tf32", 82.6, 1008),
+        ("NVIDIA GeForce RTX 4090", "bf16", "bf16", 165.2, 1008),
+        ("NVIDIA GeForce RTX 5090", "bf16", "bf16", 209.5, 1792),
+        # The published comparisons' older cards.
+        ("NVIDIA GeForce GTX 1080 Ti", "fp32", "fp32", 11.3, 484),
+        ("GeForce GTX 1080", "fp32", "fp32", 8.87, 320),
+        ("NVIDIA TITAN X (Pascal)", "fp32", "fp32", 10.97, 480),
+        ("TITAN X (Pascal)", "fp32", "fp32", 10.97, 480),
+        ("GeForce GTX TITAN X", "fp32", "fp32", 6.6, 336.5),
+        ("NVIDIA GeForce GTX 1060 6GB", "fp32", "fp32", 4.375, 192),
+        ("NVIDIA GeForce GTX 1050 Ti", "fp32", "fp32", 2.138, 112),
+        ("NVIDIA L4", "bf16", "bf16", 121, 300),
+        # Two JAX devices a chip.
+        ("TPU v2", "bf16", "bf16", 23, 358),
+        ("TPU v3", "fp32", "bf16", 61.5, 450),
+        ("TPU v4", "bf16", "bf16", 275, 1200),
+        ("TPU v5 lite", "bf16", "bf16", 197, 819),
+        ("TPU v5p", "bf16", "bf16", 459, 2765),
+        ("TPU v5", "bf16", "bf16", 459, 2765),
+        ("TPU v6 lite", "bf16", "bf16", 918, 1638),
+    ],
+)
+def test_devices_by_the_names_that_jax_has_for_them(
+    device_kind, precision, arithmetic, tflops, gb_per_s
+):
+    peak = find_peak(device_kind, precision)
+    assert peak.arithmetic == arithmetic and peak.source
+    assert math.isclose(peak.flops_per_s, tflops * 1e12)
+    assert math.isclose(peak.bytes_per_s, gb_per_s * 1e9)
+
+
+def test_what_is_unknown_has_no_peak():
+    for kind in ("cpu", "NVIDIA H200 NVL", "NVIDIA GeForce RTX 3090 Ti", "TPU v7"):
+        assert find_peak(kind, "bf16") is None
+    assert find_peak("Tesla V100-SXM2-16GB", "bf16") is None  # it has no such units
+    assert find_peak("NVIDIA GeForce GTX 1080 Ti", "bf16") is None
+    assert find_peak("TPU v4", "fp64") is None
+    # A cell that is empty is no 0.
+    sxm3 = find_peak("Tesla V100-SXM3-32GB", "fp16")
+    assert (sxm3.flops_per_s, sxm3.bytes_per_s) == (125e12, None)
+    assert find_peak("Tesla V100-SXM3-32GB", "fp32") is None
+    # Full fp32 where it was asked for.
+    peak = find_peak("NVIDIA H200", "fp32", "highest")
+    assert peak.flops_per_s == pytest.approx(66.9e12)
+    assert find_peak("NVIDIA H200", "fp32", "float32").arithmetic == "fp32"
+
+
+def test_every_row_is_whole():
+    rows = _rows()
+    assert len({row["kind"] for row in rows}) == len(rows)
+    for row in rows:
+        assert row["kind"] and row["source"] and int(row["per_chip"]) in (1, 2)
+        figures = {name: float(row[f"{name}_tflops"] or 0) for name in ARITHMETIC}
+        assert any(figures.values())
+        # Half the bits, twice the rate: a figure with sparsity or fp16 accumulation in it shows.
+        if figures["tf32"]:
+            assert figures["bf16"] == figures["fp16"]
+            assert figures["bf16"] / figures["tf32"] == pytest.approx(2, rel=0.025)
+        # Operations a byte: a factor of 1000, or bits for bytes, would leave these bounds.
+        if row["bandwidth_gb_per_s"]:
+            ridge = 1e3 * max(figures.values()) / float(row["bandwidth_gb_per_s"])
+            assert 15 < ridge < 600, row["kind"]
+
+
+def test_tpus_are_named_as_jax_names_them():
+    """By JAX's own list, where this version has it; what is newer than the table has no peak."""
+    tpu_info = pytest.importorskip("jax._src.pallas.mosaic.tpu_info")
+    if not hasattr(tpu_info, "chip_version_from_device_kind"):
+        pytest.skip("this JAX has no list of TPUs")
+    kinds = [row["kind"] for row in _rows() if row["kind"].startswith("TPU")]
+    versions = {str(tpu_info.chip_version_from_device_kind(kind)) for kind in kinds}
+    assert versions == {"v2", "v3", "v4", "v5e", "v5p", "v6e"}
+
+
+def test_a_rate_is_set_beside_the_peak_of_all_its_devices():
+    device = types.SimpleNamespace(device_kind="NVIDIA H200")
+    mesh = types.SimpleNamespace(devices=[device] * 4, num_devices=4)
+    said = utilization(mesh, "bf16", images_per_s=1e4, flops_per_image=10**10)
+    assert said["flops_per_s_per_device"] == 2.5e13
+    assert said["mfu"] == pytest.approx(2.5e13 / 989.4e12, rel=1e-3)
+
+
+def test_more_than_a_device_can_do_is_invalid():
+    record = {
+        "images_per_s": 100.0,
+        "images_per_s_low": 90.0,
+        "images_per_s_high": 110.0,
+        "step_s": 1.0,
+        "mfu": 1.2,
+        "peak": {"kind": "TPU v4"},
+    }
+    assert impossible(record) == ["120% of what TPU v4 can do at most"]
+    assert impossible(record | {"mfu": 0.9}) == impossible(record | {"mfu": None}) == []

@@ -1,0 +1,561 @@
+"""What the hardware did meanwhile: read, written, summed up, and never in the run's way."""
+
+import csv
+import os
+import sys
+import threading
+import types
+
+import pynvml
+import pytest
+
+from jaxbench.analysis.statistics import drift, slowed_down
+from jaxbench.cli import registry
+from jaxbench.clock import Clock, Stopwatch, pause, wait_until
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry import sampler
+from jaxbench.hardware.telemetry.host import HostReader
+from jaxbench.hardware.telemetry.nvml import NvmlReader
+from jaxbench.hardware.telemetry.reading import Reading
+from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers
+from jaxbench.hardware.telemetry.summary import Series, Window, summarize
+from jaxbench.hardware.telemetry.tpu import TpuReader
+from jaxbench.jobs import throughput
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.xla.compile_cache import without_cache
+from tests import fake_nvml
+from tests.conftest import MICRO, records, run_json, set_fields
+from tests.fake_nvml import Board, Cuda, Nvml
+
+INTERVAL_S = 0.02
+
+
+@pytest.fixture
+def table(tmp_path):
+    def read() -> list[dict]:
+        with open(tmp_path / "telemetry.csv", newline="") as file:
+            return list(csv.DictReader(file))
+
+    return read
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts telemetry on some readers; ends it with the test."""
+    started = []
+
+    def begin(*readers):
+        path = tmp_path / "telemetry.csv"
+        telemetry = Telemetry(path, INTERVAL_S, Clock(), readers)
+        started.append(telemetry)
+        telemetry.start()
+        return telemetry
+
+    yield begin
+    for telemetry in started:
+        telemetry.stop()
+
+
+@pytest.fixture
+def two_boards(monkeypatch):
+    """gpu0 is CUDA's first device and NVML's second: the driver orders them by speed."""
+    boards = [Board(bus=0x0F, load=12, fan=38), Board(bus=0xB7)]
+    fake_nvml.install(monkeypatch, Nvml(boards), Cuda([0xB7, 0x0F]))
+    return boards
+
+
+def telemetry_threads():
+    return [t.name for t in threading.enumerate() if t.name.startswith("telemetry-")]
+
+
+def test_a_board_is_read_in_the_units_that_the_columns_name(start, table, two_boards):
+    two_boards[1].reasons = 0x4 | 0x40 | 0x4000
+    telemetry = start(NvmlReader({"gpu0": 0, "gpu1": 1}))
+    wait_until(lambda: len(table()) >= 6)
+    telemetry.stop()
+    rows = table()
+    assert [row["device"] for row in rows[:4]] == ["gpu0", "gpu1"] * 2
+    values = {k: v for k, v in rows[0].items() if k not in ("time", "elapsed_s", "device")}
+    assert values == {
+        "kind": "gpu",
+        "load_percent": "97",
+        "memory_used_bytes": str(30 * 2**30),
+        "memory_total_bytes": str(80 * 2**30),
+        "sm_clock_mhz": "1410",
+        "memory_clock_mhz": "1593",
+        "temperature_c": "61",
+        "fan_percent": "",  # a sensor that is not there is an empty cell
+        "power_w": "398.25",
+        "energy_j": "1234567.89",
+        "throttle_reasons": "sw_power_cap|hw_thermal_slowdown|0x4000",
+        "cpu_percent": "",
+        "rss_bytes": "",
+        "load_1min": "",
+    }
+    assert (rows[1]["load_percent"], rows[1]["fan_percent"]) == ("12", "38")
+    assert rows[1]["throttle_reasons"] == ""
+    elapsed_s = [float(row["elapsed_s"]) for row in rows]
+    assert elapsed_s == sorted(elapsed_s) and elapsed_s[-1] > elapsed_s[0]
+    described, warnings = telemetry.summarize()
+    assert described["errors"] == {}
+    gpu0 = described["devices"]["gpu0"]
+    assert gpu0["throttle_reasons"] == {
+        "sw_power_cap": 1.0,
+        "hw_thermal_slowdown": 1.0,
+        "0x4000": 1.0,
+    }
+    assert (gpu0["power_w_mean"], gpu0["sm_clock_mhz_median"]) == (398.25, 1410)
+    throttled, unequal = warnings
+    assert throttled.startswith("gpu0 was throttled in 100% of")
+    assert throttled.endswith("sw_power_cap, hw_thermal_slowdown")
+    assert unequal == "the devices were not equally loaded: gpu0 97 %, gpu1 12 % (means)"
+
+
+def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monkeypatch):
+    missing = (
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    )
+    fake_nvml.install(monkeypatch, Nvml([Board(reasons=0x1)], missing), Cuda([0x0F]))
+    telemetry = start(NvmlReader({"gpu0": 0}))
+    wait_until(lambda: len(table()) >= 1)
+    telemetry.stop()
+    # Those that had another name before are asked for by it.
+    assert (table()[0]["throttle_reasons"], table()[0]["temperature_c"]) == ("gpu_idle", "61")
+    assert table()[0]["energy_j"] == ""
+    assert telemetry.summarize()[0]["errors"] == {}
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "told"),
+    [
+        (None, Cuda([0x0F]), "NVML: NVML Shared Library Not Found"),
+        (Nvml([Board()]), None, "NVML: libcuda.so.1: cannot open shared object file"),
+        (Nvml([Board()]), Cuda([]), "NVML: the CUDA driver does not say which board device 0 is"),
+        (Nvml([Board()]), Cuda([0x33]), "NVML: Not Found"),
+    ],
+)
+def test_where_the_boards_cannot_be_found_the_host_is_still_read(
+    start, table, monkeypatch, nvml, cuda, told
+):
+    fake_nvml.install(monkeypatch, nvml, cuda)
+    telemetry = start(HostReader(), NvmlReader({"gpu0": 0}))
+    wait_until(lambda: len(table()) >= 3)
+    telemetry.stop()
+    assert {row["device"] for row in table()} == {"host"}
+    described, warnings = telemetry.summarize()
+    [(message, count)] = described["errors"].items()
+    assert message.startswith(told) and count >= 2  # it is asked again each time
+    assert warnings == [f"telemetry: {message} ({count} times)"]
+    assert described["energy_j"] is None
+
+
+def test_a_gpu_that_is_lost_and_comes_back(start, table, two_boards):
+    telemetry = start(NvmlReader({"gpu0": 0, "gpu1": 1}))
+    wait_until(lambda: len(table()) >= 2)
+    two_boards[1].error = pynvml.NVML_ERROR_GPU_IS_LOST
+    wait_until(lambda: table()[-2]["load_percent"] == "" or table()[-1]["load_percent"] == "")
+    two_boards[1].error = pynvml.NVML_SUCCESS
+    wait_until(lambda: [row["power_w"] for row in table()[-2:]] == ["398.25"] * 2)
+    telemetry.stop()
+    assert all(row["power_w"] for row in table() if row["device"] == "gpu1")
+    [message] = telemetry.summarize()[0]["errors"]
+    assert message == "gpu0: GPU is lost"
+
+
+def test_a_sensor_that_may_not_be_read_is_told_and_the_others_are_read(
+    start, table, two_boards, monkeypatch
+):
+    forbidden = lambda *_: pynvml.NVML_ERROR_NO_PERMISSION  # noqa: E731
+    monkeypatch.setattr(Nvml, "_nvmlDeviceGetPowerUsage", forbidden)
+    telemetry = start(NvmlReader({"gpu0": 0}))
+    wait_until(lambda: len(table()) >= 1)
+    telemetry.stop()
+    assert (table()[0]["power_w"], table()[0]["energy_j"]) == ("", "1234567.89")
+    assert list(telemetry.summarize()[0]["errors"]) == ["gpu0: power_w: Insufficient Permissions"]
+
+
+def test_a_call_that_never_returns_holds_nobody_up(start, table, two_boards, monkeypatch):
+    monkeypatch.setattr(sampler, "_LONGEST_STOP_S", 0.1)
+    answer = threading.Event()
+    telemetry = start(HostReader(), NvmlReader({"gpu0": 0}))
+    wait_until(lambda: {row["device"] for row in table()} == {"gpu0", "host"})
+    two_boards[1].before = lambda: answer.wait(30)
+    reached = len(table()) + 5
+    wait_until(lambda: len(table()) >= reached)  # the host's rows go on
+    assert table()[-1]["device"] == table()[-2]["device"] == "host"
+    for _ in range(3):
+        with telemetry.measured(1):
+            pass
+    telemetry.stop()
+    assert telemetry_threads() == ["telemetry-NVML"]
+    rows, (described, _) = table(), telemetry.summarize()
+    assert described["errors"] == {"NVML: did not answer any more": 1}
+    answer.set()
+    wait_until(lambda: telemetry_threads() == [])
+    # What came too late is left out.
+    assert table() == rows and telemetry.summarize()[0] == described
+
+
+def test_two_slices_of_one_board_are_one(start, table, monkeypatch):
+    fake_nvml.install(monkeypatch, Nvml([Board(mig=True, load=None)]), Cuda([0x0F, 0x0F]))
+    telemetry = start(NvmlReader({"gpu0": 0, "gpu1": 1}))
+    wait_until(lambda: len(table()) >= 2)
+    with telemetry.measured(100):
+        pass
+    telemetry.stop()
+    assert {(row["device"], row["kind"], row["load_percent"]) for row in table()} == {
+        ("gpu0", "mig", "")
+    }
+    described, _ = telemetry.summarize()
+    assert "which this run had a slice" in described["energy_covers"]
+    assert described["joules_per_image"] is None
+
+
+class Failing:
+    name, reads_energy = "failing", True
+
+    def __init__(self):
+        self.asked = 0
+
+    def read(self):
+        self.asked += 1
+        if self.asked % 2:
+            raise RuntimeError()
+        yield Reading("gpu0", "gpu", {"load_percent": 50.0})
+
+
+def test_a_reader_may_raise_what_it_likes(start, table):
+    telemetry = start(Failing())
+    wait_until(lambda: len(table()) >= 3)
+    telemetry.stop()
+    assert list(telemetry.summarize()[0]["errors"]) == ["failing: RuntimeError"]
+
+
+def test_a_full_disk_ends_nothing(start):
+    reader = HostReader()
+    telemetry = start(reader)
+
+    class Full:
+        def writerow(self, row):
+            raise OSError(28, "No space left on device")
+
+    telemetry._rows = Full()
+    wait_until(lambda: any("No space" in message for message in telemetry._errors))
+    telemetry.stop()
+    described, _ = telemetry.summarize()
+    assert described["devices"]["host"]["samples"] >= 2  # summed up all the same
+
+
+def test_the_ends_of_what_is_measured_are_sampled_too(tmp_path, table, two_boards):
+    """At an interval of ten minutes nothing else comes between the first and the last."""
+    telemetry = Telemetry(
+        tmp_path / "telemetry.csv", 600, Clock(), [HostReader(), NvmlReader({"gpu0": 0})]
+    )
+    telemetry.start()
+    wait_until(lambda: len(table()) >= 2)
+    with telemetry.measured(1):
+        pass
+    telemetry.stop()
+    devices = [row["device"] for row in table()]
+    # Too soon after the first, for the interval: the limit of what it may cost holds.
+    assert devices.count("gpu0") == 2 and devices.count("host") == 2
+    watch = Stopwatch()
+    (tmp_path / "telemetry.csv").unlink()  # it would be gone on with
+    telemetry = Telemetry(
+        tmp_path / "telemetry.csv", 5, Clock(), [HostReader(), NvmlReader({"gpu0": 0})]
+    )
+    telemetry.start()
+    wait_until(lambda: len(table()) >= 2)
+    wait_until(lambda: watch.elapsed_s() > 1.1)
+    with telemetry.measured(1):
+        wait_until(lambda: len(table()) >= 3)
+        inside = table()[-1]
+    telemetry.stop()
+    assert inside["device"] == "gpu0"
+    devices = [row["device"] for row in table()]
+    assert (devices.count("gpu0"), devices.count("host")) == (3, 2)
+
+
+def test_which_readers_there_are():
+    def device(platform, number, place):
+        client = types.SimpleNamespace(local_devices=lambda: devices)
+        return types.SimpleNamespace(
+            platform=platform, id=number, local_hardware_id=place, client=client
+        )
+
+    devices = [device("gpu", 4, 0), device("gpu", 5, 1)]
+    _, reader = create_readers(devices)
+    assert isinstance(reader, NvmlReader) and reader._ordinals == {"gpu4": 0, "gpu5": 1}
+    devices = [device("tpu", 8, 0), device("tpu", 9, 1)]
+    _, reader = create_readers(devices[1:])
+    assert isinstance(reader, TpuReader) and reader._places == {"tpu9": 1}
+    [reader] = create_readers([device("cpu", 0, 0)])  # NVML is not asked
+    assert isinstance(reader, HostReader)
+
+
+def test_tpu_chips_are_read_as_libtpu_lists_them(monkeypatch):
+    lists = {
+        "duty_cycle_pct": ["81.50", "12.00"],
+        "hbm_capacity_usage": ["1073741824", "0"],
+        "hbm_capacity_total": ["33550000000", "33550000000"],
+    }
+
+    def get_metric(name):
+        return types.SimpleNamespace(data=lambda: lists[name])
+
+    sdk = types.ModuleType("libtpu.sdk")
+    sdk.tpumonitoring = types.SimpleNamespace(get_metric=get_metric)
+    monkeypatch.setitem(sys.modules, "libtpu", types.ModuleType("libtpu"))
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", sdk)
+    [second] = TpuReader({"tpu1": 1}, 2).read()
+    assert (second.device, second.kind, second.errors) == ("tpu1", "tpu", [])
+    assert second.values == {
+        "load_percent": 12.0,
+        "memory_used_bytes": 0.0,
+        "memory_total_bytes": 33550000000.0,
+    }
+    # Two cores a chip: as many readings as there are chips.
+    cores = {f"tpu{core}": core for core in range(4)}
+    assert [reading.device for reading in TpuReader(cores, 4).read()] == ["tpu0", "tpu1"]
+    del lists["duty_cycle_pct"]
+    [second] = TpuReader({"tpu1": 1}, 2).read()
+    assert "load_percent" not in second.values and second.errors == [
+        "duty_cycle_pct: 'duty_cycle_pct'"
+    ]
+    lists.clear()
+    with pytest.raises(OSError, match="hbm_capacity_usage"):
+        list(TpuReader({"tpu1": 1}, 2).read())
+
+
+def test_without_libtpu_it_says_so():
+    if "libtpu" in sys.modules:
+        pytest.skip("libtpu is here")
+    with pytest.raises(ImportError):
+        list(TpuReader({"tpu0": 0}, 1).read())
+
+
+def a_run(power_of, *, every_s=1.0, until_s=60.0, counter=True, kind="gpu", **columns):
+    """The readings of a board that takes power_of(t) watts: its counter is exact."""
+    series = Series(kind)
+    steps, energy_j = 1000, 5e6
+    for sample in range(int(until_s / every_s) + 1):
+        elapsed_s = sample * every_s
+        values = {"power_w": power_of(elapsed_s)} if power_of else {}
+        if counter and power_of:
+            values["energy_j"] = energy_j
+        values |= {name: of(elapsed_s) for name, of in columns.items()}
+        series.add(elapsed_s, values)
+        moments = [elapsed_s + every_s * (step + 0.5) / steps for step in range(steps)]
+        energy_j += sum(map(power_of, moments)) * every_s / steps if power_of else 0.0
+    return series
+
+
+def energy_of(series, windows, interval_s=1.0):
+    return summarize(series, windows, interval_s, {})[0]
+
+
+@pytest.mark.parametrize("counter", [True, False])
+def test_energy_is_that_of_the_windows(counter):
+    """300 W while it trains, 100 W while it evaluates, from the 20th to the 40th second."""
+
+    def power_w(elapsed_s):
+        return 100.0 if 20 <= elapsed_s < 40 else 300.0
+
+    boards = {f"gpu{n}": a_run(power_w, counter=counter) for n in range(2)}
+    boards["host"] = a_run(None, kind="host")
+    windows = [Window(2.5, 20.0, 700), Window(40.0, 57.5, 700)]
+    energy = energy_of(boards, windows)
+    # A power that is only seen each second is not known within the second that it changed in.
+    assert energy["energy_j"] == pytest.approx(2 * 35 * 300, abs=1 if counter else 2 * 2 * 100)
+    how = "total energy counter" if counter else "power reading every 1 s"
+    assert energy["energy_covers"] == (
+        f"GPU boards: gpu0 by NVML's {how}, gpu1 by NVML's {how}; not the host"
+    )
+    assert energy["energy_window_s"] == 35 and energy["energy_window_long_enough"]
+    assert energy["joules_per_image"] == pytest.approx(energy["energy_j"] / 1400)
+    assert energy["images_per_kwh"] == pytest.approx(3.6e6 * 1400 / energy["energy_j"])
+
+
+@pytest.mark.parametrize(
+    ("windows", "long_enough"),
+    [
+        ([Window(5.0, 15.0, 1)], True),
+        ([Window(5.0, 14.0, 1)], False),  # nine intervals
+        # As long in all, but its ends lie between samples again and again.
+        ([Window(5 + 2 * n + 0.5, 6 + 2 * n + 0.5, 1) for n in range(20)], False),
+        ([Window(5 + 2 * n, 6 + 2 * n, 1) for n in range(20)], True),  # sampled at every edge
+    ],
+)
+def test_whether_the_window_was_long_enough(windows, long_enough):
+    energy = energy_of({"gpu0": a_run(lambda _: 200.0)}, windows)
+    assert energy["energy_window_long_enough"] is long_enough
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {"host": a_run(None, kind="host")},
+        {"tpu0": a_run(None, kind="tpu", load_percent=lambda _: 90.0)},
+        {"gpu0": a_run(None)},
+        {"gpu0": a_run(lambda _: 200.0), "gpu1": a_run(None)},  # one of two tells nothing of both
+        {"gpu0": a_run(lambda _: 200.0, until_s=30.0)},  # lost before the end
+        {"gpu0": a_run(lambda _: 200.0, every_s=10.0, counter=False)},  # long gaps
+        {"gpu0": a_run(lambda t: 200.0 if t < 30 else -200.0)},  # a counter that began anew
+        {"gpu0": Series("gpu")},
+    ],
+)
+def test_energy_that_is_not_known_is_not_told(series):
+    energy = energy_of(series, [Window(5.0, 50.0, 100)])
+    assert energy["energy_j"] is energy["joules_per_image"] is energy["energy_covers"] is None
+
+
+def test_without_windows_the_run_is_summed_up():
+    telemetry = energy_of({"gpu0": a_run(lambda t: 10 * t)}, [])
+    assert telemetry["over"] == "the run" and telemetry["energy_j"] is None
+    assert telemetry["devices"]["gpu0"]["power_w_mean"] == pytest.approx(300)
+
+
+def test_means_are_of_the_windows_and_the_most_memory_of_the_run():
+    one = a_run(lambda t: 10 * t, memory_used_bytes=lambda t: 60 - t)
+    gpu = energy_of({"gpu0": one}, [Window(10.0, 20.0, 1)])["devices"]["gpu0"]
+    assert gpu["power_w_mean"] == 150 and gpu["power_w_max"] == 200
+    assert gpu["memory_used_bytes_max"] == 60
+    assert "temperature_c_max" not in gpu  # no such sensor
+
+
+WINDOW = [Window(0.0, 60.0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"throttle_reasons": lambda t: "sw_power_cap|gpu_idle" if t < 6 else ""}, "in 10% of 61"),
+        ({"throttle_reasons": lambda t: "gpu_idle|applications_clocks_setting"}, None),
+        ({"throttle_reasons": lambda t: "hw_slowdown" if t > 61 else ""}, None),
+        ({"sm_clock_mhz": lambda t: 1410 if t < 30 else 1320}, "fell by 6.4%"),
+        ({"sm_clock_mhz": lambda t: 1410 if t < 30 else 1395}, None),
+        ({"sm_clock_mhz": lambda t: 1320 if t < 30 else 1410}, None),
+        ({"sm_clock_mhz": lambda t: 1410 if t % 2 else 1300}, None),
+    ],
+)
+def test_what_the_clocks_did_is_told(columns, told):
+    _, warnings = summarize({"gpu0": a_run(None, **columns)}, WINDOW, 1.0, {})
+    assert len(warnings) == (told is not None)
+    assert told is None or told in warnings[0]
+
+
+def test_devices_that_are_not_equally_loaded():
+    def loads(*percent):
+        series = {
+            f"gpu{n}": a_run(None, load_percent=lambda _, one=one: one)
+            for n, one in enumerate(percent)
+        }
+        return summarize(series, WINDOW, 1.0, {})[1]
+
+    assert loads(95, 86) == []
+    assert loads(95, 84) == ["the devices were not equally loaded: gpu0 95 %, gpu1 84 % (means)"]
+
+
+def test_drift_is_more_than_noise():
+    noise = [1.00, 1.08, 0.97, 1.03, 0.99, 1.05]
+    assert drift(noise[:4] + noise[:3]) is None  # too few
+    assert drift(noise + noise[::-1]) == 0.0
+    assert drift(noise + [t + 0.02 for t in noise]) == 0.0  # within it
+    slower = noise + [t + 0.2 for t in noise]
+    assert drift(slower) == pytest.approx(0.2 / 1.015, rel=1e-3)
+    [told] = slowed_down("epochs", slower)
+    assert told == "epochs of the second half took 19.7% longer than those of the first"
+    assert slowed_down("epochs", slower[::-1]) == []  # faster
+    assert slowed_down("epochs", [1.0] * 6 + [1.01] * 6) == []  # less than 2 %
+    assert slowed_down("epochs", [1.0] * 6) == []
+
+
+@pytest.mark.parametrize("given", [-1.0, 0.01, 3601.0, float("nan"), float("inf")])
+def test_an_interval_that_makes_no_sense(tmp_path, given):
+    with pytest.raises(BadInput, match="must be seconds from 0.1 to 3600, or 0 for no telemetry"):
+        sampler.check_interval(given)
+    with pytest.raises(BadInput):
+        run_tiny(tmp_path, train_and_evaluate, telemetry_s=given)
+    assert not (tmp_path / "run").exists()
+
+
+def run_tiny(tmp_path, job, fields=None, **how):
+    config = registry.load(MICRO)
+    set_fields(config, **(fields or {}))
+    with open(os.devnull, "w") as quiet:
+        return job(config, str(tmp_path / "run"), PlainConsole(quiet), **how)
+
+
+@pytest.mark.parametrize("job", [train_and_evaluate, throughput.measure_throughput])
+def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards, job):
+    """On simulated devices, beside two boards of 100 and 300 W."""
+    watch = Stopwatch()
+    for board, power_w in zip(two_boards, (100, 300), strict=True):
+        board.energy_mj = lambda power_w=power_w: int(power_w * 1e3 * watch.elapsed_s())
+    readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
+    monkeypatch.setattr("jaxbench.records.recorder.create_readers", lambda devices: readers)
+    how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
+    if job is train_and_evaluate:
+        # Epochs of half a second: of shorter ones the ends are too close to be sampled.
+        how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
+        genuine = StreamFeed._assemble
+
+        def slow(self, *args):
+            pause(0.05)
+            return genuine(self, *args)
+
+        monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    with without_cache():  # else the steps to be measured are compiled two or three times
+        result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
+    assert telemetry_threads() == []
+    summary = run_json(tmp_path / "run")["summary"]
+    telemetry = summary["telemetry"]
+    assert telemetry["energy_covers"].startswith("GPU boards: gpu0 by NVML's total energy counter")
+    if job is train_and_evaluate:
+        epochs = records(tmp_path / "run", "epoch")
+        images = sum(epoch["images"] for epoch in epochs)
+        measured_s = sum(epoch["train_time_s"] for epoch in epochs)
+    else:
+        stage = result.stages[0]
+        images = 4 * stage["steps_per_window"] * stage["batch_size"]
+        measured_s = sum(stage["windows_s"])
+    assert telemetry["measured_images"] == images
+    assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)
+    # The boards' own clock and the readings' differ by what a busy machine lets lie between.
+    assert telemetry["energy_j"] == pytest.approx(400 * measured_s, rel=0.5)
+    assert telemetry["joules_per_image"] == telemetry["energy_j"] / images
+    assert any("not equally loaded" in line for line in summary["warnings"])
+
+
+def test_a_run_on_a_cpu_reads_the_host(tmp_path):
+    result = run_tiny(tmp_path, train_and_evaluate, telemetry_s=0.1)
+    assert telemetry_threads() == []
+    document = run_json(tmp_path / "run")
+    assert document["telemetry_s"] == 0.1
+    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["device"] for row in rows} == {"host"}
+    assert rows[0]["cpu_percent"] == "" and 0 <= float(rows[1]["cpu_percent"]) <= 100
+    for row in rows:
+        assert 2**26 < float(row["rss_bytes"]) <= float(row["memory_total_bytes"])
+        assert float(row["load_1min"]) >= 0 and row["power_w"] == ""
+    elapsed_s = [float(row["elapsed_s"]) for row in rows]
+    [last] = [record["elapsed_s"] for record in records(tmp_path / "run", "step")][-1:]
+    # The same clock as the steps', from before the first to after the last.
+    assert elapsed_s[0] < last < elapsed_s[-1] and elapsed_s == sorted(elapsed_s)
+    telemetry = result.summary["telemetry"]
+    assert telemetry["devices"]["host"]["samples"] == len(rows)
+    assert telemetry["energy_j"] is None and telemetry["errors"] == {}
+
+
+def test_telemetry_that_cannot_be_summed_up_costs_the_run_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampler, "summarize", lambda *_: 1 / 0)
+    result = run_tiny(tmp_path, train_and_evaluate)
+    assert run_json(tmp_path / "run")["status"] == "done"
+    [warning] = [line for line in result.summary["warnings"] if "cannot be summed up" in line]
+    assert "ZeroDivisionError" in warning

@@ -1,0 +1,95 @@
+"""--mode=input: what the host can feed and what the devices can take."""
+
+import os
+
+import pytest
+
+from jaxbench.analysis.statistics import median_interval
+from jaxbench.cli import registry
+from jaxbench.clock import pause
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.errors import BadInput
+from jaxbench.jobs import input_benchmark
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, records, run_json
+
+
+def measure(tmp_path, monkeypatch, **data):
+    monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
+    monkeypatch.setattr(input_benchmark, "_ROUNDS", 3)
+    config = registry.load(MICRO)
+    config.data.feed, config.batch_size = "stream", 64
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    with open(os.devnull, "w") as quiet:
+        return input_benchmark.measure_input(config, str(tmp_path / "run"), PlainConsole(quiet))
+
+
+def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(0.03)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    result = measure(tmp_path, monkeypatch, num_threads=1)
+    stages = records(tmp_path / "run", "input")
+    assert stages == result.stages
+    assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
+    for record in stages:
+        assert len(record["windows_images_per_s"]) == 3
+        assert record["images_per_s_low"] <= record["images_per_s"] <= record["images_per_s_high"]
+    # 64 images in 0.03 s, by one thread, in windows that may begin a little late.
+    for record in stages[:2]:
+        assert record["images_per_s"] < 1.2 * 64 / 0.03
+    assert stages[0]["images_per_s_per_core"] == pytest.approx(
+        stages[0]["images_per_s"] / stages[0]["cores"]
+    )
+    assert result.summary["verdict"].endswith("the host is the bottleneck")
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["data"]["num_threads"] == 1
+
+
+def stage(low, high):
+    return {"images_per_s": (low + high) / 2, "images_per_s_low": low, "images_per_s_high": high}
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "told"),
+    [
+        ((90, 110), (200, 220), "the host is the bottleneck"),
+        ((90, 110), (20, 80), "the device(s) are the bottleneck"),
+        ((90, 110), (105, 300), "no difference can be told"),
+    ],
+)
+def test_the_verdict_needs_intervals_that_do_not_overlap(host, device, told):
+    stages = {
+        "prepare": stage(1, 2),
+        "prepare_and_send": stage(*host),
+        "train_step": stage(*device),
+    }
+    assert input_benchmark._verdict(stages).endswith(told)
+    del stages["train_step"]
+    assert input_benchmark._verdict(stages) is None
+
+
+def test_only_files_can_be_cold(tmp_path):
+    config = registry.load(MICRO)
+    config.data.feed = "stream"
+    with pytest.raises(BadInput, match="--page_cache=cold: .* lies in memory"):
+        input_benchmark.measure_input(config, str(tmp_path / "run"), page_cache="cold")
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_a_streamed_experiment_has_an_input_to_measure(tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="it goes with data.feed=stream"):
+        measure(tmp_path, monkeypatch, feed="resident")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_interval_of_a_median():
+    samples = [float(value) for value in range(1, 52)]
+    # Order statistics 19 and 33 of 51: 25 +- 7 places, 95 %.
+    assert median_interval(samples[::-1]) == (26, 19, 33)
+    assert median_interval([3.0, 1.0, 2.0]) == (2, 1, 3)

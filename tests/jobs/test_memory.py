@@ -1,0 +1,108 @@
+"""Memory that XLA plans: the whole state is donated, and what is made again is not kept."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.data.feeds.feed import abstract_args
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.precision import get_precision
+from jaxbench.training.program import build_program, compile_step
+from tests.conftest import MICRO, equations, needs_devices
+from tests.training.test_train_step import SmallConfig
+
+
+def program_of(name, **fields):
+    """The program of an experiment and what its training step takes beside the state."""
+    config = registry.load(name)
+    for field, value in fields.items():
+        setattr(config, field, value)
+    config.data.feed = "resident"
+    config.data.random_resized_crop = False
+    program = build_program(config, create_training_mesh(config), steps_per_epoch=1)
+    labels = program.task.label_shape(config.data.image_shape)
+    args = abstract_args(config, config.num_devices, labels, program.precision.param_dtype)
+    return program, args
+
+
+def donated_bytes(program, args):
+    record = compile_step("train_step", program.train_step, program.abstract_placed_state(), *args)
+    return record["memory"]["alias_bytes"]
+
+
+def state_bytes(program):
+    leaves = jax.tree.leaves(program.abstract_train_state())
+    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+def test_every_byte_of_the_state_is_donated(parallelism):
+    needs_devices(2)
+    program, args = program_of(MICRO, parallelism=parallelism, num_devices=2)
+    assert donated_bytes(program, args) == state_bytes(program)
+
+
+@pytest.mark.parametrize("remat", ["none", "norms"])
+def test_of_activations_only_what_convolutions_made_is_kept(remat):
+    """What the part of the step that makes the rest again takes in, as JAX traced it."""
+    program, args = program_of("quickstart:tiny", remat=remat, num_devices=1)
+    state = program.abstract_placed_state()
+    found = equations(jax.make_jaxpr(program.train_step)(state, *args).jaxpr)
+    made_again = [equation for equation in found if equation.params.get("differentiated")]
+    if remat == "none":
+        assert not made_again
+        return
+    [backward] = made_again
+    forward = found[: found.index(backward)]
+    made = [
+        equation.outvars[0].aval.shape
+        for equation in forward
+        if equation.primitive.name == "conv_general_dilated"
+    ]
+    batch_size = program.config.batch_size
+    assert len(made) == 9 and all(shape[0] == batch_size for shape in made)
+    taken = [value.aval.shape for value in backward.invars]
+    of_the_batch = [shape for shape in taken if len(shape) == 4 and shape[0] == batch_size]
+    images = (batch_size, *program.config.data.image_shape)
+    assert sorted(of_the_batch) == sorted([*made, images])
+    # Both sums of each batch norm; gradients alone would have it read what it normalises again.
+    norms = len(jax.tree.leaves(state.batch_stats)) // 2
+    assert norms == 7 == sum(len(shape) == 2 and shape[0] == 2 for shape in taken)
+
+
+def test_gradients_do_not_depend_on_what_is_made_again():
+    """A network with batch norm and dropout, in fp64."""
+    start, kept = steps_taken(4, "none")
+    _, made_again = steps_taken(4, "norms", start)
+    # Biases in front of batch norm have no gradient but rounding.
+    for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(made_again), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-8)
+
+
+def steps_taken(steps, remat, start=None):
+    """The state of a small network before and after training steps on random images."""
+    config = registry.load(MICRO)
+    config.model = SmallConfig(dropout=0.5)
+    config.data.feed, config.data.image_shape = "synthetic", (8, 8, 3)
+    config.optimizer.name = "sgd"
+    config.precision, config.remat = "fp64", remat
+    config.batch_size, config.num_devices = 32, 1
+    with get_precision("fp64").enabled():
+        mesh = create_training_mesh(config)
+        program = build_program(config, mesh, steps_per_epoch=steps)
+        start = start or jax.device_get(program.create_train_state())
+        state = program.place_saved_state(start)
+        data = mesh.replicate({"mean": np.full(3, 128.0), "std": np.full(3, 64.0)})
+        draw = np.random.default_rng(0)
+        for _ in range(steps):
+            row = {
+                "images": draw.integers(0, 256, (1, 32, 8, 8, 3), np.uint8),
+                "labels": draw.integers(0, 10, (1, 32), np.int32),
+                "indices": np.arange(32, dtype=np.int32)[None],
+                "seed": np.zeros(1, np.uint32),
+                "epoch": np.zeros(1, np.int32),
+            }
+            state, metrics = program.train_step(state, data, mesh.shard(row))
+    assert np.isfinite(np.asarray(metrics)).all()
+    return start, jax.device_get(state)

@@ -1,0 +1,424 @@
+"""--mode=scaling: efficiencies, unequal devices, replicas that drift, predictions."""
+
+import csv
+import dataclasses
+import os
+import sys
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.analysis import scaling_model
+from jaxbench.cli import entry_point, registry
+from jaxbench.clock import Clock
+from jaxbench.config import Experiment, ModelConfig
+from jaxbench.distributed.mesh import DataMesh, unequal_copies
+from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.jobs import scaling
+from jaxbench.jobs.setup import prepared
+from jaxbench.records import recorder
+from jaxbench.records.reader import load_run
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
+from tests.in_process import fresh_process_state
+
+
+@dataclasses.dataclass(kw_only=True)
+class LinearConfig(ModelConfig):
+    """A dense layer alone: as many times as there are cells it is compiled."""
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Linear(num_classes)
+
+
+class Linear(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        return nn.Dense(self.num_classes)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
+
+
+SMALL = {"model": LinearConfig(), "batch_size": 64, "optimizer__name": "sgd"}
+
+
+@pytest.fixture
+def measure(tmp_path):
+    def run(console=None, fields=None, **how):
+        needs_devices(8)
+        config = registry.load(MICRO)
+        set_fields(config, **(SMALL | (fields or {})))
+        how = {"rounds": 6, "window_s": 0.02} | how
+        with open(os.devnull, "w") as quiet:
+            return scaling.measure_scaling(
+                config, str(tmp_path / "run"), console or PlainConsole(quiet), **how
+            )
+
+    return run
+
+
+def of_kind(result, kind):
+    return [record for record in result.stages if record["kind"] == kind]
+
+
+def test_the_cells_of_four_devices():
+    needs_devices(4)
+    config = registry.load(MICRO)
+    set_fields(config, num_devices=4, batch_size=64)
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        counts = scaling._device_counts((), job.mesh)
+        meter = scaling._Meter(job, "both", counts, None, 0.02, 6)
+    found = {key: (cell.batch_size, cell.batch_per_device) for key, cell in meter._scaled.items()}
+    assert found == {
+        ("weak", 1): (16, 16),
+        ("weak", 2): (32, 16),
+        ("weak", 4): (64, 16),
+        ("strong", 1): (64, 64),
+        ("strong", 2): (64, 32),
+        ("strong", 4): (64, 16),
+    }
+    # Three weak, two strong, and three devices more, alone: the two meet on all devices.
+    assert len(meter._cells) == 8
+    assert [len(cell.devices) for cell in meter._alone] == [1] * 4
+    assert [all_reduce.num_devices for all_reduce in meter._all_reduces] == [2, 4]
+
+
+def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
+    fields = {"num_devices": 3, "batch_size": 48}
+    result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
+    run = load_run(str(tmp_path / "run"))
+    assert run.of_kind("scaling") == of_kind(result, "scaling")
+    found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
+    assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
+        ("weak", 1): (16, 16),
+        ("weak", 3): (48, 16),
+        ("strong", 1): (48, 48),
+        ("strong", 3): (48, 16),
+    }
+    for (kind, count), record in found.items():
+        assert len(record["windows_s"]) == 6
+        one = found[kind, 1]
+        assert record["efficiency"] == record["images_per_s"] / (count * one["images_per_s"])
+        assert record["efficiency_low"] <= record["efficiency"] <= record["efficiency_high"]
+        # Steps and windows are the cell's own.
+        steps = record["steps_per_window"]
+        assert record["steps"] == 1 + record["warmup_steps"] + 6 * steps
+        slowest = record["batch_size"] * steps / max(record["windows_s"])
+        assert slowest <= record["images_per_s_low"]
+        assert record["replicas_equal_after_steps"] is (None if count == 1 else True)
+        if count > 1:
+            reduced = record["collectives"]["all-reduce"]
+            assert reduced["bytes"] >= record["gradient_bytes"] == 4 * run.document["parameters"]
+    # The two meet on all devices: measured once.
+    assert found["weak", 3]["windows_s"] == found["strong", 3]["windows_s"]
+    devices = of_kind(result, "device")
+    assert [record["device_id"] for record in devices] == list(range(3))
+    assert {record["device_kind"] for record in devices} == {jax.devices()[0].device_kind}
+    assert devices[0]["windows_s"] == found["weak", 1]["windows_s"]
+    for record in of_kind(result, "all_reduce"):
+        count, size = record["num_devices"], found["weak", 1]["gradient_bytes"]
+        assert record["bytes"] == size
+        moved = 2 * (count - 1) / count * size
+        assert record["bus_bytes_per_s"] == pytest.approx(moved / record["all_reduce_s"])
+        assert record["share_of_weak_step"] == pytest.approx(
+            record["all_reduce_s"] / found["weak", count]["step_s"]
+        )
+    assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [3]
+    # A compile record for every cell: two weak, one strong, and two devices more, alone.
+    assert len(run.of_kind("compile")) == 5
+    summary = run.document["summary"]
+    assert run.document["status"] == "done" and summary["invalid"] == []
+    assert [p["num_devices"] for p in summary["predictions"]] == [8, 64, 256, 1024]
+    for prediction in summary["predictions"]:
+        assert prediction["prediction"] is True and "stated" in prediction["link_source"]
+        assert prediction["one_device_step_s"] == devices[0]["step_s"]
+    assert "share" in " ".join(summary["warnings"]) and "simulated" in " ".join(summary["warnings"])
+    with open(tmp_path / "run" / "scaling.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["efficiency"]) for row in rows] == [r["efficiency"] for r in found.values()]
+
+
+def rates(count, low, middle, high):
+    return {
+        "num_devices": count,
+        "images_per_s": middle,
+        "images_per_s_low": low,
+        "images_per_s_high": high,
+    }
+
+
+def test_efficiency_by_hand():
+    one, four = rates(1, 90.0, 100.0, 125.0), rates(4, 300.0, 320.0, 360.0)
+    assert scaling_model.efficiency(four, one) == pytest.approx(
+        # 320 / (4 x 100); 300 / (4 x 125); 360 / (4 x 90)
+        {"efficiency": 0.8, "efficiency_low": 0.6, "efficiency_high": 1.0}
+    )
+    nothing = {"efficiency": None, "efficiency_low": None, "efficiency_high": None}
+    assert scaling_model.efficiency(four, None) == nothing
+    assert scaling_model.efficiency(rates(4, None, None, None), one) == nothing
+
+
+def test_more_than_all_is_warned_of():
+    def record(count, low, high):
+        cell = rates(count, low, (low + high) / 2, high)
+        return (
+            {"kind": "scaling", "scaling": "strong"}
+            | cell
+            | scaling_model.efficiency(cell, rates(1, 99.0, 100.0, 101.0))
+        )
+
+    cells = [record(1, 99.0, 101.0), record(2, 190.0, 230.0), record(4, 410.0, 430.0)]
+    cells.append(cells[0] | dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high")))
+    # 410 / (4 x 101) is 101.5 %; the second may be below.
+    [told] = scaling_model.efficiency_warnings(cells)
+    assert told.startswith("strong, 4 device(s): an efficiency of 105.0%, 101.5% at least")
+
+
+def test_prediction_by_hand():
+    """A step of 10 ms, 100 MB over 25 GB/s: on 8 devices 2 x 7/8 x 4 ms = 7 ms of all-reduce."""
+    how = {"step_s": 0.01, "batch_per_device": 32, "link_source": "stated"}
+    found = scaling_model.predict(8, gradient_bytes=10**8, link_bytes_per_s=25e9, **how)
+    assert found["all_reduce_s"] == pytest.approx(0.007)
+    assert found["step_s_no_overlap"] == pytest.approx(0.017)
+    assert found["images_per_s_no_overlap"] == pytest.approx(8 * 32 / 0.017)
+    assert found["efficiency_no_overlap"] == pytest.approx(10 / 17)
+    assert found["step_s_full_overlap"] == pytest.approx(0.01)
+    assert found["efficiency_full_overlap"] == pytest.approx(1.0)
+    # Four times the gradient: 28 ms of it cannot hide behind 10.
+    found = scaling_model.predict(8, gradient_bytes=4 * 10**8, link_bytes_per_s=25e9, **how)
+    assert found["efficiency_full_overlap"] == pytest.approx(10 / 28)
+    assert scaling_model.ring_bytes(1024, 1024) == 2 * 1023
+
+
+def test_splits_by_hand():
+    """One device does 16 images in 10 ms, the other in 40."""
+    alone = [
+        rates(1, 1500.0, 1600.0, 1700.0) | {"device_id": 0, "device_kind": "A", "step_s": 0.01},
+        rates(1, 390.0, 400.0, 410.0) | {"device_id": 1, "device_kind": "B", "step_s": 0.04},
+    ]
+    found = scaling_model.split(alone, 16)
+    assert found["slowest"] == {"device_id": 1, "device_kind": "B", "step_s": 0.04}
+    assert found["slowest_over_fastest"] == pytest.approx(4) and found["differ"]
+    assert found["even_split_images_per_s"] == pytest.approx(2 * 16 / 0.04)
+    assert found["uneven_split_images_per_s"] == pytest.approx(2000)
+    alone[1] |= rates(1, 390.0, 1590.0, 1700.0)
+    assert not scaling_model.split(alone, 16)["differ"]
+
+
+def test_a_slow_device_is_found_and_told(measure, monkeypatch, capsys):
+    """Device 1 does every step eight times over, as a slower kind would take longer."""
+    genuine = scaling._Cell.run
+
+    def run(self, calls):
+        genuine(self, calls)
+        if [device.id for device in self.devices] == [1] and calls:
+            genuine(self, 7 * calls)
+
+    monkeypatch.setattr(scaling._Cell, "run", run)
+    result = measure(console=PlainConsole(sys.stdout), scaling="weak")
+    found = result.summary["devices"]
+    assert found["slowest"]["device_id"] == 1 and found["fastest"]["device_id"] == 0
+    assert found["slowest_over_fastest"] > 2
+    one, two = of_kind(result, "device")
+    assert found["even_split_images_per_s"] == pytest.approx(2 * two["images_per_s"])
+    assert found["uneven_split_images_per_s"] == one["images_per_s"] + two["images_per_s"]
+    told = capsys.readouterr().out
+    assert "device 1 (cpu) takes" in told and "as device 0 (cpu)" in told
+    assert "PREDICTED, weak, 1024 devices" in told and "measured: bus bandwidth" in told
+
+
+def test_replicas_that_drift_make_a_run_invalid(measure, tmp_path, monkeypatch):
+    """Gradients that nobody averages: each device goes its own way, and pmap does not notice."""
+    monkeypatch.setattr(jax.lax, "pmean", lambda tree, axis: tree)
+    result = measure(scaling="weak")
+    weak = next(r for r in of_kind(result, "scaling") if r["num_devices"] == 2)
+    assert weak["replicas_equal_after_steps"] is False
+    assert any(name.startswith("params/") for name in weak["unequal"])
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "invalid"
+    assert "weak, 2 device(s): after" in document["reason"]
+    assert "the replicas differ in" in document["reason"]
+
+
+def test_one_bit_in_one_copy_is_seen():
+    needs_devices(3)
+    mesh = DataMesh(tuple(jax.local_devices()[:3]), "pmap")
+    good = mesh.replicate(np.array([1.0, np.nan, -0.0], np.float32))
+    # The same to ==, and not the same: a zero of the other sign.
+    other = np.array([1.0, np.nan, 0.0], np.float32)
+    copies = [shard.data for shard in good.addressable_shards[:2]]
+    copies.append(jax.device_put(other, mesh.devices[2]))
+    bad = jax.make_array_from_single_device_arrays(good.shape, good.sharding, copies)
+    assert unequal_copies({"a": good, "b": {"c": bad}}) == ["b/c"]
+    assert unequal_copies({"a": good, "step": mesh.replicate(np.int32(3))}) == []
+
+
+def test_without_one_device_there_is_no_strong_efficiency(measure, tmp_path):
+    result = measure(device_counts=(2,))
+    found = {r["scaling"]: r for r in of_kind(result, "scaling")}
+    assert found["strong"]["efficiency"] is None and found["strong"]["images_per_s"] > 0
+    # Weak has a base all the same: the first device, timed alone on the same share.
+    assert found["weak"]["efficiency"] == pytest.approx(
+        found["weak"]["images_per_s"] / (2 * of_kind(result, "device")[0]["images_per_s"])
+    )
+
+
+def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, monkeypatch):
+    genuine = scaling._Cell.start
+
+    def start(self, initial):
+        if self.batch_per_device == 64:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory, 3 GiB")
+        return genuine(self, initial)
+
+    monkeypatch.setattr(scaling._Cell, "start", start)
+    result = measure(scaling="strong")
+    lost, two = of_kind(result, "scaling")
+    assert (lost["num_devices"], lost["status"], lost["images_per_s"]) == (1, "oom", None)
+    assert "3 GiB" in lost["reason"]
+    assert two["images_per_s"] > 0 and two["efficiency"] is None
+    assert run_json(tmp_path / "run")["status"] == "done"
+
+
+def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
+    class Pressing(PlainConsole):
+        def progress(self, title, done, total, status):
+            # Four cells and an all-reduce take turns; in the third round.
+            if title == "measuring" and done == 13:
+                raise KeyboardInterrupt
+
+    with open(os.devnull, "w") as quiet, pytest.raises(KeyboardInterrupt):
+        measure(console=Pressing(quiet))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and "Ctrl-C" in document["reason"]
+    kept = records(tmp_path / "run", "scaling")
+    assert [len(record["windows_s"]) for record in kept] == [3, 3, 3, 3]
+    assert {record["replicas_equal_after_steps"] for record in kept} == {None}
+    assert document["summary"]["efficiencies"][1]["efficiency"] == kept[1]["efficiency"]
+
+
+class FakeDevice:
+    platform, process_index = "gpu", 0
+
+    def __init__(self, id_, kind):
+        self.id, self.device_kind = id_, kind
+
+
+REFUSAL = (
+    'INVALID_ARGUMENT: executable is built for device CUDA:0 of type "RTX 2080 Ti"; cannot run it '
+    'on device CUDA:1 of type "GTX 1080"'
+)
+
+
+@pytest.mark.parametrize("kinds", [("RTX 2080 Ti", "GTX 1080"), ("GTX 1080", "GTX 1080")])
+def test_any_job_says_in_one_line_that_a_mix_does_not_run(tmp_path, kinds):
+    devices = tuple(FakeDevice(*named) for named in enumerate(kinds))
+    mixed = len(set(kinds)) > 1
+    expected = MixedDevices if mixed else jax.errors.JaxRuntimeError
+    with (
+        open(os.devnull, "w") as quiet,
+        pytest.raises(expected, match="cannot run it") as told,
+        recorder.recording(
+            str(tmp_path / "run"),
+            Experiment(name="x"),
+            DataMesh(devices, "pmap"),
+            {},
+            PlainConsole(quiet),
+            Clock(),
+            0.0,
+        ),
+    ):
+        raise jax.errors.JaxRuntimeError(REFUSAL)
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and REFUSAL in document["reason"]
+    if mixed:
+        assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
+    def main(_):
+        raise MixedDevices("A with B: no")
+
+    with fresh_process_state(), pytest.raises(SystemExit) as ended:
+        entry_point.run_with_arguments(main, ["jaxbench"])
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
+
+
+def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeypatch):
+    genuine, known = scaling._Cell.run, scaling.mixed_devices
+
+    def run(self, calls):
+        if len(self.devices) > 1:
+            raise jax.errors.JaxRuntimeError(REFUSAL)
+        genuine(self, calls)
+
+    def kinds(devices, error):
+        return known([FakeDevice(d.id, f"kind {d.id}") for d in devices], error)
+
+    monkeypatch.setattr(scaling._Cell, "run", run)
+    monkeypatch.setattr(scaling, "mixed_devices", kinds)
+    with pytest.raises(MixedDevices, match="kind 0 with kind 1: the backend does not run"):
+        measure(scaling="weak")
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed"
+    assert document["summary"]["devices"]["even_split_images_per_s"] > 0
+    assert len(records(tmp_path / "run", "device")) == 2
+    rows = records(tmp_path / "run", "scaling")
+    assert [row["status"] for row in rows] == ["done", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"fields": {"replicas": "independent"}}, "replicas='independent'"),
+        ({"device_counts": (1, 3)}, "--device_counts=1,3: must lie within 1 and 2"),
+        ({"device_counts": (0,)}, "--device_counts=0: must lie within 1 and 2"),
+        ({"link_gb_per_s": 0.0}, "--link_gb_per_s=0.0: must be more than 0"),
+        ({"link_gb_per_s": float("nan")}, "--link_gb_per_s=nan"),
+        ({"window_s": float("inf")}, "--window_s=inf"),
+        (
+            {"fields": {"num_devices": 4}, "device_counts": (1, 3, 4)},
+            "batch_size=64 does not divide over 3 devices; the nearest that do: 63 and 66",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_is_written(measure, tmp_path, how, told):
+    with pytest.raises(BadInput, match=told.replace("(", r"\(")):
+        measure(**how)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_and_its_flags(run_cli):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--experiment.batch_size=64",
+        "--mode=scaling",
+        "--scaling=weak",
+        "--device_counts=1,2",
+        "--link_gb_per_s=50",
+        "--rounds=6",
+        "--window_s=0.02",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "efficiency",
+        "weak          2      64     32 ",
+        "equal after",
+        "bytes over 2 devices",
+        "a step on 2 devices has 1 all-reduce",
+        "PREDICTED, weak,    8 devices",
+        "50.00 GB/s, stated",
+        "simulated",
+    ):
+        assert words in done.stdout, words
+    done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
+    assert done.returncode == 2
+    assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr
+    done = run_cli(f"--experiment={MICRO}", "--mode=scaling", "--device_counts=1,two")
+    assert done.returncode == 2
+    assert "--device_counts=1,two: must be whole numbers" in done.stderr

@@ -1,0 +1,420 @@
+"""--mode=throughput: how fast the devices train, and figures that cannot be true."""
+
+import dataclasses
+import itertools
+import math
+import os
+import time
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxbench import clock
+from jaxbench.cli import registry
+from jaxbench.clock import pause
+from jaxbench.config import ModelConfig
+from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.errors import BadInput, Diverged
+from jaxbench.jobs import throughput
+from jaxbench.jobs.windows import describe_windows, falling_loss_warnings, wait_for_steps, warm_up
+from jaxbench.records.validity import impossible
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.training.loss_scale import LOWEST_SCALE, first_loss_scale
+from jaxbench.training.program import build_program
+from jaxbench.training.train_step import ScaledTrainState, TrainState
+from jaxbench.xla.compile_cache import without_cache
+from tests.conftest import MICRO, records, run_json
+
+
+@pytest.fixture
+def measure(tmp_path):
+    def run(experiment=MICRO, num_devices=2, change=None, **how):
+        config = registry.load(experiment)
+        config.num_devices = num_devices
+        if change:
+            change(config)
+        how = {"rounds": 6, "window_s": 0.02} | how
+        # With a cache every step is compiled two or three times, see test_compile_cache.py.
+        with open(os.devnull, "w") as quiet, without_cache():
+            return throughput.measure_throughput(
+                config, str(tmp_path / "run"), PlainConsole(quiet), **how
+            )
+
+    return run
+
+
+def test_the_devices_alone_need_no_data(measure, tmp_path):
+    """A folder that is not there is never looked at."""
+
+    def elsewhere(config):
+        config.data.source, config.data.dir, config.data.feed = "folder", "/nowhere", "stream"
+        config.data.image_shape = (8, 8, 3)
+        # A step that takes longer than its dispatch.
+        config.model.hidden, config.batch_size = (32,), 64
+
+    result = measure(change=elsewhere)
+    check_stages(tmp_path / "run", result)
+    step, forward = result.stages
+    assert (step["stage"], forward["stage"]) == ("train_step", "forward")
+    assert step["latency_p50_s"] <= step["latency_p95_s"] <= step["latency_p99_s"]
+    assert step["latency_steps"] >= 6
+    summary = run_json(tmp_path / "run")["summary"]
+    # The made-up batch is learnt by heart: the steps that were timed do train.
+    assert summary["last_loss"] < 0.9 * summary["first_loss"]
+    assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
+    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
+
+
+def test_several_steps_in_a_call_are_a_stage_of_their_own(measure, tmp_path):
+    def small(config):
+        config.batch_size = 64
+
+    result = measure(change=small, steps_per_call=3)
+    check_stages(tmp_path / "run", result)
+    names = [stage["stage"] for stage in result.stages]
+    assert names == ["train_step", "train_step_x3", "forward"]
+    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
+    assert compiled == {"train_step", "train_step_x3", "eval_step"}
+
+
+def check_stages(folder, result):
+    """Rates of 64 images a step on two devices."""
+    assert records(folder, "throughput") == result.stages
+    for stage in result.stages:
+        assert stage["feed"] == "synthetic" and len(stage["windows_s"]) == 6
+        assert stage["images_per_s_low"] <= stage["images_per_s"] <= stage["images_per_s_high"]
+        assert stage["images_per_s_per_device"] == pytest.approx(stage["images_per_s"] / 2)
+        # What a window holds, by its own clock.
+        fastest = 64 * stage["steps_per_window"] / min(stage["windows_s"])
+        slowest = 64 * stage["steps_per_window"] / max(stage["windows_s"])
+        assert slowest <= stage["images_per_s_mean"] <= fastest
+        assert stage["warmup_steps"] > 0
+
+
+def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", 2.0**30)
+
+    def in_fp16(config):
+        config.precision, config.model.hidden = "fp16", (8,)
+
+    [step, _] = measure(change=in_fp16).stages
+    assert step["precision"] == "fp16"
+    summary = run_json(tmp_path / "run")["summary"]
+    assert 0 < summary["skipped_steps"] < step["warmup_steps"]
+    assert summary["loss_scale"] == 2.0 ** (30 - summary["skipped_steps"])
+    # Steps that overflow have a loss, and those that follow train.
+    assert summary["last_loss"] < 0.9 * summary["first_loss"]
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_the_experiments_own_data_can_be_fed(measure, tmp_path, feed):
+    result = measure(feed=feed)
+    assert {stage["feed"] for stage in result.stages} == {feed}
+    data = run_json(tmp_path / "run")["data"]
+    assert data["feed"] == feed and data["train_examples"] > 0
+
+
+class Pixels(nn.Module):
+    """A dense layer for each pixel."""
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, *, train, keys_B=None):
+        return nn.Dense(1)(images_BxHxWxC)[..., 0]
+
+
+@dataclasses.dataclass(kw_only=True)
+class PixelsConfig(ModelConfig):
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Pixels()
+
+
+def test_independent_models_and_masks(measure):
+    def independent(config):
+        config.model, config.task, config.replicas = PixelsConfig(), "segmentation", "independent"
+        config.data.source, config.data.num_classes = "synthetic", 2
+        config.data.train_examples, config.data.eval_examples = 256, 50
+
+    result = measure(change=independent)
+    # Each device has a whole batch of its own: twice the images a step.
+    step = result.stages[0]
+    assert step["step_s"] * step["images_per_s"] == pytest.approx(2 * step["batch_size"])
+
+
+def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
+    def wild(config):
+        config.optimizer.learning_rate = 1e30
+
+    with pytest.raises(Diverged, match="rates of such steps mean nothing"):
+        measure(change=wild)
+    assert run_json(tmp_path / "run")["status"] == "diverged"
+
+
+def test_under_fp16_a_step_that_is_skipped_ends_nothing():
+    """Of two models: one overflows, and still has scales to try; the other has none left."""
+    state = ScaledTrainState(
+        step=0, params={}, batch_stats={}, opt_state=(), loss_scale=first_loss_scale()
+    )
+
+    def metrics(scale):
+        # The task's own, then the steps that were skipped, and the scale.
+        return jnp.array([[8.0, 4, 1, 2, 0, 2.0**16], [jnp.inf, 4, 0, 0, 3, scale]])
+
+    loss, images = wait_for_steps(state, metrics(1.0))
+    assert not np.isfinite(loss) and images == 8
+    with pytest.raises(Diverged, match="every loss scale"):
+        wait_for_steps(state, metrics(LOWEST_SCALE))
+    unscaled = TrainState(step=0, params={}, batch_stats={}, opt_state=())
+    with pytest.raises(Diverged, match="loss is inf: rates"):
+        wait_for_steps(unscaled, metrics(1.0)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.0, 3.0, 1.0], []),
+        ([math.nan, 2.0, 1.0], []),
+        ([2.0, 3.0], ["2.0000 to 3.0000"]),
+        ([2.0, math.nan], ["2.0000 to nan"]),
+        ([math.nan, math.inf], ["nan to inf"]),
+        ([2.0], []),
+    ],
+)
+def test_losses_that_do_not_fall_are_told(losses, told):
+    warnings = falling_loss_warnings(losses)
+    assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
+def test_a_warm_up_ends_when_windows_agree_or_gives_up():
+    def warm(seconds_a_call):
+        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
+
+    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
+    assert steady.settled and steady.calls_per_window < steady.calls
+    assert not warm(itertools.cycle([0.1, 0.11])).settled
+
+
+def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
+    said = describe_windows(100, [1.0, 4.0, 1.0, 2.0, 2.0, 2.0])
+    assert said["images_per_s_mean"] == pytest.approx(600 / 12)
+    assert said["images_per_s"] == pytest.approx(50)
+    assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
+
+
+@pytest.mark.parametrize("window_s", [float("inf"), float("nan"), 0.0])
+def test_a_window_must_end(tmp_path, window_s):
+    with pytest.raises(BadInput, match="--window_s="):
+        throughput.measure_throughput(registry.load(MICRO), window_s=window_s)
+
+
+def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
+    with pytest.raises(BadInput, match="--steps_per_call=2 with --feed=stream"):
+        measure(feed="stream", steps_per_call=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_steps_a_call_are_the_same_steps():
+    config = registry.load(MICRO)
+    # What is dropped follows the number of the step.
+    config.model.dropout, config.data.feed = 0.5, "synthetic"
+    mesh = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, np.float32)
+    program = build_program(config, mesh, feed.steps_per_epoch)
+    row = next(feed.train_rows(0, 1))
+    one, three = program.place_train_state(), program.place_train_state()
+    for _ in range(3):
+        one, metrics = program.train_step(one, feed.train_data, row)
+    three, last = program.repeat_train_step(3)(three, feed.train_data, row)
+    assert int(three.step) == 3
+    np.testing.assert_allclose(metrics, last, rtol=1e-4)
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+
+
+class Unfinished:
+    """A result that is ready only 20 ms after it is asked for."""
+
+    def block_until_ready(self):
+        pause(0.02)
+        return self
+
+
+def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
+    """Steps are queued and the clock is read: a rate of dispatching, not of training."""
+
+    def leave_open(self):
+        self._metrics = Unfinished()
+
+    monkeypatch.setattr(throughput._Meter, "_close", leave_open)
+    measure(num_devices=1, window_s=0.002, rounds=4)
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "invalid"
+    assert "train_step: its work went on for" in document["reason"]
+
+
+def test_forward_passes_are_waited_for(measure, monkeypatch):
+    genuine, ready = throughput._Meter._forward, []
+
+    def forward(self, calls):
+        genuine(self, calls)
+        ready.append(self._metrics.is_ready())
+
+    def heavy(config):  # so that a pass takes much longer than queueing it
+        config.model.hidden, config.batch_size = (64,), 128
+
+    monkeypatch.setattr(throughput._Meter, "_forward", forward)
+    measure(change=heavy, window_s=0.001, rounds=4)
+    assert ready and all(ready)
+
+
+def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
+    """Latencies timed without a barrier are those of dispatch, and cannot be true."""
+    genuine = throughput._Meter._train
+
+    def forgetful(self, calls):
+        if calls > 1 or not self._latencies_s and not self._calls:
+            return genuine(self, calls)
+        return None  # the step is on its way, for all that this clock knows
+
+    def small(config):  # so that a window holds many steps
+        config.batch_size = 4
+
+    monkeypatch.setattr(throughput._Meter, "_train", forgetful)
+    result = measure(num_devices=1, change=small)
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "invalid" and "a step by itself takes" in document["reason"]
+    assert result.summary["status"] == "invalid"
+
+
+class Sleeping(nn.Module):
+    """A network that sleeps for a known time in every pass."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, *, train, keys_B=None):
+        def sleep(pixel):
+            pause(SLEEP_S)
+            return pixel
+
+        pixel = images_BxHxWxC[0, 0, 0, 0]
+        woken = jax.pure_callback(sleep, jax.ShapeDtypeStruct((), pixel.dtype), pixel)
+        mean_BxC = images_BxHxWxC.mean((1, 2)).at[0, 0].add(0 * woken)
+        return nn.Dense(self.num_classes)(mean_BxC)
+
+
+SLEEP_S = 0.15
+
+
+@dataclasses.dataclass(kw_only=True)
+class SleepingConfig(ModelConfig):
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Sleeping(num_classes)
+
+
+@pytest.fixture
+def short_sleep(monkeypatch):
+    """Pauses end after a tenth of their time; the clock is then moved on by the rest."""
+    skipped_s = 0.0
+
+    def sleep(time_s):
+        nonlocal skipped_s
+        time.sleep(time_s / 10)
+        skipped_s += 0.9 * time_s
+
+    known = vars(time) | {"sleep": sleep, "perf_counter": lambda: time.perf_counter() + skipped_s}
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(**known))
+
+
+def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
+    """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
+
+    def sleep(config):
+        config.model, config.batch_size = SleepingConfig(), 4
+
+    # Without telemetry, whose thread would move the clock on as well.
+    result = measure(num_devices=1, change=sleep, steps_per_call=2, telemetry_s=0)
+    assert run_json(tmp_path / "run")["status"] == "done"
+    step, repeated, forward = result.stages
+    for stage in (step, repeated, forward):
+        # Never less, and most of it is that.
+        assert SLEEP_S <= stage["step_s"] < 1.5 * SLEEP_S, stage["stage"]
+        assert stage["images_per_s_high"] <= 4 / SLEEP_S
+        assert stage["images_per_s"] == pytest.approx(4 / stage["step_s"])
+    assert SLEEP_S <= step["latency_p50_s"] < 1.5 * SLEEP_S
+    assert result.summary["first_step_s"] >= SLEEP_S
+
+
+def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
+    """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(0.01)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+
+    def deep(config):
+        config.data.prefetch_batches, config.data.num_threads = 8, 1
+        config.data.feed, config.batch_size = "stream", 16
+
+    result = measure(change=deep, feed="stream", num_devices=1, rounds=4, window_s=0.05)
+    assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.01
+
+
+GOOD = {
+    "images_per_s": 100.0,
+    "images_per_s_low": 90.0,
+    "images_per_s_high": 110.0,
+    "step_s": 1.0,
+    "windows_s": [2.0, 2.0],
+    "late_s": 0.01,
+    "images_per_step": 32,
+    "images_counted": 32,
+    "latency_p50_s": 1.1,
+    "latency_p95_s": 1.2,
+    "latency_p99_s": 1.3,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images_per_s": float("nan")}, "images_per_s is nan"),
+        ({"images_per_s": 0.0}, "images_per_s is 0"),
+        ({"images_per_s_low": 101.0}, "outside its own interval"),
+        ({"latency_p50_s": 1.25}, "do not rise"),
+        ({"latency_p50_s": 0.1}, "a step by itself takes"),
+        ({"late_s": 0.3}, "its work went on for 0.300 s after windows of 4.000 s"),
+        ({"images_counted": 31}, "a step counted 31 images, its batch holds 32"),
+    ],
+)
+def test_what_cannot_be_true_is_said(change, reason):
+    assert impossible(GOOD) == []
+    [told] = impossible(GOOD | change)
+    assert reason in told
+
+
+def test_the_command_and_its_flags(run_cli, tmp_path):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--mode=throughput",
+        "--rounds=6",
+        "--window_s=0.02",
+        "--telemetry_s=0",
+        "--compile_cache=off",  # else every step is compiled twice
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
+    assert not (tmp_path / "run" / "telemetry.csv").exists()
+    assert run_json(tmp_path / "run")["summary"]["telemetry"] is None
+    done = run_cli(f"--experiment={MICRO}", "--mode=train", "--rounds=6")
+    assert done.returncode == 2
+    assert "--rounds with --mode=train: it goes with --mode=throughput" in done.stderr

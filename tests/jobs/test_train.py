@@ -1,0 +1,414 @@
+"""A run's records, however it ends."""
+
+import csv
+import os
+import pathlib
+import re
+
+import cv2
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.clock import pause
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.errors import Diverged
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.validity import impossible_epoch, impossible_total
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.tasks import COUNT
+from jaxbench.training.loop import Trainer
+from tests.conftest import MICRO, records, run_json, step_losses
+
+
+def test_the_run_directory_holds_what_it_should(train):
+    result = train(MICRO, epochs=3, num_devices=4, log_every_steps=4)
+    folder = result.run_dir.path
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "epochs.csv",
+        "metrics.jsonl",
+        "run.json",
+        "telemetry.csv",
+        "tensorboard",
+    ]
+
+    document = run_json(folder)
+    assert (document["status"], document["reason"]) == ("done", None)
+    assert document["parameters"] == 2 + 64 * 10 + 10
+    assert document["config"]["batch_size"] == 128
+    assert document["batch_norm_examples"] == document["batch_per_device"] == 32
+    assert document["data"]["feed"] == "resident"
+    environment = document["environment"]
+    assert environment["num_devices"] == 4 and environment["versions"]["jax"]
+    assert environment["host_memory_bytes"] > 2**30
+    assert document["started_at"] < document["finished_at"]
+
+    kinds = [record["kind"] for record in records(folder)]
+    # 11 steps an epoch: records after steps 4, 8, 11, 12, 16, 20, 22 ...
+    assert kinds[:2] == ["compile", "compile"] and kinds[-1] == "summary"
+    assert kinds.count("epoch") == 3
+    steps = [record["step"] for record in records(folder, "step")]
+    assert steps == [4, 8, 11, 12, 16, 20, 22, 24, 28, 32, 33]
+    for record in records(folder, "compile"):
+        assert record["lower_s"] > 0 and record["compile_s"] > 0
+        assert record["memory"]["total_bytes"] > 0
+
+    epochs = records(folder, "epoch")
+    for record in epochs:
+        assert record["images"] == 11 * 128 and record["eval_count"] == 360
+        assert record["images_per_s"] == pytest.approx(record["images"] / record["train_time_s"])
+        assert record["images_per_s_per_device"] == pytest.approx(record["images_per_s"] / 4)
+        assert record["epoch_time_s"] == pytest.approx(
+            record["train_time_s"] + record["eval_time_s"]
+        )
+        assert 0 <= record["data_wait_s"] < record["train_time_s"]
+        assert record["peak_memory_bytes"] is None  # CPU devices do not count
+    with open(folder / "epochs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Every column is a figure of the record: none is empty but what the device does not tell.
+    assert set(rows[0]) <= set(epochs[0]) and {"eval_top5", "train_top1"} <= set(rows[0])
+    assert [float(row["eval_top1"]) for row in rows] == [r["eval_top1"] for r in epochs]
+    assert rows[0]["peak_memory_bytes"] == ""
+
+    summary = document["summary"]
+    assert summary == records(folder, "summary")[0]
+    assert summary["first_epoch_s"] == epochs[0]["epoch_time_s"]
+    assert summary["median_epoch_s"] == pytest.approx(
+        np.median([record["epoch_time_s"] for record in epochs[1:]])
+    )
+    # The clock is read twice for them.
+    assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()), abs=0.05)
+    assert {"compile", "train", "eval", "data_wait", "records"} <= set(summary["phases_s"])
+    # The start of this process is not the start of the run.
+    assert summary["before_s"] is None and summary["startup_s"] is None
+
+
+def test_a_step_record_is_the_mean_over_its_steps(train):
+    every = step_losses(train(MICRO, epochs=1, log_every_steps=1))
+    fours = step_losses(train(MICRO, epochs=1, log_every_steps=4))
+    means = [np.mean(every[start : start + 4]) for start in (0, 4, 8)]
+    assert fours == pytest.approx(means, rel=1e-6)
+
+
+def test_tensorboard_opens_the_event_files(train):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator
+    result = train(MICRO, log_every_steps=1)
+    events = accumulator(str(result.run_dir.path / "tensorboard")).Reload()
+    top1 = events.Scalars("eval/top1")
+    epochs = records(result.run_dir.path, "epoch")
+    assert [event.step for event in top1] == [record["step"] for record in epochs]
+    assert [event.value for event in top1] == pytest.approx(
+        [record["eval_top1"] for record in epochs], rel=1e-6
+    )
+    assert len(events.Scalars("train/loss")) == 22
+    [images] = events.Images("train/images")
+    row_HxWxC = cv2.imdecode(np.frombuffer(images.encoded_image_string, np.uint8), -1)
+    assert row_HxWxC.shape[:2] == (images.height, images.width) and row_HxWxC.std() > 0
+    # The table of runs: the fields beside the figures.
+    plugin = "_hparams_/session_start_info"
+    content = events.SummaryMetadata(plugin).plugin_data.content
+    assert b"optimizer.learning_rate" in content and b"precision" in content
+    best = events.Scalars("summary/best_eval_top1")[-1].value
+    assert best == pytest.approx(result.summary["best_eval_top1"])
+    declared = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert b"eval/top1" in declared and b"summary/best_eval_top1" in declared
+    assert events.SummaryMetadata("_hparams_/session_end_info").plugin_data.content
+
+
+def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, monkeypatch):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator
+    seen = []
+    genuine = Trainer.train
+
+    def looking(self):
+        [folder] = pathlib.Path(self._mark.__self__.run_dir.path).glob("tensorboard")
+        seen.append(accumulator(str(folder)).Reload())
+        genuine(self)
+
+    monkeypatch.setattr(Trainer, "train", looking)
+    train(MICRO, epochs=1)
+    [events] = seen
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"optimizer.learning_rate" in content and events.Images("train/images")
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_the_images_shown_are_the_feeds(train, monkeypatch, feed):
+    shown = {}
+    monkeypatch.setattr(
+        "jaxbench.records.writers.tensorboard.TensorBoardWriter.add_images",
+        lambda self, tag, images_NxHxWxC, step: shown.update({tag: images_NxHxWxC}),
+    )
+    train(
+        MICRO,
+        epochs=1,
+        data__feed=feed,
+        data__source="synthetic",
+        data__image_shape=(32, 32, 3),
+        data__train_examples=256,
+        data__eval_examples=100,
+    )
+    images_NxHxWxC = shown["train/images"]
+    assert images_NxHxWxC.dtype == np.uint8 and images_NxHxWxC.shape == (16, 32, 32, 3)
+
+
+def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
+    result = train(MICRO, max_steps=14)
+    first, second = records(result.run_dir.path, "epoch")
+    assert (first["complete"], first["step"], first["images"]) == (True, 11, 11 * 128)
+    assert (second["complete"], second["step"], second["images"]) == (False, 14, 3 * 128)
+    assert second["eval_count"] == 360
+    # An epoch cut short says nothing about the time of an epoch.
+    assert result.summary["first_epoch_s"] and result.summary["median_epoch_s"] is None
+
+
+def test_the_last_epoch_is_evaluated_whatever_the_interval(train):
+    result = train(MICRO, epochs=3, eval_every_epochs=2)
+    counts = [epoch.get("eval_count") for epoch in records(result.run_dir.path, "epoch")]
+    assert counts == [None, 360, 360]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
+    config = registry.load(MICRO)
+    config.optimizer.learning_rate = 1e20
+    workdir = tmp_path / "run"
+    with pytest.raises(Diverged):
+        train_and_evaluate(config, str(workdir))
+    document = run_json(workdir)
+    assert document["status"] == "diverged"
+    assert "at step" in document["reason"]
+    assert records(workdir)[-1]["status"] == "diverged"
+
+
+def test_an_evaluation_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
+    """The one update there is breaks the network, after the last training loss was looked at."""
+    config = registry.load(MICRO)
+    config.max_steps = 1
+    config.optimizer.learning_rate = 1e38
+    with pytest.raises(Diverged, match="evaluation loss"):
+        train_and_evaluate(config, str(tmp_path / "run"))
+    assert run_json(tmp_path / "run")["status"] == "diverged"
+
+
+def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
+    """From the second epoch on nothing can be written, but in space that a file already has."""
+    import errno
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class FullDisk:
+        def write(self, record):
+            if record["kind"] == "epoch" and record["epoch"] == 2:
+                monkeypatch.setattr(pathlib.Path, "write_text", full)
+                full()
+
+        def add_images(self, tag, images_NxHxWxC, step):
+            pass
+
+        def close(self):
+            full()
+
+    monkeypatch.setattr("jaxbench.jobs.train.TensorBoardWriter", lambda *_: FullDisk())
+    with pytest.raises(OSError, match="No space left"):
+        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and "No space left" in document["reason"]
+    assert not (tmp_path / "run" / "run.json.partial").exists()
+
+
+def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxbench.records.recorder.JsonlWriter", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+    assert run_json(tmp_path / "run")["status"] == "failed"
+
+
+def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(0.03)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--experiment.step_log=true",
+        "--experiment.data.feed=stream",
+        "--experiment.data.num_threads=1",
+        "--experiment.data.prefetch_batches=1",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    form = r"^step (\d+), loss = \d+\.\d\d \((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\)$"
+    lines = re.findall(form, done.stdout, re.MULTILINE)
+    kept = records(tmp_path / "run", "step")
+    assert [int(step) for step, _, _ in lines] == [10, 11, 20, 22]
+    for (_, rate, step_s), record in zip(lines, kept, strict=True):
+        assert float(rate) == pytest.approx(record["images_per_s"], abs=0.06)
+        assert float(step_s) == pytest.approx(record["step_time_s"], abs=0.0006)
+        assert record["images_per_s"] == pytest.approx(128 / record["step_time_s"])
+    # The intervals make up the epochs' time: nothing is counted twice or given away.
+    for epoch in records(tmp_path / "run", "epoch"):
+        own = [record for record in kept if record["epoch"] == epoch["epoch"]]
+        counts = [10, 1] if epoch["epoch"] == 1 else [9, 2]
+        spent_s = sum(n * record["step_time_s"] for n, record in zip(counts, own, strict=True))
+        # Some batches, 5 at most, were made ready before.
+        assert 0.03 * (11 - 5) <= spent_s <= epoch["train_time_s"]
+
+
+def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
+    def break_down(self, epoch):
+        raise RuntimeError("the evaluation fell over")
+
+    monkeypatch.setattr("jaxbench.training.loop.Trainer._evaluate", break_down)
+    with pytest.raises(RuntimeError):
+        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed"
+    assert document["reason"] == "RuntimeError: the evaluation fell over"
+    assert len(records(tmp_path / "run", "step")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), "oom"),
+        (MemoryError(), "oom"),
+        (OSError("disk full"), "failed"),
+    ],
+)
+def test_how_errors_are_classified(error, status):
+    from jaxbench.records.recorder import classify
+
+    assert classify(error)[0] == status
+
+
+def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    from jaxbench.records import run_dir
+
+    monkeypatch.chdir(tmp_path)
+    moment = run_dir.now()
+    monkeypatch.setattr(run_dir, "now", lambda: moment)
+    paths = [run_dir.create_run_dir(None, "some:tiny", {}).path for _ in range(3)]
+    assert len(set(paths)) == 3
+    assert all(path.parent.name == "some-tiny" for path in paths)
+
+
+def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_path):
+    reached = train_to(0.02)
+    summary = reached.summary
+    assert summary["status"] == "done" and summary["epochs_done"] == 1
+    [epoch] = records(reached.run_dir.path, "epoch")
+    assert summary["target"] == {
+        "score": "top1",
+        "value": 0.02,
+        "reached": True,
+        "epoch": 1,
+        "steps": epoch["step"],
+        "images": epoch["step"] * 128,
+        "time_s": epoch["elapsed_s"],
+        "epochs_time_s": epoch["epoch_time_s"],
+        "train_time_s": epoch["train_time_s"],
+        # No GPU tells, and nobody said what the hardware costs.
+        **dict.fromkeys(("energy_j", "energy_covers", "usd")),
+    }
+    assert epoch["epoch_time_s"] < epoch["elapsed_s"] < summary["wall_s"]
+    never = train_to(1.0).summary
+    assert never["epochs_done"] == 2 and not never["target"]["reached"]
+    assert never["target"]["time_s"] is None and never["target"]["epoch"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((f"--experiment={MICRO}", "--stop_at_top1=94"), "must be a share"),
+        ((f"--experiment={MICRO}", "--stop_at_top1=nan"), "must be a share"),
+        (("--experiment=unet256:tiny", "--stop_at_top1=0.9"), "has no top-1"),
+        (
+            (
+                f"--experiment={MICRO}",
+                "--stop_at_top1=0.9",
+                "--experiment.replicas=independent",
+            ),
+            "get there at different times",
+        ),
+        (
+            (f"--experiment={MICRO}", "--stop_at_top1=0.9", "--mode=throughput"),
+            "goes with --mode=train",
+        ),
+    ],
+)
+def test_a_target_that_makes_no_sense_is_told(run_cli, tmp_path, args, told):
+    done = run_cli(*args)
+    assert done.returncode == 2 and told in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def train_to(tmp_path):
+    def run(target):
+        config = registry.load(MICRO)
+        with open(os.devnull, "w") as quiet:
+            return train_and_evaluate(
+                config, str(tmp_path / f"to{target}"), PlainConsole(quiet), stop_at_top1=target
+            )
+
+    return run
+
+
+EPOCH = {
+    "epoch": 3,
+    "images": 640,
+    "train_time_s": 2.0,
+    "eval_time_s": 1.0,
+    "epoch_time_s": 3.0,
+    "data_wait_s": 0.5,
+    "mfu": 0.4,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images": 600}, "600 images trained in steps of 640"),
+        ({"images": 641}, "641 images trained in steps of 640"),
+        ({"epoch_time_s": 2.9}, "took 2.9 s, its parts 3.0 s"),
+        ({"data_wait_s": 3.1}, "more time spent waiting for data than there was"),
+        ({"mfu": 1.2}, "120% of what the devices can do at most"),
+    ],
+)
+def test_an_epoch_that_cannot_be_true_is_said(change, reason):
+    assert impossible_epoch(EPOCH, 640) == []
+    assert impossible_epoch(EPOCH | {"images": 639}, 640, damaged=1) == []
+    assert impossible_epoch(EPOCH | change, 640) == [f"epoch 3: {reason}"]
+
+
+def test_epochs_longer_than_the_run_cannot_be_true():
+    assert impossible_total([EPOCH, EPOCH], 6.0) == []
+    assert impossible_total([EPOCH, EPOCH], 5.9) == ["the epochs took 6.0 s, the whole run 5.9 s"]
+
+
+def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
+    """Steps that count fewer images than they have would be too fast by as much."""
+    genuine = Trainer._run_steps
+
+    def losing(self, *args):
+        for metrics_RxM in genuine(self, *args):
+            lost_RxM = np.array(metrics_RxM)
+            lost_RxM[:, COUNT] -= 1
+            yield lost_RxM
+
+    monkeypatch.setattr(Trainer, "_run_steps", losing)
+    result = train(MICRO)
+    document = run_json(result.run_dir.path)
+    assert document["status"] == "invalid" == result.summary["status"]
+    assert "images trained in steps of" in document["reason"]

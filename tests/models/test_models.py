@@ -1,0 +1,301 @@
+"""The networks have the sizes that were published."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.errors import BadInput
+from jaxbench.models.cnn10 import Cnn10Config
+from jaxbench.models.mnist_cnn import MnistCnnConfig
+from jaxbench.models.resnet import ResNetConfig, SpaceToDepthStem
+from jaxbench.models.unet import UNetConfig
+from jaxbench.models.wide_resnet import WideResNetConfig
+from jaxbench.training.program import build_program
+from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
+from tests.conftest import equations
+
+
+def program_of(model, **data):
+    config = registry.load("wrn28_10")
+    config.model = model
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    config.num_devices = 1
+    return build_program(config, create_mesh(config), steps_per_epoch=1)
+
+
+def wide_resnet_parameters(depth, width, num_classes=10):
+    """Counted by hand from the paper's table: convolutions, batch norms, the dense layer."""
+    blocks = (depth - 4) // 6
+    count, channels = 3 * 3 * 3 * 16, 16
+    for group_channels in (16 * width, 32 * width, 64 * width):
+        for _ in range(blocks):
+            count += 2 * channels + 2 * group_channels  # two batch norms
+            count += 9 * channels * group_channels + 9 * group_channels**2
+            if channels != group_channels:
+                count += channels * group_channels  # 1x1 projection
+            channels = group_channels
+    return count + 2 * channels + channels * num_classes + num_classes
+
+
+def test_wrn_28_10_has_36479194_parameters():
+    assert program_of(WideResNetConfig(depth=28, width=10)).num_parameters() == 36_479_194
+
+
+@pytest.mark.parametrize(("depth", "width"), [(10, 2), (16, 4), (16, 1), (40, 2), (28, 10)])
+def test_wide_resnets_of_any_size(depth, width):
+    program = program_of(WideResNetConfig(depth=depth, width=width))
+    # At width 1 the first group keeps its 16 channels, and strides alone ask for a projection:
+    # they come with a change of channels in groups 2 and 3, so the count holds.
+    assert program.num_parameters() == wide_resnet_parameters(depth, width)
+
+
+def test_cnn10_has_1_9_million_parameters():
+    convolutions = 9 * (3 * 64 + 2 * 64**2 + 64 * 128 + 2 * 128**2 + 128 * 256 + 2 * 256**2)
+    norms = 2 * 3 * (64 + 128 + 256)
+    dense = 256 * 10 + 10
+    assert program_of(Cnn10Config()).num_parameters() == convolutions + norms + dense == 1_923_914
+
+
+def test_mnist_cnn_has_1199882_parameters():
+    program = program_of(MnistCnnConfig(), image_shape=(28, 28, 1))
+    assert program.num_parameters() == 1_199_882
+
+
+def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
+    program = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
+    assert program.num_parameters() == 25_557_032
+    macs = sum(program.forward_macs().values())
+    assert macs / 1e9 == pytest.approx(4.089, abs=0.001)
+    # Two operations each, and the backward pass twice the forward one.
+    assert macs * TRAINING_FLOPS_PER_MAC / 1e9 == pytest.approx(24.54, abs=0.01)
+
+
+def unet_parameters(channels, width, levels, norm):
+    """Counted by hand: pairs of 3x3 convolutions, 2x2 convolutions up, a 1x1 head."""
+
+    def pair(before, after):
+        extra = after if norm == "none" else 2 * after  # a bias, or batch norm's scale and bias
+        return 9 * before * after + extra + 9 * after * after + extra
+
+    widths = [width * 2**level for level in range(levels + 1)]
+    count, before = 0, channels
+    for after in widths:
+        count += pair(before, after)
+        before = after
+    for after in reversed(widths[:-1]):
+        count += 4 * before * after + after + pair(2 * after, after)
+        before = after
+    return count + width + 1
+
+
+@pytest.mark.parametrize("upsampling", ["resize", "transposed"])
+def test_the_classic_unet_has_31_million_parameters(upsampling):
+    config = registry.load("unet256")
+    config.num_devices = 1
+    config.data.image_shape = (256, 256, 1)
+    config.model = UNetConfig(norm="none", upsampling=upsampling)
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    program.check()
+    assert program.num_parameters() == unet_parameters(1, 64, 4, "none") == 31_030_593
+    config.model = UNetConfig(width=6, levels=3, upsampling=upsampling)
+    config.data.image_shape = (64, 40, 5)
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    program.check()
+    assert program.num_parameters() == unet_parameters(5, 6, 3, "batch")
+
+
+def test_vgg_16_has_the_paper_s_convolutions():
+    config = registry.load("vgg_cifar10")
+    config.num_devices = 1
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    widths = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
+    convolutions = sum(9 * a * b + b for a, b in zip(widths, widths[1:], strict=False))
+    assert convolutions == 14_714_688  # configuration D without its dense layers
+    dense = 512 * 512 + 512 + 512 * 10 + 10
+    assert program.num_parameters() == convolutions + dense == 14_982_474
+
+
+def test_a_zero_initialised_resnet_begins_with_blocks_that_do_nothing():
+    program = program_of(ResNetConfig(stages=(1, 1), width=4))
+    params = program.create_train_state().params
+    assert not params["stage1_block1"]["norm3"]["scale"].any()
+    assert params["stage1_block1"]["norm2"]["scale"].all()
+    program = program_of(ResNetConfig(stages=(1, 1), width=4, zero_init=False))
+    assert program.create_train_state().params["stage1_block1"]["norm3"]["scale"].all()
+
+
+def test_arithmetic_counts():
+    program = program_of(WideResNetConfig(depth=28, width=10))
+    assert sum(program.forward_macs().values()) / 1e9 == pytest.approx(5.243, abs=0.001)
+
+    cnn10 = program_of(Cnn10Config())
+    by_hand = (
+        32 * 32 * 9 * (3 * 64 + 2 * 64**2)
+        + 16 * 16 * 9 * (64 * 128 + 2 * 128**2)
+        + 8 * 8 * 9 * (128 * 256 + 2 * 256**2)
+        + 256 * 10
+    )
+    assert sum(cnn10.forward_macs().values()) == by_hand
+
+
+def xla_macs(program):
+    """XLA's own count of a forward pass, of one image; it leaves out what multiplies padding."""
+    return program._traced_forward.lower().cost_analysis()["flops"] / 2
+
+
+def padded(size):
+    """What XLA counts of a 3x3 convolution over size x size pixels: not the border's padding."""
+    return (3 * size - 2) ** 2
+
+
+def test_arithmetic_counts_agree_with_xlas():
+    """What it adds are additions of batch norm and the like, 2 % at most."""
+    cnn10 = (
+        padded(32) * (3 * 64 + 2 * 64**2)
+        + padded(16) * (64 * 128 + 2 * 128**2)
+        + padded(8) * (128 * 256 + 2 * 256**2)
+        + 256 * 10
+    )
+    assert 1 <= xla_macs(program_of(Cnn10Config())) / cnn10 < 1.02
+    # Less padding, at 224 pixels.
+    resnet = program_of(ResNetConfig(), image_shape=(224, 224, 3), num_classes=1000)
+    assert 0.95 < xla_macs(resnet) / sum(resnet.forward_macs().values()) < 1
+    mnist = program_of(MnistCnnConfig(), image_shape=(28, 28, 1))  # pads nothing
+    assert 1 <= xla_macs(mnist) / sum(mnist.forward_macs().values()) < 1.02
+
+
+def test_resolutions_and_widths_of_cnn10():
+    from jaxbench.jobs.describe import describe
+
+    config = registry.load("cnn10")
+    config.num_devices = 1
+    layers = {row["layer"]: row["output_shape"] for row in describe(config)["layers"]}
+    for stage, (size, channels) in enumerate(((32, 64), (16, 128), (8, 256)), 1):
+        for layer in (1, 2, 3):
+            assert layers[f"conv{stage}_{layer}"] == [size, size, channels]
+    assert layers["head"] == [10]
+
+
+def test_initial_parameters_depend_on_the_seed():
+    config = registry.load("quickstart")
+    leaves = []
+    for seed in (0, 0, 1):
+        config.seed = seed
+        mesh = create_mesh(config)
+        state = build_program(config, mesh, steps_per_epoch=1).create_train_state()
+        leaves.append(jax.device_get(state.params["stem"]["kernel"]))
+    assert (leaves[0] == leaves[1]).all()
+    assert (leaves[0] != leaves[2]).any()
+
+
+def test_a_network_with_a_stem_over_blocks_of_pixels_is_the_plain_one():
+    """The same parameters to begin with, the same outputs."""
+    with jax.enable_x64(True):
+        fields = {"num_classes": 3, "dtype": jnp.float64, "param_dtype": jnp.float64}
+        plain, blocks = (
+            ResNetConfig(stages=(1,), width=4, stem=stem).create(norm_axis=None, **fields)
+            for stem in ("plain", "space_to_depth")
+        )
+        images = np.random.default_rng(0).normal(size=(3, 10, 14, 3))
+        variables, same = (
+            jax.device_get(
+                jax.jit(net.init, static_argnames="train")(jax.random.key(0), images, train=True)
+            )
+            for net in (plain, blocks)
+        )
+        assert jax.tree.all(jax.tree.map(np.array_equal, variables, same))
+
+        @jax.jit
+        def both(images):
+            return [
+                net.apply(variables, images, train=True, mutable=["batch_stats"])
+                for net in (plain, blocks)
+            ]
+
+        for a, b in zip(*(jax.tree.leaves(outputs) for outputs in both(images)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_of_a_stem_over_blocks_of_pixels_are_those_of_the_plain_one():
+    with jax.enable_x64(True):
+        generator = np.random.default_rng(0)
+        images = generator.normal(size=(3, 10, 14, 3))
+        kernel = generator.normal(size=(7, 7, 3, 4))
+        own = SpaceToDepthStem(4, jnp.float64, jnp.float64)
+
+        @jax.jit
+        def gradients(kernel, images):
+            def pulled(convolve):
+                out, back = jax.vjp(convolve, kernel, images)
+                return back(jnp.cos(jnp.arange(out.size)).reshape(out.shape))
+
+            sides = ((3, 3), (3, 3))
+            dimensions = ("NHWC", "HWIO", "NHWC")
+            return (
+                pulled(lambda k, x: own.apply({"params": {"kernel": k}}, x)),
+                pulled(
+                    lambda k, x: jax.lax.conv_general_dilated(
+                        x, k, (2, 2), sides, dimension_numbers=dimensions
+                    )
+                ),
+            )
+
+        for a, b in zip(*gradients(kernel, images), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("stem", "kernel"), [("plain", (7, 7, 3, 4)), ("space_to_depth", (4, 4, 12, 4))]
+)
+def test_the_stem_that_is_asked_for_is_computed(stem, kernel):
+    """In a training step; operations are counted in the plain one, whatever it is."""
+    fields = {"num_classes": 3, "dtype": jnp.float32, "param_dtype": jnp.float32}
+    network = ResNetConfig(stages=(1,), width=4, stem=stem).create(norm_axis=None, **fields)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+
+    def first_kernel(train):
+        def init(images):
+            return network.init(jax.random.key(0), images, train=train)
+
+        found = equations(jax.make_jaxpr(init)(images).jaxpr)
+        names = [equation.primitive.name for equation in found]
+        return found[names.index("conv_general_dilated")].invars[1].aval.shape
+
+    assert first_kernel(train=True) == kernel
+    assert first_kernel(train=False) == (7, 7, 3, 4)
+
+
+def test_odd_images_have_no_blocks_of_pixels():
+    program = program_of(ResNetConfig(stem="space_to_depth"), image_shape=(33, 32, 3))
+    with pytest.raises(BadInput, match="33x32 have no blocks of 2x2 pixels"):
+        program.check()
+
+
+@pytest.mark.parametrize(
+    ("spec", "image_shape", "num_classes", "said"),
+    [
+        ("unet256", (256, 256, 3), 3, "2 classes"),
+        ("unet256", (24, 256, 3), 2, "both sides must be multiples of"),
+        ("vgg_cifar10", (16, 16, 3), 10, "no pixels are left to halve in stage 5"),
+    ],
+)
+def test_what_a_network_cannot_be_built_for_is_refused(spec, image_shape, num_classes, said):
+    config = registry.load(spec)
+    types = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None}
+    with pytest.raises(ValueError, match=said):
+        model = config.model.create(num_classes=num_classes, **types)
+        images_BxHxWxC = jnp.zeros((1, *image_shape))
+        jax.eval_shape(
+            lambda images: model.init(jax.random.key(0), images, train=False), images_BxHxWxC
+        )
+
+
+def test_vgg_without_batch_norm_has_none():
+    config = registry.load("vgg_cifar10")
+    config.model.norm = "none"
+    parameters = program_of(config.model).abstract_train_state().params
+    assert not [name for name in parameters if name.startswith("norm")]

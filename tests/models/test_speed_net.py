@@ -1,0 +1,269 @@
+"""The network of the speed run, and what the rest of the program does for it."""
+
+import math
+import os
+import types
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.clock import Clock
+from jaxbench.data.augment import evaluation_views
+from jaxbench.data.sources import synthetic
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.errors import BadInput
+from jaxbench.jobs.setup import _params_from_images, prepared
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.models.speed_net import SpeedNetConfig, _gelu, _pool, identity_first, whitening_kernel
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.tasks import get_task
+from jaxbench.training.program import Program, build_program
+from tests.conftest import needs_devices, set_fields
+from tests.training.test_train_step import SmallConfig
+
+TINY = "cifar10_speedrun94:tiny"
+# Small enough to compile quickly.
+FIELDS = {
+    "model__channels": (4, 8, 8),
+    "data__train_examples": 128,
+    "data__eval_examples": 50,
+    "batch_size": 32,
+    "num_devices": 1,
+}
+
+
+def config_with(**fields):
+    config = registry.load(TINY)
+    set_fields(config, **FIELDS | fields)
+    return config
+
+
+def run(workdir, checkpoints=None, resume="none", target=None, **fields):
+    with open(os.devnull, "w") as quiet:
+        more = {"checkpoints": checkpoints} if checkpoints else {}
+        return train_and_evaluate(
+            config_with(**fields),
+            str(workdir),
+            PlainConsole(quiet),
+            telemetry_s=0,
+            stop_at_top1=target,
+            resume=resume,
+            **more,
+        )
+
+
+def images():
+    """Synthetic ones, as the network sees them."""
+    config = config_with()
+    dataset = synthetic.load((32, 32, 3), 10, config.data.train_examples, 50)
+    mean, std = dataset.normalization(np.float32).values()
+    return (dataset.train.images_NxHxWxC.astype(np.float32) - mean) / std
+
+
+def test_the_size_is_the_published_one():
+    config = registry.load("cifar10_speedrun94")
+    program = build_program(config, create_mesh(config), steps_per_epoch=25)
+    convolutions = 9 * (24 * 64 + 64**2 + 64 * 256 + 3 * 256**2)
+    norms = 2 * 64 + 4 * 256  # biases alone
+    assert program.num_parameters() == 12 * 24 + 24 + convolutions + norms + 2560 == 1_971_640
+    macs = 9 * (24 * 64 * 31**2 + (64**2 + 64 * 256) * 15**2 + 2 * 256**2 * 7**2 + 256**2 * 3**2)
+    assert sum(program.forward_macs().values()) == macs + 12 * 24 * 31**2 + 2560
+
+
+@pytest.mark.parametrize(("width", "scale"), [(256, 1 / 256), (64, 1 / 128)])
+def test_logits_are_scaled_by_the_root_of_the_width_to_the_published_256th(width, scale):
+    network = SpeedNetConfig(channels=(4, 4, width)).create(
+        num_classes=10, dtype=jnp.float32, param_dtype=jnp.float32, norm_axis=None
+    )
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(2, 16, 16, 3)).astype(np.float32)
+    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), images, train=False))
+    variables = jax.tree.map(
+        lambda leaf: np.abs(generator.normal(size=leaf.shape)).astype(np.float32), shapes
+    )
+
+    @jax.jit
+    def apply(variables, images):
+        return network.apply(
+            variables,
+            images,
+            train=False,
+            capture_intermediates=lambda module, _: module.name == "head",
+        )
+
+    logits, seen = apply(variables, images)
+    [unscaled] = seen["intermediates"]["head"]["__call__"]
+    assert np.abs(unscaled).min() > 0
+    np.testing.assert_allclose(logits, np.asarray(unscaled) * scale, rtol=1e-6)
+
+
+def test_whitened_patches_are_uncorrelated():
+    """Of smooth pictures, whose neighbouring pixels are alike."""
+    noise = np.random.default_rng(0).normal(size=(300, 16, 16, 3)).astype(np.float32)
+    smooth = noise + np.roll(noise, 1, 1) + np.roll(noise, 1, 2) + noise.mean(-1, keepdims=True)
+    kernel = whitening_kernel(smooth)
+    assert kernel.shape == (2, 2, 3, 24) and np.array_equal(kernel[..., 12:], -kernel[..., :12])
+    out = jax.lax.conv_general_dilated(
+        smooth, kernel[..., :12], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    out = np.asarray(out, np.float64).reshape(-1, 12)
+    assert out.T @ out / len(out) == pytest.approx(np.eye(12), abs=0.01)
+    before = smooth[:, :15, :15].reshape(-1, 3)
+    assert abs(np.corrcoef(before, rowvar=False)[0, 1]) > 0.1
+
+
+def test_convolutions_begin_by_handing_their_inputs_on():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 5, 3))
+    kernel = identity_first(jax.random.key(1), (3, 3, 3, 8), jnp.float32)
+    out = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    assert np.array_equal(out[..., :3], x)
+    # The others as PyTorch draws them: evenly up to the root of 1 / inputs.
+    others = np.asarray(identity_first(jax.random.key(1), (3, 3, 8, 512), jnp.float32)[..., 8:])
+    assert 0.98 / np.sqrt(72) < np.abs(others).max() <= 1 / np.sqrt(72)
+    narrow = identity_first(jax.random.key(1), (3, 3, 8, 4), jnp.float32)
+    assert np.array_equal(narrow[1, 1], np.eye(8, 4)) and narrow.sum() == 4
+
+
+def test_pooling_is_flaxs_and_so_is_its_gradient():
+    x = jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
+
+    def flaxs(x):
+        return nn.max_pool(x, (2, 2), (2, 2))
+
+    assert np.array_equal(_pool(x), flaxs(x))
+    own, other = (jax.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (_pool, flaxs))
+    assert np.array_equal(own, other)
+
+
+def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
+    x = np.array([-3, -1, -0.25, 0, 0.5, 2])
+    want = [value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x]
+    np.testing.assert_allclose(_gelu(jnp.asarray(x, jnp.float32)), want, atol=1e-6)
+    slopes = jax.vmap(jax.grad(_gelu))(jnp.array([-60000, -300, 300, 60000], jnp.float16))
+    np.testing.assert_array_equal(slopes, [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("fields", [{"data__feed": "stream"}, {"replicas": "independent"}])
+def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
+    needs_devices(2)
+    config = config_with(num_devices=2, **fields)
+    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        kernels = jax.device_get(job.place_train_state().params)["whiten"]["kernel"]
+    expected = whitening_kernel(images()[:100])
+    for kernel in kernels.reshape(-1, *expected.shape):
+        assert np.array_equal(kernel, expected)
+
+
+def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypatch):
+    """It may be their first collective, which with gloo waits 30 s for the last of them."""
+    done = []
+
+    def send(params):
+        done.append("sent")
+        return params
+
+    monkeypatch.setattr("jaxbench.distributed.coordination.wait_for_all", done.append)
+    monkeypatch.setattr("jaxbench.jobs.setup.sent_by_first", send)
+    mesh = types.SimpleNamespace(process=(0, 2))
+    dataset = synthetic.load((32, 32, 3), 10, 128, 50)
+    look = _params_from_images(config_with(), dataset, mesh, Clock())
+    assert look() is look() and list(look()) == ["whiten"]
+    assert done == ["the parameters from images", "sent"]
+
+
+def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_path):
+    sample = test_data / "imagenet_sample" / "imagenette_tiny"
+    config = config_with(
+        data__source="folder",
+        data__dir=str(sample),
+        data__eval_split="val",
+        data__feed="stream",
+        data__flip_order="random",
+        data__crop_padding=0,
+        data__random_resized_crop=True,
+    )
+    with (
+        open(os.devnull, "w") as quiet,
+        pytest.raises(BadInput, match="decoded as they are needed"),
+        prepared(config, str(tmp_path / "run"), PlainConsole(quiet)),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is():
+    """What the evaluation step counts, against views cut out in NumPy and shown one by one."""
+    counts = {}
+    for how in ("none", "mirror", "mirror_translate"):
+        config = config_with(
+            model=SmallConfig(), test_time_augmentation=how, data__eval_examples=32
+        )
+        config.optimizer.learning_rate = 0.0
+        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+            program, feed = job.program, job.feed
+            state = program.place_train_state()
+            # A head that has an opinion.
+            state.params["head"]["kernel"] *= 30.0
+            metrics = program.eval_step(state, feed.eval_data, next(feed.eval_rows()))
+            counts[how] = np.asarray(metrics)
+            state, split = jax.device_get(state), job.dataset.eval
+            mean, std = job.dataset.channel_statistics()
+    assert [len(metrics) for metrics in counts.values()] == [4, 5, 5]
+    # Counts are whole numbers; a sum of losses may be rounded otherwise.
+    assert counts["none"] == pytest.approx(counts["mirror"][:4], rel=1e-6)
+    assert counts["none"] == pytest.approx(counts["mirror_translate"][:4], rel=1e-6)
+    pixels = split.images_NxHxWxC[:32]
+    padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+
+    apply = jax.jit(lambda images: program.model.apply(variables, images, train=False))
+
+    def logits(images):
+        return np.asarray(apply(((images - mean) / std).astype(np.float32)), np.float64)
+
+    def both(images):
+        return (logits(images) + logits(images[:, :, ::-1])) / 2
+
+    translated = (both(padded[:, :-2, :-2]) + both(padded[:, 2:, 2:])) / 2
+    views_of = jax.jit(evaluation_views, static_argnames="translate")
+    expected = {"mirror": both(pixels), "mirror_translate": both(pixels) / 2 + translated / 2}
+    for how, outputs in expected.items():
+        assert counts[how][4] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
+        # Too few images for a count to tell one weight from another.
+        views, weights = views_of(pixels.astype(np.float32), translate=how == "mirror_translate")
+        outputs_Vx = [logits(np.asarray(view)) for view in views]
+        np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
+    assert get_task("classification", True).figures(np.array([8.0, 4, 2, 4, 3]))["top1_tta"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"data__flip": False}, "flip_order='alternating' does nothing with data.flip=False"),
+        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path, fields, told):
+    with pytest.raises(BadInput, match=told):
+        run(tmp_path / "run", **fields)
+    assert not (tmp_path / "run").exists()
+    config = registry.load("unet256:tiny")
+    config.test_time_augmentation = "mirror"
+    with pytest.raises(BadInput, match="it goes with classification"):
+        config.validate()
+
+
+def test_parameters_that_do_not_fit_are_an_error():
+    config = config_with()
+    program = build_program(
+        config, create_mesh(config), 1, lambda: {"head": {"kernel": np.zeros((3, 3))}}
+    )
+    with pytest.raises(ValueError, match="follows from images"):
+        program.create_train_state()
+    assert isinstance(program, Program)

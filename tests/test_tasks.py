@@ -1,0 +1,86 @@
+"""What is counted for each kind of training."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from tests.conftest import records, run_json
+from tests.data.test_stream import MasksConfig
+
+TASK = get_task("segmentation")
+
+
+def masks_and_logits():
+    """Twelve images: ordinary ones, and all four cases of nothing there or nothing found."""
+    generator = np.random.default_rng(0)
+    masks = generator.random((12, 16, 8)) < 0.3
+    logits = generator.normal(size=(12, 16, 8))
+    masks[0], logits[0] = False, -1.0
+    masks[1], logits[1] = False, 1.0
+    masks[2], logits[2] = True, -1.0
+    masks[3], logits[3] = True, 1.0
+    return masks.astype(np.uint8), logits.astype(np.float32)
+
+
+def count(masks, logits, mask_B, smoothing=0.0):
+    losses = TASK.losses(jnp.asarray(logits), jnp.asarray(masks), smoothing)
+    return np.asarray(
+        TASK.count(losses, jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)),
+        np.float64,
+    )
+
+
+def test_dice_iou_and_accuracy_are_those_of_the_pixels():
+    masks, logits = masks_and_logits()
+    # In two parts, the second padded with garbage.
+    garbage = np.full((2, 16, 8), np.nan, np.float32)
+    sums = count(masks[:7], logits[:7], np.ones(7, bool))
+    sums += count(
+        np.concatenate([masks[7:], masks[:2]]),
+        np.concatenate([logits[7:], garbage]),
+        np.arange(7) < 5,
+    )
+    figures = TASK.figures(sums)
+    predicted, true = logits > 0, masks > 0
+    both = (predicted & true).sum()
+    assert sums[COUNT] == 12
+    assert figures["dice"] == pytest.approx(2 * both / (predicted.sum() + true.sum()), rel=1e-6)
+    assert figures["iou"] == pytest.approx(both / (predicted | true).sum(), rel=1e-6)
+    assert figures["pixel_accuracy"] == pytest.approx((predicted == true).mean(), rel=1e-6)
+    own = [
+        2 * (p & t).sum() / (p.sum() + t.sum()) if p.any() or t.any() else 1.0
+        for p, t in zip(predicted, true, strict=True)
+    ]
+    assert own[:4] == [1, 0, 0, 1]
+    assert figures["dice_per_image"] == pytest.approx(np.mean(own), rel=1e-6)
+    probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    by_hand = -np.where(true, np.log(probability), np.log(1 - probability)).mean()
+    assert figures["loss"] == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_smoothed_masks_are_pulled_to_one_half():
+    masks, logits = masks_and_logits()
+    sums = count(masks, logits, np.ones(12, bool), smoothing=0.2)
+    probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    target = 0.8 * masks + 0.1
+    by_hand = -(target * np.log(probability) + (1 - target) * np.log(1 - probability)).mean()
+    assert sums[LOSS_SUM] / 12 == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_a_split_without_foreground_is_found_whole():
+    zeros = np.zeros((3, 4, 4), np.uint8)
+    figures = TASK.figures(count(zeros, zeros - np.float32(1), np.ones(3, bool)))
+    assert figures["dice"] == figures["iou"] == figures["dice_per_image"] == 1
+
+
+def test_a_segmentation_run_is_judged_by_dice(train):
+    result = train("unet256:tiny", model=MasksConfig(), num_devices=2)
+    first, last = records(result.run_dir.path, "epoch")
+    assert last["eval_dice"] > 0.6 and last["eval_pixel_accuracy"] > 0.7
+    assert last["eval_iou"] == pytest.approx(last["eval_dice"] / (2 - last["eval_dice"]), rel=1e-6)
+    assert "eval_top1" not in last and "dice" in records(result.run_dir.path, "step")[0]
+    assert result.summary["best_eval_dice"] == max(first["eval_dice"], last["eval_dice"])
+    header = (result.run_dir.path / "epochs.csv").read_text().splitlines()[0]
+    assert "eval_dice,eval_iou,eval_pixel_accuracy" in header and "top1" not in header
+    assert run_json(result.run_dir.path)["task"] == "segmentation"

@@ -1,0 +1,197 @@
+"""Optimizers and schedules: what a config asks for is what is applied."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.errors import BadInput
+from jaxbench.training.optimizers import create_optimizer, create_schedule, tabulator
+
+
+def config_with(epochs=10, batch_size=128, **optimizer):
+    config = registry.load("quickstart")
+    config.epochs, config.batch_size = epochs, batch_size
+    config.optimizer = type(config.optimizer)(**optimizer)
+    config.validate()
+    return config
+
+
+def rates(steps_per_epoch=10, **fields):
+    config = config_with(**fields)
+    schedule = create_schedule(config, steps_per_epoch)
+    return tabulator(schedule, config.epochs * steps_per_epoch)(0)
+
+
+def test_schedules():
+    assert rates(schedule="constant", learning_rate=0.3) == pytest.approx([0.3] * 100)
+    linear = rates(schedule="linear", learning_rate=1.0)
+    assert linear[[0, 50, 99]] == pytest.approx([1, 0.5, 0.01], rel=1e-4)
+    cosine = rates(schedule="cosine", learning_rate=1.0)
+    assert cosine[[0, 25, 50]] == pytest.approx([1, (1 + np.cos(np.pi / 4)) / 2, 0.5], rel=1e-4)
+    step = rates(schedule="step", learning_rate=1.0, decay_epochs=(3, 7), decay_factor=0.5)
+    assert step[[29, 30, 69, 70]] == pytest.approx([1, 0.5, 0.5, 0.25])
+    one_cycle = rates(schedule="one_cycle", learning_rate=1.0, rise=0.4)
+    assert one_cycle.argmax() == 40 and one_cycle.max() == pytest.approx(1)
+    assert one_cycle[0] == pytest.approx(1 / 25) and one_cycle[-1] < 0.01
+
+
+def test_a_triangle_rises_and_falls_straight():
+    triangle = {"schedule": "triangle", "learning_rate": 2.0, "rise": 0.2}
+    own = rates(**triangle, start_share=0.25, end_share=0.1)
+    assert own[[0, 10, 20, 60]] == pytest.approx([0.5, 1.25, 2, 1.1])
+    assert own[-1] == pytest.approx(0.2 + 1.8 / 80)
+    assert rates(**triangle)[0] == 0
+    for rise in (0.0, 1.0):
+        assert np.isfinite(rates(**triangle | {"rise": rise})).all()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear"])
+def test_warmup_rises_to_the_rate_and_moves_no_boundary(schedule):
+    fields = {"schedule": schedule, "learning_rate": 1.0}
+    if schedule == "step":
+        fields |= {"decay_epochs": (5,)}
+    warm = rates(warmup_epochs=2, **fields)
+    assert warm[:20] == pytest.approx(np.arange(1, 21) / 20, rel=1e-5)
+    assert warm[20] == pytest.approx(1, rel=1e-4)
+    if schedule == "step":
+        assert warm[[49, 50]] == pytest.approx([1, 0.1], rel=1e-5)
+
+
+def test_the_rate_scales_linearly_with_the_batch():
+    for batch_size in (64, 128, 512):
+        rate = rates(learning_rate=0.1, base_batch_size=128, batch_size=batch_size)[0]
+        assert rate == pytest.approx(0.1 * batch_size / 128)
+
+
+def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
+    """What `steps` equal gradients do to a kernel and a bias of one value each."""
+    config = config_with(**{"learning_rate": 0.1} | optimizer)
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    params = {"layer": {"kernel": jnp.full((1,), param), "bias": jnp.full((1,), param)}}
+    grads = jax.tree.map(lambda p: jnp.full_like(p, gradient), params)
+    state = transform.init(params)
+    for _ in range(steps):
+        updates, state = transform.update(grads, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    return float(params["layer"]["kernel"][0]), float(params["layer"]["bias"][0])
+
+
+def test_update_rules_by_hand():
+    # sgd: v = 0.9 v + g; p -= 0.1 v.
+    assert first_updates(name="sgd")[0] == pytest.approx(2 - 0.1 * 0.5 - 0.1 * 0.95)
+    # nesterov: p -= 0.1 (g + 0.9 v).
+    assert first_updates(name="nesterov")[0] == pytest.approx(2 - 0.1 * 0.95 - 0.1 * 1.355)
+    # adam and adamw: the first steps of equal gradients are the rate itself.
+    assert first_updates(name="adam")[0] == pytest.approx(1.8, rel=1e-5)
+    decayed = 2 * 0.99 - 0.1
+    decayed = decayed * 0.99 - 0.1
+    assert first_updates(name="adamw", weight_decay=0.1)[0] == pytest.approx(decayed, rel=1e-5)
+    # adadelta's first step: sqrt(eps) / sqrt(0.05 g^2 + eps) of the gradient.
+    step = 0.5 * np.sqrt(1e-6) / np.sqrt(0.05 * 0.25 + 1e-6)
+    adadelta = first_updates(name="adadelta", steps=1, learning_rate=1.0, epsilon=1e-6)
+    assert adadelta[0] == pytest.approx(2 - step, rel=1e-5)
+    # lars: a kernel moves by its norm over its gradient's, a thousandth; a bias as in sgd.
+    kernel, bias = first_updates(name="lars", steps=1)
+    assert kernel == pytest.approx(2 - 0.1 * 0.001 * 2, rel=1e-5)
+    assert bias == pytest.approx(1.95)
+
+
+def test_weight_decay_is_a_penalty_on_all_or_on_kernels():
+    kernel, bias = first_updates(name="sgd", weight_decay=0.1, steps=1)
+    assert kernel == bias == pytest.approx(2 - 0.1 * (0.5 + 0.2))
+    kernel, bias = first_updates(name="sgd", weight_decay=0.1, weight_decay_on="kernels", steps=1)
+    assert kernel == pytest.approx(2 - 0.1 * 0.7) and bias == pytest.approx(1.95)
+    plain = first_updates(name="adamw", steps=1)
+    kernel, bias = first_updates(name="adamw", weight_decay=0.1, weight_decay_on="kernels", steps=1)
+    assert kernel < plain[0] and bias == pytest.approx(plain[1])
+    # Along one axis lars' rate undoes the decay of a kernel: the bias tells.
+    for on, expected in (("all", 2 - 0.1 * 0.7), ("kernels", 1.95)):
+        moved = first_updates(name="lars", weight_decay=0.1, weight_decay_on=on, steps=1)
+        assert moved[1] == pytest.approx(expected)
+
+
+def test_decay_as_a_share_goes_by_no_rate():
+    """The first step of a zero gradient takes the share away, whatever the group's rate."""
+    fields = {"weight_decay": 0.03, "weight_decay_as": "share", "gradient": 0.0, "steps": 1}
+    for rate in (0.1, 10.0):
+        moved = first_updates(name="sgd", learning_rate=rate, bias_learning_rate=5.0, **fields)
+        assert moved == pytest.approx((2 * 0.97, 2 * 0.97))
+
+
+def test_biases_and_the_head_have_rates_of_their_own():
+    kernel, bias = first_updates(name="sgd", steps=1, bias_learning_rate=3.0)
+    assert kernel == pytest.approx(2 - 0.1 * 0.5) and bias == pytest.approx(2 - 3.0 * 0.5)
+    config = config_with(
+        name="adam", learning_rate=0.1, head_learning_rate=0.4, batch_size=256, schedule="linear"
+    )
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    params = {name: {"kernel": jnp.ones((2, 2))} for name in ("stem", "head")}
+    updates, _ = transform.update(params, transform.init(params), params)
+    # adam's first step is the rate, for twice the base batch.
+    assert np.asarray(updates["stem"]["kernel"]) == pytest.approx(-0.2, rel=1e-5)
+    assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.8, rel=1e-5)
+
+
+def test_the_biases_rate_scales_with_the_batch_too():
+    config = config_with(name="sgd", learning_rate=0.1, bias_learning_rate=0.3, batch_size=256)
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
+    updates, _ = transform.update(params, transform.init(params), params)
+    assert float(updates["layer"]["kernel"][0]) == pytest.approx(-0.2)
+    assert float(updates["layer"]["bias"][0]) == pytest.approx(-0.6)
+
+
+def test_some_parameters_never_learn_and_some_for_a_while(monkeypatch):
+    early = {"layer/kernel": 0.0, "layer/bias": 2.0}
+    config = config_with(name="sgd", learning_rate=0.1, momentum=0.0)
+    monkeypatch.setattr(type(config.model), "learning_epochs", lambda self: early)
+    transform = create_optimizer(config, create_schedule(config, 3), 3)
+    params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
+    state, moved = transform.init(params), []
+    for _ in range(8):
+        updates, state = transform.update(params, state, params)
+        assert not updates["layer"]["kernel"].any()
+        moved.append(-float(updates["layer"]["bias"][0]))
+    assert moved == pytest.approx([0.1 * (1 - step / 6) for step in range(6)] + [0, 0], abs=1e-8)
+
+
+def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
+    config = config_with(
+        name="muon", learning_rate=0.1, momentum=0.6, sgd_momentum=0.0, bias_learning_rate=0.5
+    )
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    kernel = jax.random.normal(jax.random.key(0), (3, 3, 4, 8))
+    params = {"conv": {"kernel": kernel, "bias": jnp.ones(8)}, "head": {"kernel": jnp.ones((8, 2))}}
+    grads = jax.tree.map(lambda p: 1e-3 * jax.random.normal(jax.random.key(1), p.shape), params)
+    updates, _ = transform.update(grads, transform.init(params), params)
+    moved = jax.tree.map(jnp.add, params, updates)
+    # What is not the kernel's rescaling to the root of 8 is 0.1 times a matrix all of whose
+    # singular values are about 1, along the gradient.
+    scaled = np.asarray(kernel) * np.sqrt(8) / np.linalg.norm(kernel)
+    step = (scaled - np.asarray(moved["conv"]["kernel"])).reshape(36, 8)
+    values = np.linalg.svd(step, compute_uv=False)
+    assert values.min() > 0.06 and values.max() < 0.13
+    left, _, right = np.linalg.svd(np.asarray(grads["conv"]["kernel"]).reshape(36, 8), False)
+    assert np.sum(step * (left @ right)) > 0.95 * np.linalg.norm(step) * np.sqrt(8)
+    assert np.asarray(updates["conv"]["bias"]) == pytest.approx(-0.5 * grads["conv"]["bias"])
+    assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.1 * grads["head"]["kernel"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with muon"),
+        ({"name": "adamw", "weight_decay_as": "share"}, "it goes with sgd, nesterov, muon"),
+        ({"end_share": 0.5}, "it goes with triangle"),
+        ({"name": "adam", "momentum": 0.5}, "momentum=0.5 does nothing with optimizer.name='adam'"),
+        ({"name": "sgd", "beta1": 0.5}, "it goes with adam, adamw"),
+        ({"name": "sgd", "rho": 0.5}, "it goes with adadelta"),
+        ({"rise": 0.5}, "it goes with one_cycle"),
+        ({"schedule": "one_cycle", "warmup_epochs": 1}, "warmup_epochs=1 does nothing"),
+    ],
+)
+def test_a_field_that_would_do_nothing_is_told(fields, told):
+    with pytest.raises(BadInput, match=told):
+        config_with(**fields)

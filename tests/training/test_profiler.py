@@ -1,0 +1,244 @@
+"""--profile=START:STOP: a trace that can be read, of steps that are in no figure of time."""
+
+import csv
+import gzip
+import json
+import math
+import os
+import signal
+import warnings
+
+import jax
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.clock import pause
+from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.errors import BadInput
+from jaxbench.jobs.throughput import measure_throughput
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.training import profiler
+from jaxbench.training.profiler import parse_steps
+from jaxbench.xla.compile_cache import without_cache
+from tests.conftest import MICRO, records, run_json
+
+
+def traces(folder):
+    """The sessions under a run's profile/, as TensorBoard's plugin looks for them."""
+    return sorted((folder / "profile" / "plugins" / "profile").iterdir())
+
+
+def traced_steps(session):
+    """The numbers of the steps in a trace, as JAX's own reader finds them."""
+    [path] = session.glob("*.xplane.pb")
+    with warnings.catch_warnings():
+        # JAX 0.12's types lack a module's name; as an error in C that ends the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return [
+            dict(event.stats)["step_num"]
+            for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+            for line in plane.lines
+            for event in line.events
+            if event.name == "train"
+        ]
+
+
+SLEEP_S = 0.02
+# Batches that may have been made ready before an epoch's timed steps.
+AHEAD = 5
+
+
+def check_times(folder, profiled):
+    """Phases add up, and an epoch's time is within that of its own phases: none is the profile's.
+
+    `profiled` holds the number of profiled steps of each epoch.
+    """
+    summary = run_json(folder)["summary"]
+    phases_s, epochs = summary["phases_s"], records(folder, "epoch")
+    assert sum(phases_s.values()) == pytest.approx(summary["wall_s"], abs=0.05)
+    assert phases_s["profile"] > 0
+    own_s = sum(phases_s[name] for name in ("train", "data_wait", "eval", "records"))
+    assert sum(epoch["epoch_time_s"] for epoch in epochs) <= own_s
+    assert [epoch["profiled_steps"] for epoch in epochs] == profiled
+    for epoch in epochs:
+        # The stream's pauses are in it; an evaluation's batches are not made ready before.
+        timed_steps = 11 - epoch["profiled_steps"]
+        assert epoch["train_time_s"] >= SLEEP_S * (timed_steps - AHEAD)
+        assert epoch["eval_time_s"] >= SLEEP_S * math.ceil(360 / 128)
+        assert epoch["images"] == timed_steps * 128
+        assert epoch["complete"] == (epoch["profiled_steps"] == 0)
+    timed_s = sum(epoch["train_time_s"] for epoch in epochs)
+    images = sum(epoch["images"] for epoch in epochs)
+    assert summary["images_per_s"] == pytest.approx(images / timed_s)
+
+
+@pytest.fixture
+def slow_host(monkeypatch):
+    """A stream of 50 batches a second."""
+    genuine = StreamFeed._assemble
+
+    def slow(self, *args):
+        pause(SLEEP_S)
+        return genuine(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    return {"data__feed": "stream", "data__num_threads": 1, "data__prefetch_batches": 1}
+
+
+def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_cli, tmp_path, slow_host):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--profile=10:14",
+        "--experiment.data.feed=stream",
+        "--experiment.data.num_threads=1",
+        "--experiment.data.prefetch_batches=1",
+        "--experiment.epochs=3",
+        "--experiment.step_log=true",
+        "--workdir=run",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "profiling steps 10 to 11" in done.stdout and "12 to 13 ..." in done.stdout
+    folder = tmp_path / "run"
+
+    # Evaluating does not wait for the profiler, nor is it traced: a trace for each epoch.
+    first, second = traces(folder)
+    assert (first.name, second.name) == ("steps-10-to-11", "steps-12-to-13")
+    assert traced_steps(first) == [10, 11] and traced_steps(second) == [12, 13]
+    [path] = second.glob("*.xplane.pb")
+    for scope in (
+        b"/data/",
+        b"/jvp(forward)/Micro/",
+        b"/transpose(jvp(forward))/Micro/",
+        b"/jvp(loss)/",
+        b"/jvp(metrics)/",
+        b"/gradient_reduction/",
+        b"/optimizer/",
+    ):
+        assert scope in path.read_bytes()
+    with gzip.open(second / "perfetto_trace.json.gz") as file:
+        trace = json.load(file)
+    assert "metadata" not in trace and {} not in trace["traceEvents"]
+    names = {event["name"] for event in trace["traceEvents"]}
+    assert {"train", "data_wait"} <= names
+    size = sum(path.stat().st_size for path in (folder / "profile").rglob("*") if path.is_file())
+    summary = run_json(folder)["summary"]
+    assert summary["profile"] == {
+        "first_step": 10,
+        "last_step": 13,
+        "folder": "profile",
+        "bytes": size,
+    }
+
+    check_times(folder, [2, 2, 0])
+    assert summary["first_epoch_s"] is None and summary["first_step_s"] > 0
+    epochs = records(folder, "epoch")
+    assert summary["median_epoch_s"] == epochs[2]["epoch_time_s"]
+    with open(folder / "epochs.csv", newline="") as file:
+        assert [row["profiled_steps"] for row in csv.DictReader(file)] == ["2", "2", "0"]
+    steps = records(folder, "step")
+    assert [step["step"] for step in steps] == [9, 11, 13, 20, 22, 30, 33]
+    assert [step["step"] for step in steps if step.get("profiled")] == [11, 13]
+    for step in steps:
+        assert ("step_time_s" in step) != step.get("profiled", False)
+    spent_s = 7 * steps[3]["step_time_s"] + 2 * steps[4]["step_time_s"]
+    assert SLEEP_S * (9 - AHEAD) <= spent_s <= epochs[1]["train_time_s"]
+
+
+def test_a_run_trains_as_it_does_without_a_trace(train):
+    traced, plain = (
+        records(train(MICRO, epochs=3, profile=steps).run_dir.path, "epoch")
+        for steps in ("10:14", None)
+    )
+    assert [epoch["profiled_steps"] for epoch in traced] == [2, 2, 0]
+    for epoch, other in zip(traced, plain, strict=True):
+        assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-6)
+        assert epoch["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-6)
+        assert epoch["learning_rate"] == other["learning_rate"]
+
+
+def test_a_whole_epoch_can_be_traced(train, slow_host):
+    result = train(MICRO, profile="1:12", **slow_host)
+    check_times(result.run_dir.path, [11, 0])
+    first = records(result.run_dir.path, "epoch")[0]
+    assert first["images_per_s"] is None and first["train_loss"] > 0
+    assert result.summary["first_step_s"] is None and result.summary["images_per_s"] > 0
+
+
+def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
+    class Failing(profiler.InFlight):
+        def push(self, metrics):
+            raise RuntimeError("the second step fell over")
+
+    workdir = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr(profiler, "InFlight", Failing)
+        with pytest.raises(RuntimeError, match="fell over"):
+            train_and_evaluate(registry.load(MICRO), str(workdir), profile="3:5")
+    document = run_json(workdir)
+    assert (document["status"], document["summary"]["profile"]) == ("failed", None)
+    assert document["summary"]["steps"] == 2
+    # Only one trace can be taken at a time: the next one can.
+    assert train(MICRO, profile="3:5").summary["profile"]["last_step"] == 4
+
+
+@pytest.mark.parametrize("where", ["start_trace", "push", "stop_trace"])
+def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
+    """Sent for real, while JAX's profiler starts, after a step and while it stops."""
+    holder = profiler.InFlight if where == "push" else jax.profiler
+    genuine = getattr(holder, where)
+
+    def interrupted(*args, **how):
+        os.kill(os.getpid(), signal.SIGINT)
+        return genuine(*args, **how)
+
+    monkeypatch.setattr(holder, where, interrupted)
+    try:
+        done = run_cli(f"--experiment={MICRO}", "--profile=3:6", "--workdir=run")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert done.returncode == 130 and "Traceback" not in done.stdout + done.stderr
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("failed", "interrupted (Ctrl-C)")
+    assert document["summary"]["profile"] is None
+
+
+def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
+    config = registry.load(MICRO)
+    # With a cache every step is compiled two or three times.
+    with open(os.devnull, "w") as quiet, without_cache():
+        result = measure_throughput(
+            config,
+            str(tmp_path / "run"),
+            PlainConsole(quiet),
+            feed="stream",
+            rounds=6,
+            window_s=0.02,
+            profile="3:6",
+        )
+    [session] = traces(tmp_path / "run")
+    assert traced_steps(session) == [3, 4, 5]
+    profile = run_json(tmp_path / "run")["summary"]["profile"]
+    assert (profile["first_step"], profile["last_step"]) == (3, 5)
+    phases_s = result.summary["phases_s"]
+    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], abs=0.05)
+    windows_s = sum(sum(stage["windows_s"]) for stage in result.stages)
+    assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be START:STOP"),
+        ("7", "must be START:STOP"),
+        ("1:2:3", "must be START:STOP"),
+        ("-1:3", "must be START:STOP"),
+        ("0:3", "the first step is 1"),
+        ("5:5", "START must be below STOP"),
+        ("1:32", "31 steps; at most 30"),
+    ],
+)
+def test_what_are_no_steps(text, told):
+    with pytest.raises(BadInput, match=told):
+        parse_steps(text)
+    assert list(parse_steps("3:6")) == [3, 4, 5] and len(parse_steps("1:31")) == 30

@@ -1,0 +1,148 @@
+"""One model per device, each with a seed of its own."""
+
+import csv
+
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.errors import Diverged
+from jaxbench.jobs.train import train_and_evaluate
+from tests.conftest import MICRO, records, run_json, step_losses
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "drawn"),
+    [
+        ("pmap", {"data__flip": True, "data__feed": "stream"}),
+        ("pmap", {"model__dropout": 0.5}),
+        ("shard_map", {"model__dropout": 0.5}),
+    ],
+)
+def test_models_are_those_of_single_device_runs(train, parallelism, drawn):
+    """Dropout, augmentation, order and initial parameters all follow each model's own seed.
+
+    With batch norm, whose running averages nobody may share.
+    """
+    fields = drawn | {
+        "log_every_steps": 1,
+        "precision": "fp64",
+        "data__train_examples": 192,
+        "data__eval_examples": 60,
+        "batch_size": 48,
+        "epochs": 1,
+        "optimizer__name": "sgd",
+        "optimizer__schedule": "constant",
+    }
+    together = train(
+        MICRO, num_devices=2, replicas="independent", seed=5, parallelism=parallelism, **fields
+    )
+    [epoch] = records(together.run_dir.path, "epoch")
+    assert [model["seed"] for model in epoch["eval_models"]] == [5, 6]
+    kernels = np.asarray(together.state.params["head"]["kernel"])
+    losses = []
+    for place, seed in enumerate((5, 6)):
+        alone = train(MICRO, num_devices=1, seed=seed, **fields)
+        [expected] = records(alone.run_dir.path, "epoch")
+        own = {"train": epoch["train_models"][place], "eval": epoch["eval_models"][place]}
+        for name in ("train_loss", "train_top1", "eval_loss", "eval_top1", "eval_top5"):
+            part, _, figure = name.partition("_")
+            assert own[part][figure] == pytest.approx(expected[name], rel=1e-9), name
+        np.testing.assert_allclose(
+            kernels[place], np.asarray(alone.state.params["head"]["kernel"]), rtol=1e-9
+        )
+        losses.append(step_losses(alone))
+    # They differ from each other, and the record's loss is their mean.
+    assert len({round(model["loss"], 9) for model in epoch["eval_models"]}) == 2
+    assert step_losses(together) == pytest.approx(np.mean(losses, axis=0), rel=1e-9)
+
+
+def test_the_record_has_every_model_their_mean_and_spread(train):
+    result = train(MICRO, num_devices=4, replicas="independent", data__crop_padding=1)
+    document = run_json(result.run_dir.path)
+    assert (document["models"], document["seeds"]) == (4, [0, 1, 2, 3])
+    assert document["batch_per_device"] == document["batch_norm_examples"] == 128
+    epoch = records(result.run_dir.path, "epoch")[-1]
+    top1 = [model["top1"] for model in epoch["eval_models"]]
+    assert len(set(top1)) > 1
+    assert epoch["eval_top1"] == pytest.approx(np.mean(top1))
+    assert epoch["eval_top1_std"] == pytest.approx(np.std(top1, ddof=1))
+    assert (epoch["eval_top1_min"], epoch["eval_top1_max"]) == (min(top1), max(top1))
+    # Every model evaluates the whole split and trains on all of its own batches.
+    assert epoch["eval_count"] == 360 and epoch["images"] == 4 * 11 * 128
+    assert result.summary["eval_models"] == epoch["eval_models"]
+    with open(result.run_dir.path / "epochs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["eval_top1_std"]) == epoch["eval_top1_std"]
+
+
+def test_the_step_compiles_once_and_exchanges_nothing(train):
+    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.training.program import build_program
+
+    compiled = []
+
+    def listen(event, duration_s, **details):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(details.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train(MICRO, num_devices=2, replicas="independent")
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert len([name for name in compiled if "step" in name or "_fun" in name]) == 2, compiled
+
+    config = registry.load(MICRO)
+    config.num_devices, config.replicas = 2, "independent"
+    for replicas, collectives in (("independent", False), ("together", True)):
+        config.replicas = replicas
+        program = build_program(config, create_mesh(config), steps_per_epoch=1)
+        assert ("all_reduce" in lowered_text(program)) == collectives
+
+
+def lowered_text(program):
+    from jaxbench.data.feeds.feed import abstract_args
+
+    args = abstract_args(program.config, 2, (), program.precision.param_dtype)
+    return program.train_step.lower(program.abstract_placed_state(), *args).as_text()
+
+
+def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
+    from jaxbench.training.program import Program
+
+    genuine = Program.create_train_state
+
+    def create(self, seed=None):
+        state = genuine(self, seed)
+        if seed in broken:
+            return state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
+        return state
+
+    monkeypatch.setattr(Program, "create_train_state", create)
+    broken = {1}
+    result = train(MICRO, num_devices=2, replicas="independent")
+    document = run_json(result.run_dir.path)
+    assert document["status"] == "done"
+    healthy, lost = document["summary"]["eval_models"]
+    assert healthy["loss"] > 0 and lost["loss"] is None
+    assert document["summary"]["eval_loss"] is None
+    assert document["summary"]["diverged_seeds"] == [1]
+
+    broken = {0, 1}
+    config = registry.load(MICRO)
+    config.num_devices, config.replicas = 2, "independent"
+    with pytest.raises(Diverged):
+        train_and_evaluate(config, str(tmp_path / "lost"))
+    assert run_json(tmp_path / "lost")["status"] == "diverged"
+
+
+def test_the_console_names_every_model(run_cli):
+    done = run_cli(
+        f"--experiment={MICRO}",
+        "--experiment.replicas=independent",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 independent models" in done.stdout and "(std " in done.stdout
+    assert "seed 0: top-1" in done.stdout and "seed 1: top-1" in done.stdout

@@ -1,0 +1,547 @@
+"""The step: the same numbers on any number of devices, replicas that stay equal, one compile."""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.config import ModelConfig
+from jaxbench.data.augment import draw_windows, example_keys
+from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.sources import digits
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.jobs.setup import prepared
+from jaxbench.models.layers import classify, conv_layer, drop_out, norm_layer
+from jaxbench.models.mnist_cnn import MnistCnnConfig
+from jaxbench.models.vgg import VggConfig
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from jaxbench.training.program import build_program
+from tests.conftest import (
+    MICRO,
+    equations,
+    needs_devices,
+    records,
+    set_fields,
+    step_losses,
+    training_in,
+)
+
+AUGMENTED = {
+    "data__crop_padding": 1,
+    "data__flip": True,
+    "batch_norm": "sync",
+    "log_every_steps": 1,
+}
+
+
+@dataclasses.dataclass(kw_only=True)
+class SmallConfig(ModelConfig):
+    """One convolution with batch norm behind it, whose gradient crosses devices; dropout."""
+
+    norm: bool = True
+    dropout: float = 0.0
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Small(self, num_classes, dtype, param_dtype, norm_axis)
+
+
+class Small(nn.Module):
+    config: SmallConfig
+    num_classes: int
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        x = conv_layer(self.dtype, self.param_dtype)(4, (3, 3), (2, 2), name="conv")(images_BxHxWxC)
+        if self.config.norm:
+            norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+            x = norm(name="norm", relu=True)(x)
+        if train and self.config.dropout:
+            x = drop_out(x, self.config.dropout, keys_B, layer=0)
+        return classify(x.reshape(len(x), -1), self.num_classes, self.param_dtype)
+
+
+def relative_difference(losses, reference):
+    assert len(losses) == len(reference) > 0
+    return np.max(np.abs(np.array(losses) / np.array(reference) - 1))
+
+
+IN_FP32 = {
+    **AUGMENTED,
+    "epochs": 2,
+    "batch_size": 256,
+    "optimizer__learning_rate": 0.005,
+    "data__train_examples": 768,
+    "data__eval_examples": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def one_device_in_fp32(tmp_path_factory):
+    train = training_in(tmp_path_factory.mktemp("fp32"))
+    return train(model=SmallConfig(), num_devices=1, **IN_FP32)
+
+
+def test_a_run_in_fp32_learns(one_device_in_fp32):
+    losses = step_losses(one_device_in_fp32)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_any_number_of_devices_gives_the_same_losses_in_fp32(train, one_device_in_fp32, devices):
+    """The first two epochs within 1e-4, at a small learning rate.
+
+    Now and then one pre-activation lies so close to 0 that rounding decides which way its ReLU
+    goes; its gradient then differs whole, and large steps make 1e-3 of it (BUILD_NOTES.md).
+    """
+    result = train(model=SmallConfig(), num_devices=devices, **IN_FP32)
+    for key in ("train_loss", "eval_loss"):
+        reference, losses = (
+            [record[key] for record in records(of.run_dir.path, "epoch")]
+            for of in (one_device_in_fp32, result)
+        )
+        assert relative_difference(losses, reference) < 1e-4, key
+
+
+IN_FP64 = {
+    **AUGMENTED,
+    "epochs": 12,
+    "precision": "fp64",
+    "batch_size": 64,
+    "data__flip": False,
+    "data__train_examples": 320,
+    "data__eval_examples": 90,
+}
+
+
+@pytest.fixture(scope="module")
+def one_device_in_fp64(tmp_path_factory):
+    train = training_in(tmp_path_factory.mktemp("fp64"))
+    return train(model=SmallConfig(), num_devices=1, **IN_FP64)
+
+
+def test_a_whole_run_in_fp64_learns(one_device_in_fp64):
+    """So that agreement with it is not that of standing still."""
+    losses = step_losses(one_device_in_fp64)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train, one_device_in_fp64):
+    eight = train(model=SmallConfig(), num_devices=8, **IN_FP64)
+    assert relative_difference(step_losses(eight), step_losses(one_device_in_fp64)) < 1e-8
+    for key in ("eval_loss", "eval_top1"):
+        assert eight.summary[key] == pytest.approx(one_device_in_fp64.summary[key], rel=1e-8)
+
+
+@pytest.fixture(scope="module")
+def four_devices(tmp_path_factory):
+    """Returns a run of two epochs on four devices; each is made once."""
+    train = training_in(tmp_path_factory.mktemp("four"))
+    fields = {"model": SmallConfig(), "epochs": 2, "num_devices": 4}
+    return functools.cache(
+        lambda parallelism, batch_norm: train(
+            **fields | AUGMENTED | {"parallelism": parallelism, "batch_norm": batch_norm}
+        )
+    )
+
+
+@pytest.mark.parametrize("batch_norm", ["local", "sync"])
+@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+def test_replicas_are_bit_identical_after_training(four_devices, batch_norm, parallelism):
+    state = four_devices(parallelism, batch_norm).state
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    assert len(leaves) > 10
+    for path, leaf in leaves:
+        first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        assert len(others) == 3
+        for other in others:
+            assert first.tobytes() == other.tobytes(), jax.tree_util.keystr(path)
+
+
+def test_pmap_and_shard_map_agree(four_devices):
+    pmap, shard_map = (step_losses(four_devices(name, "sync")) for name in ("pmap", "shard_map"))
+    assert relative_difference(shard_map, pmap) < 1e-6
+
+
+@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+def test_each_step_is_traced_and_compiled_exactly_once(train, parallelism):
+    traced, compiled = [], []
+
+    def listen(event, duration_s, **details):
+        if event == "/jax/core/compile/jaxpr_trace_duration":
+            traced.append(details.get("fun_name", ""))
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(details.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train(MICRO, parallelism=parallelism, epochs=2, profile="3:5")
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    # JAX calls everything under pmap `_fun`: here the training and the evaluation step.
+    for names in (traced, compiled):
+        assert len([name for name in names if "step" in name or "_fun" in name]) == 2, names
+    # Of the network beside the steps: once to make its state, once to count its arithmetic.
+    assert [traced.count(name) for name in ("init", "forward")] == [1, 1], traced
+
+
+def test_nothing_moves_between_host_and_device_unasked():
+    needs_devices(2)
+    state, data, rows, step = prepared_steps(num_devices=2)
+    with jax.transfer_guard("disallow"):
+        for row in rows:
+            old, (state, _) = state, step(state, data, row)
+    # The old state's memory was handed over to the new one.
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
+
+
+def prepared_steps(num_devices):
+    config = registry.load("quickstart:tiny")
+    config.model, config.batch_size, config.num_devices = SmallConfig(), 32, num_devices
+    mesh = create_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
+    program = build_program(config, mesh, feed.steps_per_epoch)
+    rows = list(feed.train_rows(0, 3))
+    return program.place_train_state(), feed.train_data, rows, program.train_step
+
+
+# Two steps in each of two epochs, in fp64.
+BY_HAND = {
+    "seed": 7,
+    "batch_size": 32,
+    "precision": "fp64",
+    "data__train_examples": 70,
+}
+
+
+class ByHand:
+    """The network and the pixels, for recipes that are written out in NumPy once more."""
+
+    def __init__(self):
+        config = registry.load(MICRO)
+        set_fields(config, num_devices=1, **BY_HAND)
+        self.images_NxHxWxC = load_dataset(config).train.images_NxHxWxC
+        self.labels_Nx = digits_labels(70)
+        pixels = self.images_NxHxWxC.astype(np.float64)
+        self.mean, self.std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
+        program = build_program(config, create_mesh(config), steps_per_epoch=2)
+        state = program.create_train_state()
+        self.params, self.batch_stats = jax.device_get((state.params, state.batch_stats))
+        self._model = program.model
+
+    def batches(self):
+        """Epoch and examples of every step."""
+        for epoch in (0, 1):
+            order = np.random.Generator(np.random.Philox(key=[7, epoch])).permutation(70)
+            for row in (0, 1):
+                yield epoch, order[row * 32 : (row + 1) * 32].astype(np.int32)
+
+    def mean_loss(self, params, batch_stats, images, labels):
+        """And the updated statistics."""
+        logits, updated = self._model.apply(
+            {"params": params, "batch_stats": batch_stats},
+            (images - self.mean) / self.std,
+            train=True,
+            mutable=["batch_stats"],
+        )
+        log_probabilities = jax.nn.log_softmax(logits)[np.arange(len(labels)), labels]
+        return -log_probabilities.mean(), updated["batch_stats"]
+
+
+def test_steps_are_the_recipes_written_out_by_hand(train):
+    """Four steps over two epochs in fp64 against an update rule in NumPy.
+
+    Reading order, normalisation, Nesterov momentum, weight decay and schedule are all written out
+    here once more.
+    """
+    result = train(
+        MICRO,
+        epochs=2,
+        num_devices=2,
+        batch_norm="sync",
+        log_every_steps=1,
+        data__eval_examples=20,
+        optimizer__weight_decay=0.01,
+        optimizer__schedule="step",
+        optimizer__decay_epochs=(1,),
+        optimizer__warmup_epochs=0,
+        optimizer__learning_rate=0.4,
+        **BY_HAND,
+    )
+    with jax.enable_x64(True):
+        known = ByHand()
+        params, batch_stats = known.params, known.batch_stats
+        velocity = jax.tree.map(np.zeros_like, params)
+        differentiate = jax.jit(jax.value_and_grad(known.mean_loss, has_aux=True))
+        losses = []
+        for epoch, chosen in known.batches():
+            images = known.images_NxHxWxC[chosen].astype(np.float64)
+            (loss, batch_stats), grads = jax.device_get(
+                differentiate(params, batch_stats, images, known.labels_Nx[chosen])
+            )
+            losses.append(float(loss))
+            # 0.4 is for 128; the rate falls to a tenth after the first epoch.
+            rate = 0.4 * 32 / 128 * (1 if epoch == 0 else 0.1)
+            grads = jax.tree.map(lambda g, p: g + 0.01 * p, grads, params)
+            velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+            params = jax.tree.map(
+                lambda p, g, v, rate=rate: p - rate * (g + 0.9 * v), params, grads, velocity
+            )
+    assert relative_difference(step_losses(result), losses) < 1e-6
+    for own, expected in zip(
+        jax.tree.leaves(result.state.params), jax.tree.leaves(params), strict=True
+    ):
+        # The rate is fp32 in optax's schedules.
+        np.testing.assert_allclose(np.asarray(own), np.asarray(expected), rtol=1e-5, atol=1e-7)
+
+
+def test_images_are_varied_by_seed_epoch_and_example(train):
+    """Losses of four steps over two epochs that move nothing, with windows cut out in NumPy."""
+    result = train(
+        MICRO,
+        epochs=2,
+        num_devices=2,
+        batch_norm="sync",
+        log_every_steps=1,
+        data__eval_examples=20,
+        data__flip=True,
+        data__crop_padding=2,
+        data__crop_fill="black",
+        optimizer__name="sgd",
+        optimizer__weight_decay=0.0,
+        optimizer__learning_rate=1e-30,
+        **BY_HAND,
+    )
+    with jax.enable_x64(True):
+        known = ByHand()
+
+        @jax.jit
+        def draw(epoch, indices):
+            return draw_windows(example_keys(jnp.uint32(7), epoch, indices), padding=2)
+
+        loss = jax.jit(known.mean_loss)
+        losses = []
+        for epoch, chosen in known.batches():
+            windows = jax.device_get(draw(np.int32(epoch), chosen))
+            varied = []
+            for image, top, left, mirrored in zip(
+                known.images_NxHxWxC[chosen], *windows, strict=True
+            ):
+                cut = np.pad(image, ((2, 2), (2, 2), (0, 0)))[top : top + 8, left : left + 8]
+                varied.append(cut[:, ::-1] if mirrored else cut)
+            images = np.asarray(varied, np.float64)
+            labels = known.labels_Nx[chosen]
+            losses.append(float(loss(known.params, known.batch_stats, images, labels)[0]))
+    assert relative_difference(step_losses(result), losses) < 1e-6
+
+
+def digits_labels(count):
+    return digits.load().train.labels_Nx[:count]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precisions_keep_all_but_the_network_in_fp32(train, precision):
+    result = train(model=SmallConfig(), precision=precision, num_devices=2, data__crop_padding=0)
+    for leaf in jax.tree.leaves((result.state.params, result.state.batch_stats)):
+        assert leaf.dtype == jnp.float32
+    for leaf in jax.tree.leaves(result.state.opt_state):
+        assert leaf.dtype in (jnp.float32, jnp.int32)
+    losses = step_losses(result)
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+    # Only what needs it has a loss scale, and records of it.
+    told = {name for record in records(result.run_dir.path) for name in record}
+    assert hasattr(result.state, "loss_scale") == ("loss_scale" in told) == (precision == "fp16")
+    assert not result.summary.get("skipped_steps")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("experiment", ["quickstart:tiny", "cnn10:tiny", "unet256:tiny"])
+def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision):
+    config = registry.load(experiment)
+    config.precision = precision
+    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    state = program.abstract_train_state()
+    half = program.precision.compute_dtype
+    assert half == {"bf16": jnp.bfloat16, "fp16": jnp.float16}[precision]
+    image = jax.ShapeDtypeStruct((4, *config.data.image_shape), half)
+
+    def forward(params, batch_stats, images):
+        variables = {"params": params, "batch_stats": batch_stats}
+        return program.model.apply(variables, images, train=False)
+
+    jaxpr = jax.make_jaxpr(forward)(state.params, state.batch_stats, image)
+    assert jaxpr.out_avals[0].dtype == jnp.float32
+    types = [
+        equation.outvars[0].aval.dtype
+        for equation in equations(jaxpr.jaxpr)
+        if equation.primitive.name == "conv_general_dilated"
+    ]
+    if experiment.startswith("unet"):  # its last one makes the logits
+        assert types.pop() == jnp.float32
+    assert len(types) >= 9 and set(types) == {jnp.dtype(half)}
+
+
+def test_seeds_differ_and_repeat(train):
+    fields = {
+        "model__dropout": 0.5,
+        "epochs": 1,
+        "log_every_steps": 1,
+    }
+    first, again, other = (step_losses(train(MICRO, seed=seed, **fields)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_learning_rate_in_the_record_is_the_schedules(train):
+    result = train(
+        MICRO,
+        epochs=3,
+        log_every_steps=1,
+        num_devices=2,
+        optimizer__schedule="step",
+        optimizer__decay_epochs=(2,),
+        optimizer__decay_factor=0.1,
+        optimizer__learning_rate=0.2,
+        optimizer__base_batch_size=64,
+        optimizer__warmup_epochs=1,
+    )
+    rates = [record["learning_rate"] for record in records(result.run_dir.path, "step")]
+    # 11 steps an epoch; 0.2 for 64 is 0.4 for 128.
+    assert rates[:11] == pytest.approx([0.4 * step / 11 for step in range(1, 12)], rel=1e-5)
+    assert rates[11:22] == pytest.approx([0.4] * 11, rel=1e-5)
+    assert rates[22:] == pytest.approx([0.04] * 11, rel=1e-5)
+
+
+DROPPED = {
+    "model": SmallConfig(norm=False, dropout=0.5),
+    "epochs": 2,
+    "batch_size": 64,
+    "precision": "fp64",
+    "log_every_steps": 1,
+    "data__crop_padding": 0,
+    "data__train_examples": 192,
+}
+
+
+@pytest.fixture(scope="module")
+def dropped_on_one_device(tmp_path_factory):
+    """The losses of a run with dropout and without batch norm, in fp64, on one device."""
+    return step_losses(training_in(tmp_path_factory.mktemp("dropped"))(num_devices=1, **DROPPED))
+
+
+def test_dropout_follows_the_example_on_any_number_of_devices(train, dropped_on_one_device):
+    """Two epochs, 1 and 8 devices: the same numbers only if the same values are dropped."""
+    eight = step_losses(train(num_devices=8, **DROPPED))
+    assert relative_difference(eight, dropped_on_one_device) < 1e-8
+
+
+def test_dropout_makes_a_difference(train, dropped_on_one_device):
+    without = step_losses(train(num_devices=1, **DROPPED | {"model": SmallConfig(norm=False)}))
+    assert relative_difference(without, dropped_on_one_device) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model", "side"),
+    [
+        (MnistCnnConfig(channels=(2, 2), hidden=4), 8),
+        (VggConfig(stages=(1,), width=2, hidden=4), 4),
+    ],
+)
+def test_networks_drop_by_the_example(model, side):
+    """What an example loses does not depend on its place in the batch."""
+    network = model.create(
+        num_classes=3, dtype=jnp.float32, param_dtype=jnp.float32, norm_axis=None
+    )
+    images_B = jax.random.normal(jax.random.key(1), (4, side, side, 1))
+    keys_B = jax.random.split(jax.random.key(2), 4)
+    variables = jax.jit(functools.partial(network.init, train=False))(jax.random.key(0), images_B)
+
+    @jax.jit
+    def outputs(order):
+        varied = network.apply(variables, images_B[order], train=True, keys_B=keys_B[order])
+        return varied, network.apply(variables, images_B[order], train=False)
+
+    out, whole = outputs(np.arange(4))
+    turned, _ = outputs(np.arange(4)[::-1])
+    np.testing.assert_allclose(turned[::-1], out, rtol=1e-5, atol=1e-6)
+    assert (np.abs(out - whole).max(-1) > 1e-3).all()
+
+
+def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
+    keys_B = jax.random.split(jax.random.key(0), 4)
+    ones = jnp.ones((4, 10_000))
+    out = np.asarray(drop_out(ones, 0.25, keys_B, layer=0))
+    assert set(np.unique(out)) == {0, np.float32(1 / 0.75)}
+    assert (out == 0).mean() == pytest.approx(0.25, abs=0.01)
+    assert (out[0] != out[1]).any()
+    assert (out != np.asarray(drop_out(ones, 0.25, keys_B, layer=1))).any()
+    turned = np.asarray(drop_out(ones, 0.25, keys_B[::-1], layer=0))
+    assert np.array_equal(turned, out[::-1])
+
+
+@pytest.mark.parametrize("num_devices", [1, 4])
+def test_accumulated_gradients_are_those_of_the_whole_batch(
+    train, dropped_on_one_device, num_devices
+):
+    """A network without batch norm, dropout on: parts add up to the whole."""
+    parts = step_losses(train(num_devices=num_devices, accumulate_steps=4, **DROPPED))
+    # Devices add in another order, which two epochs of steps let grow.
+    assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
+
+
+def test_accumulation_says_what_batch_norm_sees():
+    def seen(**fields):
+        config = registry.load(MICRO)
+        set_fields(config, num_devices=2, accumulate_steps=4, **fields)
+        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+            return job.document()["batch_norm_examples"]
+
+    assert seen() == 128 // 2 // 4
+    assert seen(batch_norm="sync") == 128 // 4
+    assert seen(model=SmallConfig(norm=False)) is None
+
+
+def test_label_smoothing_is_the_loss_against_the_smoothed_target():
+    logits = jnp.asarray([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]])
+    labels = jnp.asarray([0, 1])
+    target = 0.9 * np.eye(3)[[0, 1]] + 0.1 / 3
+    by_hand = -(target * np.asarray(jax.nn.log_softmax(logits))).sum(-1)
+    assert np.asarray(get_task("classification").losses(logits, labels, 0.1)) == pytest.approx(
+        by_hand, rel=1e-6
+    )
+
+
+def test_what_is_not_a_number_is_not_among_the_five_best():
+    logits_BxK = jnp.stack([jnp.full(10, jnp.nan), jnp.arange(10.0)])
+    task = get_task("classification")
+    sums = task.count(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
+    assert task.figures(np.asarray(sums))["top5"] == 0.5
+
+
+def test_top1_and_top5_count_what_is_among_the_best():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(200, 20)).astype(np.float32)
+    labels = generator.integers(0, 20, 200)
+    mask = np.arange(200) < 150
+    task = get_task("classification")
+    sums = np.asarray(
+        task.count(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask))
+    )
+    order = np.argsort(-logits, axis=-1)
+    hits = order == labels[:, None]
+    assert sums[LOSS_SUM] == sums[COUNT] == 150
+    figures = task.figures(sums)
+    assert figures["loss"] == 1
+    assert figures["top1"] == pytest.approx(hits[:150, 0].mean(), rel=1e-6)
+    assert figures["top5"] == pytest.approx(hits[:150, :5].any(-1).mean(), rel=1e-6)

@@ -1,0 +1,58 @@
+"""The persistent compilation cache: on by default, moved, off, and told in every record."""
+
+import os
+
+import pytest
+
+from tests.conftest import MICRO, records, run_json
+
+M = f"--experiment={MICRO}"
+
+
+def outcomes(folder):
+    return {record["function"]: record["compile_cache"] for record in records(folder, "compile")}
+
+
+def test_the_second_run_finds_what_the_first_compiled(run_cli, tmp_path):
+    # As users have it: nothing set but where the home is.
+    env = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "JAX_COMPILATION_CACHE_DIR": ""}
+    for run, outcome in (("one", "miss"), ("two", "hit")):
+        done = run_cli(M, "--experiment.epochs=1", f"--workdir={run}", env=env)
+        assert done.returncode == 0, done.stderr
+        assert outcomes(tmp_path / run) == {"train_step": outcome, "eval_step": outcome}
+        folder = run_json(tmp_path / run)["environment"]["compile_cache"]
+        assert folder == str(tmp_path / ".cache" / "jaxbench" / "xla")
+    first, second = (records(tmp_path / run, "compile")[0] for run in ("one", "two"))
+    # What the compiler planned is told by a program out of the cache, too.
+    assert second["memory"] == first["memory"]
+
+
+def test_it_can_be_off(run_cli, tmp_path):
+    done = run_cli(M, "--workdir=off", "--compile_cache=off", "--experiment.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert set(outcomes(tmp_path / "off").values()) == {"off"}
+    assert run_json(tmp_path / "off")["environment"]["compile_cache"] is None
+
+
+def test_it_can_be_elsewhere(run_cli, tmp_path):
+    done = run_cli(
+        M,
+        "--workdir=here",
+        "--compile_cache=kept",
+        "--mode=throughput",
+        "--rounds=6",
+        "--window_s=0.02",
+    )
+    assert done.returncode == 0, done.stderr
+    assert any((tmp_path / "kept").iterdir())
+    for record in records(tmp_path / "here", "compile"):
+        assert record["compile_cache"] == "miss"
+        assert 0 < record["warm_compile_s"] < record["cold_compile_s"] == record["compile_s"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a path that cannot be a folder")
+def test_a_folder_that_cannot_be_is_told(run_cli, tmp_path):
+    done = run_cli(M, "--compile_cache=/dev/null/x", "--workdir=run")
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    [line] = done.stderr.strip().splitlines()
+    assert "--compile_cache=/dev/null/x" in line and "or off" in line
