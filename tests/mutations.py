@@ -347,7 +347,7 @@ macs_of_whole_kernels xla/flops.py: models
 + for axis in spec)
 
 mfu_of_one_device hardware/utilization.py: peaks
-- flops_per_s = images_per_s * flops_per_image / program.mesh.num_devices
+- flops_per_s = images_per_s * flops_per_image / mesh.num_devices
 + flops_per_s = images_per_s * flops_per_image
 
 asynchronous_collectives_left_out xla/collectives.py: collectives

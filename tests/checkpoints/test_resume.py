@@ -261,8 +261,8 @@ def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
 def test_the_loss_scale_is_gone_on_with(tmp_path, monkeypatch):
     """Checkpoints while it falls, and the learning rate lags behind by the steps it costs."""
     fields = {"num_devices": 2, "precision": "fp16"}
-    for module in ("loss_scale", "trainer"):
-        monkeypatch.setattr(f"jaxbench.{module}.FIRST_SCALE", 2.0**34)
+    for module in ("loss_scale", "loop"):
+        monkeypatch.setattr(f"jaxbench.training.{module}.FIRST_SCALE", 2.0**34)
     whole = trained(tmp_path / "whole", **fields)
     run = tmp_path / "run"
     save_every(monkeypatch, 4)

@@ -31,7 +31,8 @@ def check(when, unwanted):
 check("importing jaxbench.main", {_UNUSED + _LATER})
 without = {_ON_THE_SIDE}
 sys.modules |= dict.fromkeys(without)  # importing them fails
-for name in ("program", "step", "config", "windows", "job", "data.feed", "models.wide_resnet"):
+rooms = ("config", "training.program", "jobs.windows", "jobs.setup", "data.feeds.feed")
+for name in (*rooms, "models.wide_resnet"):
     importlib.import_module("jaxbench." + name)
 for name in without:
     del sys.modules[name]

@@ -249,8 +249,8 @@ def train_fp16(tmp_path, monkeypatch):
     """Trains the small network in fp16; returns the folder and all that was said."""
 
     def run(name="run", first_scale=FIRST_SCALE, **fields):
-        for module in ("loss_scale", "trainer"):
-            monkeypatch.setattr(f"jaxbench.{module}.FIRST_SCALE", first_scale)
+        for module in ("loss_scale", "loop"):
+            monkeypatch.setattr(f"jaxbench.training.{module}.FIRST_SCALE", first_scale)
         config = registry.load(MICRO)
         set_fields(config, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields)
         needs_devices(config.num_devices)
