@@ -153,7 +153,7 @@ def _measure_step(config: Any, rounds: int) -> None:
     mesh = create_training_mesh(config)
     feed = create_feed(config, None, mesh, get_precision("fp32").param_dtype)
     program = build_program(config, mesh, feed.steps_per_epoch)
-    row = next(feed.train_rows(0, 1))
+    row = next(feed.train_batches(0, 1))
     lowered = program.train_step.lower(program.place_train_state(), feed.train_data, row)
 
     def stepper(options: dict[str, str]) -> Callable[[], None]:

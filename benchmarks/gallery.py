@@ -74,7 +74,7 @@ def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
     }
     if data_dir:
         learn["cifar10"] = [
-            *("jaxbench.main", "--experiment=cnn10", f"--experiment.data.dir={data_dir}"),
+            *("jaxbench.main", "--experiment=cnn10", f"--experiment.data.path={data_dir}"),
             *("--experiment.num_devices=1", f"--experiment.max_steps={2 if tiny else 200}"),
         ]
     return learn

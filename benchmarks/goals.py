@@ -38,7 +38,7 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.records.reader import Run, load_run
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.dir.")
+_DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
 _DATA_SOURCE = flags.DEFINE_string("data_source", "tfds", "How it is kept, see data.source.")
 _ONLY = flags.DEFINE_list("only", None, "Some of the goals.")
 _SEEDS = flags.DEFINE_integer("seeds", 10, "Of the speed run.", lower_bound=1)
@@ -267,7 +267,7 @@ def _experiment(name: str, **fields: Any) -> list[str]:
     if _TINY.value:
         fields.pop("batch_size", None)
     elif _DATA_DIR.value:
-        fields |= {"data.source": _DATA_SOURCE.value, "data.dir": _DATA_DIR.value}
+        fields |= {"data.source": _DATA_SOURCE.value, "data.path": _DATA_DIR.value}
     else:
         fields |= {"data.source": "synthetic", "data.train_examples": 50_000}
     return [f"--experiment={name}{':tiny' * _TINY.value}"] + [
@@ -304,7 +304,7 @@ def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
 
     # Twice the paper's batch, its learning rate scaled with it: fills a GPU better.
     command = _experiment("wrn28_10", precision="bf16", batch_size=256)
-    command.append(f"--stop_at_top1={0.01 if _TINY.value else 0.96}")
+    command.append(f"--target_accuracy={0.01 if _TINY.value else 0.96}")
     return [_train(out, "wrn_accuracy", command, make)]
 
 

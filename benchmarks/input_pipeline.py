@@ -49,7 +49,7 @@ def run_jaxbench(files: list[str], threads: int) -> None:
     from jaxbench.data.dataset import Dataset
     from jaxbench.data.feeds.stream import StreamFeed
     from jaxbench.data.images.encoded import EncodedSplit, Files
-    from jaxbench.data.sampler import Orders
+    from jaxbench.data.sampler import EpochSampler
     from jaxbench.distributed.mesh import DataMesh
 
     # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
@@ -63,9 +63,9 @@ def run_jaxbench(files: list[str], threads: int) -> None:
         random_resized_crop=True,
         flip=True,
         num_threads=threads,
-        max_damaged=count,
+        max_corrupt=count,
     )
-    orders = Orders(
+    orders = EpochSampler(
         num_train=count,
         num_eval=count,
         batch_size=BATCH,

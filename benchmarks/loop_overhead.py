@@ -68,7 +68,7 @@ def main() -> int:
         trainer.prepare()
 
         def bare() -> float:
-            rows = feed.train_rows(0, steps)
+            rows = feed.train_batches(0, steps)
             watch = Stopwatch()
             for row in rows:
                 trainer.state, _ = program.train_step(trainer.state, feed.train_data, row)

@@ -39,7 +39,7 @@ def make_forms(data):
 
     from jaxbench.data import augment
 
-    how = {"padding": data.crop_padding, "fill": data.crop_fill, "flip": data.flip}
+    how = {"padding": data.crop_padding, "fill": data.padding_mode, "flip": data.flip}
 
     def places(windows, images):
         """Rows and columns reflected, and what makes those outside black."""
@@ -49,7 +49,7 @@ def make_forms(data):
         )
 
         def blacken(images):
-            if data.crop_fill != "black":
+            if data.padding_mode != "black":
                 return images
             outside_BxHxW = augment.are_outside(rows, columns, height, width)
             return jnp.where(outside_BxHxW[..., None], 0, images)
@@ -59,7 +59,7 @@ def make_forms(data):
     def slices(windows, images):
         def one(window, image_HxWxC):
             margins = ((data.crop_padding,) * 2, (data.crop_padding,) * 2, (0, 0))
-            mode = {"reflect": "reflect", "black": "constant"}[data.crop_fill]
+            mode = {"reflect": "reflect", "black": "constant"}[data.padding_mode]
             padded = jnp.pad(image_HxWxC, margins, mode=mode)
             start = (window.top_B, window.left_B, jnp.int32(0))
             cut = jax.lax.dynamic_slice(padded, start, image_HxWxC.shape)
@@ -136,10 +136,11 @@ def main() -> int:
     check_window_s(_WINDOW_S.value)
     config.num_devices = 1
     data = config.data
-    if not data.crop_padding or data.normalize_by != "dataset":
+    if not data.crop_padding or data.standardization != "dataset":
         raise BadInput(
-            f"data.crop_padding={data.crop_padding}, data.normalize_by={data.normalize_by!r}: this "
-            "measures a crop, such as --experiment.data.crop_padding=4, and the data set's scale"
+            f"data.crop_padding={data.crop_padding}, "
+            f"data.standardization={data.standardization!r}: this measures "
+            "a crop, such as --experiment.data.crop_padding=4, and the data set's scale"
         )
     precision = get_precision(config.precision)
     with precision.enabled(), contextlib.ExitStack() as stack:
@@ -151,8 +152,8 @@ def main() -> int:
         stack.callback(made_feed.close)
         program = build_program(made, mesh, made_feed.steps_per_epoch)
         state = program.place_train_state()
-        made_row = next(made_feed.train_rows(0, 1))
-        row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_rows(0, 1)))
+        made_row = next(made_feed.train_batches(0, 1))
+        row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
         step = jax.numpy.int32(0)
 
         def make_input(form):
@@ -177,7 +178,7 @@ def main() -> int:
                 jax.tree.map(np.asarray, windows),
                 np.asarray(before),
                 padding=data.crop_padding,
-                fill=data.crop_fill,
+                fill=data.padding_mode,
                 flip=data.flip,
             )
             if not np.array_equal(on_host, np.asarray(pixels)):

@@ -208,8 +208,8 @@ def _start(
     if summary["startup_s"] is None:
         sys.exit("this system does not tell when a process was started")
     phases_s = dict(summary["phases_s"])
-    before_s = summary["before_s"] - launcher.whole_s
-    parts = {"interpreter": interpreter_s, "imports": before_s - interpreter_s}
+    import_s = summary["import_s"] - launcher.whole_s
+    parts = {"interpreter": interpreter_s, "imports": import_s - interpreter_s}
     for part, phases in _PHASES.items():
         parts[part] = sum(phases_s.pop(phase, 0.0) for phase in phases)
     parts["other"] = sum(phases_s.values())

@@ -169,7 +169,7 @@ class Form:
             if devices is None:
                 dataset = load_dataset(config) if variant.feed == "resident" else None
                 self._feed = create_feed(config, dataset, self.mesh, param_dtype)
-                args = self._feed.train_data, next(self._feed.train_rows(0, 1))
+                args = self._feed.train_data, next(self._feed.train_batches(0, 1))
                 state = self._place()
             else:
                 state = program.abstract_placed_state()
@@ -179,7 +179,7 @@ class Form:
             self._step, self._args, self._state = compiled, args, None
             images = config.batch_size * config.num_models(self.mesh.num_devices)
             self.images_per_call = images * steps
-            share = images // self.mesh.num_devices // config.accumulate_steps
+            share = images // self.mesh.num_devices // config.gradient_accumulation_steps
             shapes = [config.data.image_shape]
             shapes += [row["output_shape"] for row in list_layers(program, {})]
             sizes = {share * math.prod(shape) for shape in shapes if len(shape) == 3}
@@ -212,13 +212,13 @@ class Form:
         import jax
 
         from jaxbench.clock import Stopwatch
-        from jaxbench.jobs.windows import Backlog, wait_for_steps
+        from jaxbench.jobs.windows import DispatchLimiter, wait_for_steps
 
         with self.enabled():
             if self._state is None:
                 self._state = self._place()
                 jax.block_until_ready(self._state)
-            backlog = Backlog(self.mesh.devices)
+            backlog = DispatchLimiter(self.mesh.devices)
             watch = Stopwatch()
             for _ in range(calls):
                 self._state, metrics = self._step(self._state, *self._args)

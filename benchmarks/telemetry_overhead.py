@@ -67,7 +67,7 @@ def main() -> int:
 
         def train(steps: int) -> float:
             nonlocal state
-            rows = feed.train_rows(0, steps)
+            rows = feed.train_batches(0, steps)
             watch = Stopwatch()
             for row in rows:
                 state, _ = program.train_step(state, feed.train_data, row)

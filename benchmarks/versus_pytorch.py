@@ -145,7 +145,7 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
             f"--experiment={experiment}: optimizer.name={config.optimizer.name!r}; sgd and "
             "nesterov are compared"
         )
-    plain = {"bias_learning_rate": 0, "head_learning_rate": 0, "weight_decay_as": "penalty"}
+    plain = {"bias_learning_rate": 0, "head_learning_rate": 0, "weight_decay_mode": "coupled"}
     for field, value in plain.items():
         if getattr(config.optimizer, field) != value:
             raise BadInput(
@@ -158,14 +158,14 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
     )
     held = {"schedule": "constant", "warmup_epochs": 0.0, "decay_epochs": ()}
     for field in dataclasses.fields(config.optimizer):
-        if field.name in ("rise", "start_share", "end_share"):
+        if field.name in ("pct_start", "start_factor", "end_factor"):
             held[field.name] = field.default
     config.optimizer = dataclasses.replace(config.optimizer, **held)
     config.batch_size = batch_size or config.batch_size
     config.precision = precision or config.precision
     if config.precision not in AGREEMENT:
         raise BadInput(f"--precision={config.precision}: must be one of {', '.join(AGREEMENT)}")
-    config.num_devices, config.accumulate_steps, config.replicas = 1, 1, "together"
+    config.num_devices, config.gradient_accumulation_steps, config.replicas = 1, 1, "data_parallel"
     return with_feed(config, "synthetic")
 
 
@@ -191,7 +191,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     program = build_program(config, mesh, feed.steps_per_epoch)
     program.check()
     state = program.place_train_state()
-    row = next(feed.train_rows(0, 1))
+    row = next(feed.train_batches(0, 1))
 
     def arrays_of(tree: Any) -> dict[str, np.ndarray]:
         # Copies: on a CPU the step writes into what it was given.

@@ -1,6 +1,6 @@
 """The ten-layer CNN on CIFAR-10 as in the 2019 comparison of RTX 2080 Ti and Colab TPUv2.
 
-    python -m jaxbench.main --experiment=cnn10 --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=cnn10 --experiment.data.path=FOLDER
 
 Repeats: "RTX 2080 Ti SLI vs Google Colab TPU, Keras" (Qiita, 2019-05-14): SGD with momentum 0.9,
 learning rate 0.1 for each 128 of global batch, 100 epochs, times 0.1 after 50 and 80, batches of

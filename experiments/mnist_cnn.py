@@ -1,6 +1,6 @@
 """The Keras example CNN on MNIST as in the 2020 comparison of an RTX 2080 Ti with a second GPU.
 
-    python -m jaxbench.main --experiment=mnist_cnn --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=mnist_cnn --experiment.data.path=FOLDER
 
 Repeats: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): Adadelta at its
 default rate of 1, batch 512, 200 epochs; 68 s on the RTX 2080 Ti alone, 59 s with a GTX 1080
@@ -18,7 +18,7 @@ def get_config() -> Config:
         model=MnistCnnConfig(),
         data=DataConfig(source="tfds", name="mnist", image_shape=(28, 28, 1)),
         optimizer=OptimizerConfig(
-            name="adadelta", learning_rate=1.0, base_batch_size=512, rho=0.95, epsilon=1e-7
+            name="adadelta", learning_rate=1.0, base_batch_size=512, rho=0.95, eps=1e-7
         ),
         batch_size=512,
         epochs=200,

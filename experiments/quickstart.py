@@ -13,7 +13,9 @@ def get_config() -> Config:
     return Config(
         model=WideResNetConfig(depth=10, width=1),
         # One pixel of shift; a mirrored digit is another sign, so no flip.
-        data=DataConfig(source="digits", image_shape=(8, 8, 1), crop_padding=1, crop_fill="black"),
+        data=DataConfig(
+            source="digits", image_shape=(8, 8, 1), crop_padding=1, padding_mode="black"
+        ),
         optimizer=OptimizerConfig(
             name="nesterov",
             learning_rate=0.2,

@@ -1,6 +1,6 @@
 """ResNet-50 on images of 224x224, as in the 2018 comparison of 4 TPUv2 with 4 V100.
 
-    python -m jaxbench.main --experiment=resnet50 --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=resnet50 --experiment.data.path=FOLDER
 
 Repeats: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): global batch 1024, 75.7 % top-1
 after 64 epochs and 76.4 % after 86 on a Cloud TPU v2-8 at 2796 images/s (bf16), 75.7 % after 84 on

@@ -1,8 +1,8 @@
 """A U-Net on images of 256x256 as in the 2020 comparison of one RTX 2080 Ti with two GPUs.
 
-    python -m jaxbench.main --experiment=unet256 --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=unet256 --experiment.data.path=FOLDER
     python -m jaxbench.main --experiment=unet256 --experiment.data.source=npz \
-        --experiment.data.dir=nuclei.npz
+        --experiment.data.path=nuclei.npz
 
 Repeats: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was the
 most that one RTX 2080 Ti (11 GB) held reliably, 32 ran on it and a GTX 1080 together, and an epoch

@@ -1,7 +1,7 @@
 """VGG on CIFAR-10 as in the 2016 comparison of one TITAN X with four.
 
-    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.dir=FOLDER
-    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.dir=FOLDER \
+    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.path=FOLDER
+    python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.path=FOLDER \
         --experiment.data.feed=stream
 
 Repeats: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
@@ -27,11 +27,11 @@ def get_config() -> Config:
             source="tfds",
             name="cifar10",
             crop_padding=4,
-            crop_fill="black",
+            padding_mode="black",
             flip=True,
             brightness=63,
             contrast=(0.2, 1.8),
-            normalize_by="image",
+            standardization="per_image",
         ),
         optimizer=OptimizerConfig(name="adam", learning_rate=1e-4, base_batch_size=128),
         batch_size=128,

@@ -1,6 +1,6 @@
 """WRN-28-10 on CIFAR-10 by the paper's recipe: 96 % top-1 after 200 epochs.
 
-    python -m jaxbench.main --experiment=wrn28_10 --experiment.data.dir=FOLDER
+    python -m jaxbench.main --experiment=wrn28_10 --experiment.data.path=FOLDER
 
 Repeats: Zagoruyko and Komodakis, "Wide Residual Networks" (2016); their code reports 96.0 to
 96.1 % top-1 for WRN-28-10 without dropout: SGD with Nesterov momentum 0.9, weight decay 5e-4,
@@ -17,7 +17,7 @@ def get_config() -> Config:
     return Config(
         model=WideResNetConfig(depth=28, width=10),
         data=DataConfig(
-            source="tfds", name="cifar10", crop_padding=4, crop_fill="reflect", flip=True
+            source="tfds", name="cifar10", crop_padding=4, padding_mode="reflect", flip=True
         ),
         optimizer=OptimizerConfig(
             name="nesterov",

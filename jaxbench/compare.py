@@ -28,7 +28,14 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 _OTHER_WORK = ("experiment", "model", "precision")
 _WORK = (*_OTHER_WORK, "batch_size")
 # What a reader must know of two figures before putting them side by side.
-_SETTINGS = ("batch_size", "precision", "batch_norm", "parallelism", "accumulate_steps", "remat")
+_SETTINGS = (
+    "batch_size",
+    "precision",
+    "batch_norm",
+    "parallelism",
+    "gradient_accumulation_steps",
+    "remat",
+)
 
 
 def main(paths: list[str]) -> int:

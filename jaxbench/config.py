@@ -40,7 +40,7 @@ class ModelConfig:
         """
         raise TypeError(f"{type(self).__name__} does not say how to create its network")
 
-    def images_wanted(self) -> int:
+    def num_init_images(self) -> int:
         """How many training images `parameters_from_images` looks at; 0 where it is not asked."""
         return 0
 
@@ -52,7 +52,7 @@ class ModelConfig:
         """
         raise TypeError(f"{type(self).__name__} does not say what follows from images")
 
-    def learning_epochs(self) -> dict[str, float]:
+    def trainable_epochs(self) -> dict[str, float]:
         """Parameters that do not learn to the end, by path (`stem/kernel`): for how many epochs.
 
         Their rate falls linearly to 0 over these, whatever the schedule; 0: they never change.
@@ -79,7 +79,7 @@ class DataConfig:
     name: str = ""
     # tfds: the folder that holds `cifar10/3.0.2/`; cifar10_batches: the folder that holds
     # `data_batch_1`; npz: the file; folder: what holds `train/<class>/*.JPEG` and its like.
-    dir: str = ""
+    path: str = ""
     train_split: str = "train"
     eval_split: str = "test"
     # Only the first so many examples of a split; 0 takes all.
@@ -92,12 +92,12 @@ class DataConfig:
     # Random crop: pad so many pixels on each side, cut the original size out of it; 0 is off.
     crop_padding: int = number(0, low=0)
     # What the padding holds: the image reflected at its edge, or black.
-    crop_fill: str = choice("reflect", "black")
+    padding_mode: str = choice("reflect", "black")
     # Cut a random window of 8 to 100 % of the area out of each training image and resize it, as is
     # usual for ImageNet; streamed from a folder or TFDS, decoded as they are needed.
     random_resized_crop: bool = False
-    # stream: go on without so many damaged images, named in the record; the next one ends the run.
-    max_damaged: int = number(0, low=0)
+    # stream: go on without so many corrupt images, named in the record; the next one ends the run.
+    max_corrupt: int = number(0, low=0)
     # stream, images decoded as they are needed. memory: encoded images are read once, into the
     # host's memory. resized: smaller copies are made once in `cache_dir` (default
     # ~/.cache/jaxbench/images), JPEGs of quality `cache_quality` whose shorter side has
@@ -117,7 +117,7 @@ class DataConfig:
     contrast: tuple[float, ...] = number((1.0, 1.0), low=0, high=100)
     # What brings pixels to mean 0 and deviation 1: the training set's by channel, or each image's
     # own (whitening).
-    normalize_by: str = choice("dataset", "image")
+    standardization: str = choice("dataset", "per_image")
 
     # Fields that only one feed reads.
     _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = (
@@ -125,7 +125,7 @@ class DataConfig:
         "num_workers",
         "prefetch_batches",
         "random_resized_crop",
-        "max_damaged",
+        "max_corrupt",
         "cache",
     )
     _RESIZED_ONLY: typing.ClassVar[tuple[str, ...]] = ("cache_dir", "cache_side", "cache_quality")
@@ -186,9 +186,9 @@ class DataConfig:
                 f"data.image_shape={self.image_shape}: images decoded as they are needed have "
                 "3 channels"
             )
-        if self.dir and self.source in ("digits", "synthetic"):
+        if self.path and self.source in ("digits", "synthetic"):
             raise BadInput(
-                f"data.dir={self.dir!r} does nothing with data.source={self.source!r}; "
+                f"data.path={self.path!r} does nothing with data.source={self.source!r}; "
                 "give data.source=tfds, cifar10_batches, npz or folder with it"
             )
         shape = self.image_shape
@@ -219,12 +219,12 @@ class OptimizerConfig:
     # sgd, nesterov, lars, muon.
     momentum: float = number(0.9, low=0, high=1)
     # adam, adamw: decay of the running mean and of the running square.
-    beta1: float = number(0.9, low=0, high=1)
-    beta2: float = number(0.999, low=0, high=1)
+    b1: float = number(0.9, low=0, high=1)
+    b2: float = number(0.999, low=0, high=1)
     # adadelta: decay of its running squares.
     rho: float = number(0.95, low=0, high=1)
     # adam, adamw, adadelta.
-    epsilon: float = number(1e-8, low=0)
+    eps: float = number(1e-8, low=0)
     # muon orthogonalises the momentum of all kernels but the head's by so many Newton-Schulz
     # iterations, and keeps each kernel's norm; what else there is takes Nesterov steps with
     # `sgd_momentum`, and it alone decays.
@@ -235,7 +235,7 @@ class OptimizerConfig:
     weight_decay: float = number(0.0, low=0)
     # share: `weight_decay` is the share of a parameter that goes in a step at its full rate,
     # however large that is (before momentum, which repeats it).
-    weight_decay_as: str = choice("penalty", "share")
+    weight_decay_mode: str = choice("coupled", "decoupled")
     # What decays: every parameter, or the kernels and not batch norm's parameters and biases.
     weight_decay_on: str = choice("all", "kernels")
     schedule: str = choice("constant", "step", "cosine", "linear", "one_cycle", "triangle")
@@ -243,10 +243,10 @@ class OptimizerConfig:
     decay_epochs: tuple[int, ...] = number((), low=1)
     decay_factor: float = number(0.1, low=0, high=1)
     # one_cycle, triangle: the share of all steps in which the rate rises.
-    rise: float = number(0.3, low=0, high=1)
+    pct_start: float = number(0.3, low=0, high=1)
     # triangle: the shares of the full rate that it begins and ends with.
-    start_share: float = number(0.0, low=0, high=1)
-    end_share: float = number(0.0, low=0, high=1)
+    start_factor: float = number(0.0, low=0, high=1)
+    end_factor: float = number(0.0, low=0, high=1)
     # The rate rises linearly from 0 over so many epochs; one_cycle, triangle have their rise.
     warmup_epochs: float = number(0.0, low=0)
 
@@ -255,14 +255,14 @@ class OptimizerConfig:
         "momentum": ("name", ("sgd", "nesterov", "lars", "muon")),
         "newton_schulz_steps": ("name", ("muon",)),
         "sgd_momentum": ("name", ("muon",)),
-        "weight_decay_as": ("name", ("sgd", "nesterov", "muon")),
-        "beta1": ("name", ("adam", "adamw")),
-        "beta2": ("name", ("adam", "adamw")),
+        "weight_decay_mode": ("name", ("sgd", "nesterov", "muon")),
+        "b1": ("name", ("adam", "adamw")),
+        "b2": ("name", ("adam", "adamw")),
         "rho": ("name", ("adadelta",)),
-        "epsilon": ("name", ("adam", "adamw", "adadelta")),
-        "rise": ("schedule", ("one_cycle", "triangle")),
-        "start_share": ("schedule", ("triangle",)),
-        "end_share": ("schedule", ("triangle",)),
+        "eps": ("name", ("adam", "adamw", "adadelta")),
+        "pct_start": ("schedule", ("one_cycle", "triangle")),
+        "start_factor": ("schedule", ("triangle",)),
+        "end_factor": ("schedule", ("triangle",)),
         "warmup_epochs": ("schedule", ("constant", "step", "cosine", "linear")),
     }
 
@@ -324,10 +324,10 @@ class Config(Experiment):
     batch_size: int = number(128, low=1)
     # together: one model, its batch dealt out to the devices. independent: every device trains a
     # model of its own, with the seeds seed, seed + 1 ..., and nothing is exchanged.
-    replicas: str = choice("together", "independent")
+    replicas: str = choice("data_parallel", "independent")
     # Each device works through its share in so many parts and adds up their gradients: a batch
     # that does not fit in memory at once. Batch norm then sees one part at a time.
-    accumulate_steps: int = number(1, low=1)
+    gradient_accumulation_steps: int = number(1, low=1)
     # Global batch of the evaluation; 0 takes batch_size. Any size: the last batch is padded.
     eval_batch_size: int = number(0, low=0)
     epochs: int = number(1, low=1)

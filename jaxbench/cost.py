@@ -30,7 +30,7 @@ from jaxbench.errors import BadInput
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import later_rates
 from jaxbench.report.values import number, plain, printable, text
-from jaxbench.report.ways import way_of
+from jaxbench.report.ways import time_to_target
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
 _TARGET = flags.DEFINE_float(
@@ -118,7 +118,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     """
     rate, definition = rate_of(run)
     has_rate = rate is not None and rate > 0
-    if run.status == "damaged":
+    if run.status == "corrupt":
         reason = str(run.reason)
         raise BadInput(reason if reason.startswith(run.name) else f"{run.name}: {reason}")
     if run.status != "done" or not has_rate:
@@ -134,7 +134,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     found |= {"wall_s": wall_s, "wall_usd": _usd(wall_s, price)}
     way = None
     if _TARGET.value is not None:
-        way = way_of(run, _TARGET.value)
+        way = time_to_target(run, _TARGET.value)
         if way is None or not way.evaluations:
             raise BadInput(f"{run.name}: has no evaluations to look for --target in")
         found |= {

@@ -19,8 +19,8 @@ class BadInput(Exception):
     """
 
 
-class DamagedData(Exception):
-    """More of the data is damaged than the config allows; the message names the last of it."""
+class CorruptDataError(Exception):
+    """More of the data is corrupt than the config allows; the message names the last of it."""
 
 
 class WorkerLost(Exception):

@@ -17,7 +17,7 @@ from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
 from jaxbench.distributed.launch_local import run_local_processes
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import flat
 
@@ -39,7 +39,7 @@ def main() -> int:
 
         for flag in add_xla_flags(main_flags.XLA_FLAGS.value):
             print(f"jaxbench: XLA does not know {flag}: left out", file=sys.stderr, flush=True)
-    with coordination.joined(_meeting(mode), _ending):
+    with coordination.process_group(_coordinator(mode), _ending):
         if coordination.count() > 1:
             coordination.check_same("the command", _what_is_done(experiment, mode))
         return _run(experiment, mode)
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _what_is_done(experiment: Experiment, mode: str) -> dict[str, Any]:
     """What all processes of a run must have in common, by name."""
-    with postponed():
+    with defer_signals():
         from jaxbench.hardware.environment import describe_code
     fields = flat(dataclasses.asdict(experiment))
     own = {f"data.{name}" for name in main_flags.OF_EACH}
@@ -69,12 +69,12 @@ def _run(experiment: Experiment, mode: str) -> int:
             experiment,
             main_flags.WORKDIR.value,
             profile=main_flags.PROFILE.value,
-            stop_at_top1=main_flags.STOP_AT_TOP1.value,
+            target_accuracy=main_flags.TARGET_ACCURACY.value,
             price=price_flags.stated_price(),
             wandb=main_flags.WANDB.value,
             checkpoints=checkpoint_policy(),
             resume=main_flags.RESUME.value,
-            before_s=process_age_s(),
+            import_s=process_age_s(),
             **telemetry,
         )
     elif mode == "input":
@@ -113,7 +113,7 @@ def _run(experiment: Experiment, mode: str) -> int:
             window_s=main_flags.WINDOW_S.value,
             **telemetry,
         )
-    elif mode == "fit":
+    elif mode == "memory":
         from jaxbench.jobs.memory import check_fit
 
         check_fit(experiment, main_flags.WORKDIR.value, feed=main_flags.FEED.value, **telemetry)
@@ -132,19 +132,19 @@ def _run(experiment: Experiment, mode: str) -> int:
     return 0
 
 
-def _meeting(mode: str) -> coordination.Meeting | None:
+def _coordinator(mode: str) -> coordination.CoordinatorConfig | None:
     """Returns where this process meets others, None where it is alone."""
     timeouts = {
         "initialization_timeout_s": main_flags.INITIALIZATION_TIMEOUT_S.value,
         "heartbeat_timeout_s": main_flags.HEARTBEAT_TIMEOUT_S.value,
     }
     if main_flags.DISTRIBUTED.value == "auto":
-        return coordination.found_by_jax(**timeouts)
+        return coordination.coordinator_of_jax(**timeouts)
     if main_flags.COORDINATOR_ADDRESS.value is None:
         if main_flags.DISTRIBUTED.value is None and mode != "describe":
             coordination.check_single()
         return None
-    return coordination.Meeting(
+    return coordination.CoordinatorConfig(
         main_flags.COORDINATOR_ADDRESS.value,
         main_flags.NUM_PROCESSES.value,
         main_flags.PROCESS_ID.value,
@@ -152,13 +152,13 @@ def _meeting(mode: str) -> coordination.Meeting | None:
     )
 
 
-def _ending(error: BaseException) -> coordination.Ending:
+def _ending(error: BaseException) -> coordination.ExitStatus:
     from jaxbench.records.recorder import classify
 
     code, line = entry_point.exit_code(error)
     if isinstance(error, BadInput):
-        return coordination.Ending("failed", str(error), code, line)
-    return coordination.Ending(*classify(error), code, line)
+        return coordination.ExitStatus("failed", str(error), code, line)
+    return coordination.ExitStatus(*classify(error), code, line)
 
 
 def _print_catalog() -> None:

@@ -19,7 +19,7 @@ from jaxbench.analysis.statistics import spread
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.clock import now
-from jaxbench.distributed.child import Ending, check_memory_limit, run_child
+from jaxbench.distributed.child import ProcessResult, check_memory_limit, run_child
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import CELL_STATUSES, load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
@@ -78,7 +78,7 @@ _RETRY = flags.DEFINE_multi_enum(
 _FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",
     False,
-    "Instead of a run, find each cell's largest batch that fits in memory (--mode=fit).",
+    "Instead of a run, find each cell's largest batch that fits in memory (--mode=memory).",
 )
 _BATCH_MULTIPLE = flags.DEFINE_integer(
     "batch_multiple",
@@ -120,7 +120,7 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     for name in _NOT_FORWARDED:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
-    for name in main_flags.MEETING_FLAGS:
+    for name in main_flags.COORDINATOR_FLAGS:
         if flags.FLAGS[name].present:
             raise BadInput(
                 f"--{name}: is for one run; a sweep's cells take --local_processes, or a sweep of "
@@ -138,9 +138,9 @@ def _cells(spec: str | None, overrides: Sequence[str]) -> list[Cell]:
     # An own --mode comes first, so that flags are checked against the one that will run.
     mode = flags.FLAGS["mode"]
     if _FIND_MAX_BATCH.value:
-        if mode.present and mode.value != "fit":
-            raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=fit")
-        mode.value = "fit"
+        if mode.present and mode.value != "memory":
+            raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=memory")
+        mode.value = "memory"
         if any(text.startswith("batch_size=") for text in _GRID.value):
             raise BadInput("--grid=batch_size=... with --find_max_batch: that is what it finds")
     elif mode.value == "describe":
@@ -243,7 +243,7 @@ class Sweep:
         return record
 
     def _record(
-        self, cell: Cell, ending: Ending, run_path: pathlib.Path, log: pathlib.Path
+        self, cell: Cell, ending: ProcessResult, run_path: pathlib.Path, log: pathlib.Path
     ) -> dict[str, Any]:
         status, reason = ending.status, ending.reason
         run = None
@@ -373,7 +373,7 @@ class _Unanswered(Exception):
 
 
 def _trial(record: dict[str, Any], first: dict[str, Any]) -> Trial:
-    """What a run of --mode=fit says of its batch, beside the first one of the search.
+    """What a run of --mode=memory says of its batch, beside the first one of the search.
 
     Libraries that get no memory do not always say so: where a smaller batch ran, any failure of a
     larger one counts as too large, and is told.
@@ -404,7 +404,7 @@ def _batch_unit(cell: Cell, record: dict[str, Any]) -> int:
     """What the devices need the batch to be a multiple of."""
     devices = record["num_devices"] or 1
     config = cell.config
-    return config.accumulate_steps * (devices // config.num_models(devices))
+    return config.gradient_accumulation_steps * (devices // config.num_models(devices))
 
 
 def _outcome(record: dict[str, Any]) -> str:

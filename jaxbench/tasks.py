@@ -43,12 +43,12 @@ class Task(Protocol):
     def losses(self, outputs_Bx: jax.Array, labels_Bx: jax.Array, smoothing: float) -> jax.Array:
         """Returns losses_B in the type of the outputs."""
 
-    def count(
+    def batch_metrics(
         self, losses_B: jax.Array, outputs_Bx: jax.Array, labels_Bx: jax.Array, mask_B: jax.Array
     ) -> jax.Array:
         """Returns metrics_M over the rows where mask_B is true."""
 
-    def figures(self, sums_M: np.ndarray) -> dict[str, float]:
+    def compute(self, sums_M: np.ndarray) -> dict[str, float]:
         """Turns summed metrics into figures, `loss` first."""
 
 
@@ -83,7 +83,7 @@ class Classification:
         even_B = -jnp.mean(jax.nn.log_softmax(outputs_Bx), axis=-1)
         return (1 - smoothing) * losses_B + smoothing * even_B
 
-    def count(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
         correct_B = jnp.argmax(outputs_Bx, axis=-1) == labels_Bx
         own_Bx1 = jnp.take_along_axis(outputs_Bx, labels_Bx[:, None], axis=-1, mode="clip")
         # Counting the better classes needs no sort.
@@ -96,7 +96,7 @@ class Classification:
         correct_B = (jnp.argmax(outputs_Bx, axis=-1) == labels_Bx) & mask_B
         return jnp.sum(correct_B).astype(outputs_Bx.dtype)
 
-    def figures(self, sums_M):
+    def compute(self, sums_M):
         loss, _, *shares = sums_M / sums_M[COUNT]
         names = ("top1", "top5", "top1_tta")
         return {"loss": loss, **dict(zip(names, shares, strict=False))}
@@ -127,7 +127,7 @@ class Segmentation:
         target_BxHxW = (1 - smoothing) * target_BxHxW + smoothing / 2
         return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs_Bx, target_BxHxW), axis=(1, 2))
 
-    def count(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
         predicted_BxHxW, true_BxHxW = outputs_Bx > 0, labels_Bx > 0
 
         def share_B(pixels_BxHxW):
@@ -141,7 +141,7 @@ class Segmentation:
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
         return _sums(losses_B, mask_B, both_B, either_B, right_B, dice_B)
 
-    def figures(self, sums_M):
+    def compute(self, sums_M):
         loss, _, both, either, right, dice_per_image = sums_M / sums_M[COUNT]
         return {
             "loss": loss,

@@ -11,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 
 from jaxbench.config import Config, DataConfig, ModelConfig, OptimizerConfig
-from jaxbench.models.layers import classify, drop_out, norm_layer
+from jaxbench.models.layers import classify, dropout, norm_layer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -41,7 +41,7 @@ class Micro(nn.Module):
             x = nn.relu(norm(name=f"norm{layer}")(x))
         x = x.reshape(len(x), -1)
         if train and self.dropout:
-            x = drop_out(x, self.dropout, keys_B, 0)
+            x = dropout(x, self.dropout, keys_B, 0)
         return classify(x, self.num_classes, self.param_dtype)
 
 

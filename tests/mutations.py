@@ -95,8 +95,8 @@ label_smoothing_not_by_classes tasks.py: train_step tasks
 + even_B = -jnp.sum(jax.nn.log_softmax(outputs_Bx), axis=-1)
 
 evaluation_smooths_labels training/train_step.py: resident train_step train
-- task.losses(outputs_Bx, batch.labels_Bx, 0.0)
-+ task.losses(outputs_Bx, batch.labels_Bx, config.label_smoothing)
+- task.losses(outputs_Bx, examples.labels_Bx, 0.0)
++ task.losses(outputs_Bx, examples.labels_Bx, config.label_smoothing)
 
 accumulated_gradients_summed training/train_step.py: train_step
 - return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
@@ -111,7 +111,7 @@ remat_does_nothing training/train_step.py: memory
 + if config.remat == "norm":
 
 masks_stay_where_they_were training/train_step.py: stream
-- labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how)
+- labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
 + labels_Bx=batch.labels_Bx
 
 ## The optimizer and its schedules.
@@ -175,7 +175,7 @@ overflow_keeps_the_good_steps training/loss_scale.py: loss_scale
 + good_steps=jnp.where(~grown, good_steps, 0)
 
 overflowing_step_is_taken training/train_step.py: loss_scale
-- moved = choose(finite, moved, state).replace(loss_scale=scaling)
+- moved = select_tree(finite, moved, state).replace(loss_scale=scaling)
 + moved = moved.replace(loss_scale=scaling)
 
 gradients_stay_scaled training/train_step.py: loss_scale
@@ -295,7 +295,7 @@ mfu_limit_in_percent records/validity.py: peaks throughput
 + if mfu is not None and mfu > 100:
 
 lost_images_are_no_matter records/validity.py: train
-- if not images - damaged <= record["images"] <= images:
+- if not images - corrupt <= record["images"] <= images:
 + if not record["images"] <= images:
 
 interval_too_narrow analysis/statistics.py: input_benchmark

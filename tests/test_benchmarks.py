@@ -242,17 +242,17 @@ def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
         versus.load_config("vgg_cifar10:tiny", 0, "")
     with pytest.raises(BadInput, match="--precision=fp64"):
         versus.load_config("cnn10:tiny", 0, "fp64")
-    cycle = {"schedule": "one_cycle", "rise": 0.2}
+    cycle = {"schedule": "one_cycle", "pct_start": 0.2}
     ours = tmp_path / "ours.py"
     for optimizer, told in (
         ({"bias_learning_rate": 0.2}, "bias_learning_rate=0.2; compared is 0 alone"),
-        ({"weight_decay_as": "share"}, "weight_decay_as='share'"),
+        ({"weight_decay_mode": "decoupled"}, "weight_decay_mode='decoupled'"),
         (cycle, None),
     ):
         ours.write_text(OURS.format(optimizer=optimizer))
         with pytest.raises(BadInput, match=told) if told else contextlib.nullcontext():
             config = versus.load_config(str(ours), 8, "fp16")
-    assert config.optimizer.rise == OptimizerConfig().rise
+    assert config.optimizer.pct_start == OptimizerConfig().pct_start
     config.optimizer.validate(config.epochs)
     config = versus.load_config("resnet50", 8, "fp32")
     assert (config.batch_size, config.precision, config.num_devices) == (8, "fp32", 1)

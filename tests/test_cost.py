@@ -255,7 +255,7 @@ def test_the_command_says_what_would_be(run_cost):
 
 
 def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_path):
-    priced = ("--usd_per_hour=3.6", "--stop_at_top1=0.05", "--workdir=run")
+    priced = ("--usd_per_hour=3.6", "--target_accuracy=0.05", "--workdir=run")
     done = run_cli(f"--experiment={MICRO}", *priced)
     assert done.returncode == 0, done.stderr
     document = run_json(tmp_path / "run")
@@ -277,7 +277,9 @@ def test_another_price_is_no_other_cell():
         for given in ([], ["--usd_per_hour=3.6"], ["--offer=x", "--prices=y"])
     }
     assert len(keys) == 1
-    assert make_cells("quickstart:tiny", [], ["seed=0"], ["--stop_at_top1=0.5"])[0].key not in keys
+    assert (
+        make_cells("quickstart:tiny", [], ["seed=0"], ["--target_accuracy=0.5"])[0].key not in keys
+    )
 
 
 def test_sweep_csv_tells_never_reached_from_not_known():

@@ -115,7 +115,7 @@ def get_config():
 """,
     "other.py": "def get_config():\n    return {'batch_size': 3}\n",
     "occupied/run.json": "{}",
-    "damaged.npz": "not an archive",
+    "corrupt.npz": "not an archive",
 }
 Q = "--experiment=quickstart"
 
@@ -132,10 +132,10 @@ Q = "--experiment=quickstart"
         (["--experiment="], "no experiment ''"),
         (["--experiment=quickstart:small"], "no variant 'small'"),
         (["--experiment=nowhere.py"], "no such file nowhere.py"),
-        (["--experiment=./damaged.npz"], "an experiment of your own is a .py file"),
+        (["--experiment=./corrupt.npz"], "an experiment of your own is a .py file"),
         (["--experiment=wrong.py"], "not today"),
         ([Q, f"--workdir={'a' * 300}"], "File name too long"),
-        ([Q, "--experiment.data.dir=x"], "does nothing with data.source='digits'"),
+        ([Q, "--experiment.data.path=x"], "does nothing with data.source='digits'"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
         (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "must hold at least one"),
         (["--experiment=cnn10:tiny", "--experiment.data.train_examples=100000000000"], "not fit"),
@@ -173,17 +173,17 @@ Q = "--experiment=quickstart"
         ([Q, "--telemetry_s=often"], "--telemetry_s=often"),
         ([Q, "--mode=describe", "--telemetry_s=2"], "it goes with --mode=train or"),
         ([Q, "--workdir=occupied"], "is not empty; nothing is overwritten"),
-        ([Q, "--workdir=damaged.npz"], "is a file"),
-        ([Q, "--workdir=damaged.npz/run"], "cannot write in"),
+        ([Q, "--workdir=corrupt.npz"], "is a file"),
+        ([Q, "--workdir=corrupt.npz/run"], "cannot write in"),
         ([Q, "--workdir="], "must name a folder"),
         ([Q, "--workdir=/proc/run"], "--workdir=/proc/run"),
         ([Q, "--experiment.data.source=npz"], "needs the path of an .npz file"),
         (
-            [Q, "--experiment.data.source=npz", "--experiment.data.dir=damaged.npz"],
-            "damaged.npz: cannot be read as .npz",
+            [Q, "--experiment.data.source=npz", "--experiment.data.path=corrupt.npz"],
+            "corrupt.npz: cannot be read as .npz",
         ),
-        (["--experiment=cnn10", "--experiment.data.dir=nowhere"], "'nowhere': no such folder"),
-        (["--experiment=cnn10", "--experiment.data.dir=occupied"], "three ways on"),
+        (["--experiment=cnn10", "--experiment.data.path=nowhere"], "'nowhere': no such folder"),
+        (["--experiment=cnn10", "--experiment.data.path=occupied"], "three ways on"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):

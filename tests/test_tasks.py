@@ -26,7 +26,7 @@ def masks_and_logits():
 def count(masks, logits, mask_B, smoothing=0.0):
     losses = TASK.losses(jnp.asarray(logits), jnp.asarray(masks), smoothing)
     return np.asarray(
-        TASK.count(losses, jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)),
+        TASK.batch_metrics(losses, jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)),
         np.float64,
     )
 
@@ -41,7 +41,7 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
         np.concatenate([logits[7:], garbage]),
         np.arange(7) < 5,
     )
-    figures = TASK.figures(sums)
+    figures = TASK.compute(sums)
     predicted, true = logits > 0, masks > 0
     both = (predicted & true).sum()
     assert sums[COUNT] == 12
@@ -70,7 +70,7 @@ def test_smoothed_masks_are_pulled_to_one_half():
 
 def test_a_split_without_foreground_is_found_whole():
     zeros = np.zeros((3, 4, 4), np.uint8)
-    figures = TASK.figures(count(zeros, zeros - np.float32(1), np.ones(3, bool)))
+    figures = TASK.compute(count(zeros, zeros - np.float32(1), np.ones(3, bool)))
     assert figures["dice"] == figures["iou"] == figures["dice_per_image"] == 1
 
 

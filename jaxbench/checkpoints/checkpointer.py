@@ -33,8 +33,8 @@ _FORMAT = 1
 _NAME = re.compile(r"^step-(\d{9,})\.epoch-(\d{5,})$")
 # Of a disk that stays full.
 _MOST_WARNINGS = 10
-# A folder that is being written, is about to be removed, or was found damaged.
-_PART, _DEAD, _DAMAGED = ".part", ".dead", ".damaged"
+# A folder that is being written, is about to be removed, or was found corrupt.
+_PART, _DEAD, _DAMAGED = ".part", ".dead", ".corrupt"
 
 
 class Policy(NamedTuple):
@@ -58,7 +58,7 @@ class Policy(NamedTuple):
 NO_CHECKPOINTS = Policy()
 
 
-class Damaged(Exception):
+class CorruptCheckpointError(Exception):
     """A checkpoint that is not what was written."""
 
 
@@ -69,13 +69,13 @@ class Checkpoint(NamedTuple):
       name: its folder's.
       state: as it was saved, arrays of NumPy.
       point: what was saved beside it.
-      damaged: {name: reason} of newer ones that could not be read.
+      corrupt: {name: reason} of newer ones that could not be read.
     """
 
     name: str
     state: Any
     point: dict[str, Any]
-    damaged: dict[str, str]
+    corrupt: dict[str, str]
 
 
 class Checkpoints:
@@ -161,7 +161,7 @@ class Checkpoints:
             self.wait()
             return False
         for name in list_checkpoints(self._folder):
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(CorruptCheckpointError):
                 self._note_score(name, _read_manifest(self._folder / name)["score"])
         # In the main thread: an import in another fails while the process ends.
         self._orbax = _checkpointer()
@@ -246,19 +246,19 @@ def read_newest(
     Args:
       folder: the checkpoints.
       target: the state's structure, with shapes and types for leaves.
-      say: is told of each that is damaged.
-      set_aside: whether damaged ones get another name.
+      say: is told of each that is corrupt.
+      set_aside: whether corrupt ones get another name.
 
     Raises:
       BadInput: it is another model's.
     """
-    damaged: dict[str, str] = {}
+    corrupt: dict[str, str] = {}
     for name in reversed(list_checkpoints(folder)):
         try:
-            return read_checkpoint(folder, name, target)._replace(damaged=damaged)
-        except Damaged as error:
-            damaged[name] = str(error)
-            say(f"warning: checkpoint {name} is damaged ({error}); taking the one before")
+            return read_checkpoint(folder, name, target)._replace(corrupt=corrupt)
+        except CorruptCheckpointError as error:
+            corrupt[name] = str(error)
+            say(f"warning: checkpoint {name} is corrupt ({error}); taking the one before")
             if set_aside:
                 with contextlib.suppress(OSError):
                     os.rename(folder / name, folder / f"{name}{_DAMAGED}")
@@ -269,7 +269,7 @@ def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
     """Reads one checkpoint.
 
     Raises:
-      Damaged: it is not what was written.
+      CorruptCheckpointError: it is not what was written.
       BadInput: it is another model's.
     """
     path = folder / name
@@ -285,12 +285,12 @@ def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
     try:
         for file, digest in body["files"].items():
             if _digest(path / file) != digest:
-                raise Damaged(f"{file} is not as it was written")
+                raise CorruptCheckpointError(f"{file} is not as it was written")
         state = _read_arrays(path / _ARRAYS, target)
-    except Damaged:
+    except CorruptCheckpointError:
         raise
     except Exception as error:
-        raise Damaged(_in_a_line(error)) from error
+        raise CorruptCheckpointError(_in_a_line(error)) from error
     return Checkpoint(name, state, body["point"], {})
 
 
@@ -298,10 +298,10 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
         found = json.loads((path / MANIFEST).read_text())
         if _seal(found["body"]) != found["seal"]:
-            raise Damaged(f"{MANIFEST} is not as it was written")
+            raise CorruptCheckpointError(f"{MANIFEST} is not as it was written")
         return found["body"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST}: {_in_a_line(error)}") from error
+        raise CorruptCheckpointError(f"{MANIFEST}: {_in_a_line(error)}") from error
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:

@@ -31,7 +31,7 @@ CHECKPOINTS = "checkpoints"
 _FREE = {
     "num_devices",
     "parallelism",
-    "data.dir",
+    "data.path",
     "data.num_threads",
     "data.num_workers",
     "data.prefetch_batches",
@@ -211,7 +211,7 @@ def _defaults(config: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def set_back(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
+def truncate_records(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
     """Cuts off what was recorded after `measure_records` returned these sizes.
 
     Returns:
@@ -258,7 +258,7 @@ def _check_sizes(
     return short
 
 
-def take_up(
+def resume_run_dir(
     resume: Resume,
     checkpoint: Checkpoint | None,
     workdir: str | None,
@@ -288,7 +288,7 @@ def take_up(
         "elapsed_s": spent_s,
         # What had been done since and is done again; unknown where nobody took notes.
         "lost_s": max(0.0, _last_sign_s(resume.run) - spent_s),
-        "damaged_checkpoints": checkpoint.damaged if checkpoint else {},
+        "damaged_checkpoints": checkpoint.corrupt if checkpoint else {},
         "before": {name: old.get(name) for name in ("status", "reason", "finished_at")},
         **{name: document[name] for name in ("command_line", "pid")},
         **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
@@ -306,13 +306,13 @@ def take_up(
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
         return run_dir
     # In its own folder it stays the run that it was.
-    before, here = old.get("stop_at_top1"), document.get("stop_at_top1")
+    before, here = old.get("target_accuracy"), document.get("target_accuracy")
     if before != here:
         raise BadInput(
-            f"{path}: was made with --stop_at_top1={before}, this is {here}; one of its "
+            f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
             f"{CHECKPOINTS} can be gone on with in a new --workdir"
         )
-    entry["short"] = set_back(path, point["records"])
+    entry["short"] = truncate_records(path, point["records"])
     run_dir = RunDir(path, old)
     run_dir.update(
         status="running",

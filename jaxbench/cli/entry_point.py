@@ -17,10 +17,10 @@ from absl import app, flags, logging
 
 from jaxbench.cli import registry
 from jaxbench.config import Experiment, describe_type, overridable
-from jaxbench.distributed.signals import postponed, raise_on_signals
+from jaxbench.distributed.signals import defer_signals, raise_on_signals
 from jaxbench.errors import (
     BadInput,
-    DamagedData,
+    CorruptDataError,
     Diverged,
     MixedDevices,
     OtherProcessEnded,
@@ -32,7 +32,7 @@ from jaxbench.errors import (
 )
 
 # What ends a run with one line, and exit code 1.
-_FAILURES = (DamagedData, Diverged, MixedDevices, Unreachable, WandbFailed, WorkerLost)
+_FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WandbFailed, WorkerLost)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 
@@ -114,7 +114,7 @@ def importing() -> Iterator[None]:
     leaves alone what they have made, which would take a tenth of tracing.
     """
     known = len(sys.modules)
-    with postponed():
+    with defer_signals():
         gc.disable()
         try:
             yield

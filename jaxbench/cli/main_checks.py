@@ -17,7 +17,7 @@ def chosen_mode(experiment: Experiment) -> str:
       BadInput: the mode does not go with the experiment, or a flag not with the mode.
     """
     mode = main_flags.MODE.value or experiment.job
-    on_networks = ("train", "throughput", "scaling", "input", "fit")
+    on_networks = ("train", "throughput", "scaling", "input", "memory")
     allowed = {"train": on_networks}.get(experiment.job, (experiment.job,))
     if mode not in (*allowed, "describe"):
         raise BadInput(
@@ -55,15 +55,15 @@ def check_flags(experiment: Experiment, mode: str) -> None:
         from jaxbench.jobs.scaling import check_link
 
         check_link(main_flags.LINK_GB_PER_S.value)
-    meeting = [flags.FLAGS[name].value for name in main_flags.MEETING_FLAGS]
+    meeting = [flags.FLAGS[name].value for name in main_flags.COORDINATOR_FLAGS]
     if main_flags.LOCAL_PROCESSES.value and any(value is not None for value in meeting):
         raise BadInput(
             f"--local_processes={main_flags.LOCAL_PROCESSES.value}: "
-            "starts the others itself; leave out --" + ", --".join(main_flags.MEETING_FLAGS)
+            "starts the others itself; leave out --" + ", --".join(main_flags.COORDINATOR_FLAGS)
         )
-    coordination.check_meeting(*meeting)
+    coordination.check_coordinator(*meeting)
     if mode == "train":
-        check_target(experiment, main_flags.STOP_AT_TOP1.value)
+        check_target(experiment, main_flags.TARGET_ACCURACY.value)
         check_policy(checkpoint_policy())
     if main_flags.XLA_FLAGS.value:
         check_xla_flags(main_flags.XLA_FLAGS.value)

@@ -7,11 +7,11 @@ from jaxbench.cli import price_flags
 MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "throughput", "scaling", "input", "fit", "conv2d", "describe"],
+    ["train", "throughput", "scaling", "input", "memory", "conv2d", "describe"],
     "What to do; by default what the experiment is for. throughput: measure how fast the devices "
     "train. scaling: the same on 1 to all devices. input: measure what the host can feed and what "
-    "the devices can take. fit: find out whether the batch fits in memory. describe: say what it "
-    "is, run nothing.",
+    "the devices can take. memory: find out whether the batch fits. describe: say what it is, run "
+    "nothing.",
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -33,8 +33,8 @@ FEED = flags.DEFINE_enum(
     "feed",
     "synthetic",
     ["synthetic", "resident", "stream"],
-    "With --mode=throughput or fit: one made-up batch that lies on the devices, so that they alone "
-    "are measured; or the experiment's data, resident or streamed.",
+    "With --mode=throughput or memory: synthetic, one constant batch on the devices, measures them "
+    "alone; or the experiment's data, resident or streamed.",
 )
 STEPS_PER_CALL = flags.DEFINE_integer(
     "steps_per_call",
@@ -88,8 +88,8 @@ PROFILE = flags.DEFINE_string(
     "profile of the run, outside every timed window. With --mode=throughput: steps of a stretch "
     "that follows the measurement.",
 )
-STOP_AT_TOP1 = flags.DEFINE_float(
-    "stop_at_top1",
+TARGET_ACCURACY = flags.DEFINE_float(
+    "target_accuracy",
     None,
     "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
 )
@@ -159,17 +159,17 @@ WANDB = flags.DEFINE_string(
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 # How processes meet, which is each one's own affair.
-MEETING_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
+COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
 # What decides which steps the devices take: the same in all processes, as most fields are. Of the
 # other flags those of process 0 count, and these fields are where and how fast, not what.
-OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "stop_at_top1")
-OF_EACH = ("dir", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
+OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "target_accuracy")
+OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 # Which modes a flag goes with.
 MODES_OF = {
     "json": ("describe",),
-    "workdir": ("train", "throughput", "scaling", "input", "fit", "conv2d"),
-    "telemetry_s": ("train", "throughput", "scaling", "input", "fit", "conv2d"),
-    "feed": ("throughput", "fit"),
+    "workdir": ("train", "throughput", "scaling", "input", "memory", "conv2d"),
+    "telemetry_s": ("train", "throughput", "scaling", "input", "memory", "conv2d"),
+    "feed": ("throughput", "memory"),
     "steps_per_call": ("throughput",),
     "rounds": ("throughput", "scaling"),
     "window_s": ("throughput", "scaling"),
@@ -178,13 +178,13 @@ MODES_OF = {
     "link_gb_per_s": ("scaling",),
     "page_cache": ("input",),
     "profile": ("train", "throughput"),
-    "stop_at_top1": ("train",),
+    "target_accuracy": ("train",),
     "resume": ("train",),
     "checkpoint_minutes": ("train",),
     "checkpoint_epochs": ("train",),
     "keep_checkpoints": ("train",),
     **dict.fromkeys(
-        (*MEETING_FLAGS, "local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
+        (*COORDINATOR_FLAGS, "local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
         ("train", "throughput"),
     ),
     **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),

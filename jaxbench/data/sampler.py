@@ -48,7 +48,7 @@ def _deal(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
     return np.ascontiguousarray(order_SxDxB.transpose(1, 0, 2))
 
 
-class Orders:
+class EpochSampler:
     """Which example is read when by this process's D devices.
 
     Args:

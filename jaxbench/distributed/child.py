@@ -21,7 +21,7 @@ _TAIL_BYTES = 20_000
 LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("child_launcher.py")))
 
 
-class Ending(NamedTuple):
+class ProcessResult(NamedTuple):
     """How a program ended.
 
     Attributes:
@@ -50,7 +50,7 @@ def run_child(
     timeout_s: float | None = None,
     memory_limit_mb: float | None = None,
     watch: Callable[[str], None] = lambda line: None,
-) -> Ending:
+) -> ProcessResult:
     """Runs a program to its end; it ends with this process, however this one ends (on Linux).
 
     Args:
@@ -91,7 +91,7 @@ def run_child(
         status, reason = "timeout", f"took longer than {timeout_s:g} s"
     elif code:
         status, reason = _explain(process.returncode, log, _oom_kills() > kills)
-    return Ending(status, reason, code, clock.elapsed_s())
+    return ProcessResult(status, reason, code, clock.elapsed_s())
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.distributed.signals import (
+    defer_signals,
     instead_of_terminating,
-    postponed,
     raise_in_main_thread,
     terminate_main_thread,
 )
@@ -45,7 +45,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclasses.dataclass(frozen=True)
-class Meeting:
+class CoordinatorConfig:
     """Where the processes of a run meet.
 
     Attributes:
@@ -63,7 +63,7 @@ class Meeting:
     heartbeat_timeout_s: int = 30
 
 
-class Ending(NamedTuple):
+class ExitStatus(NamedTuple):
     """How a process ended: a run's status, the reason in words, the exit code, what is printed."""
 
     status: str
@@ -72,17 +72,17 @@ class Ending(NamedTuple):
     line: str | None
 
 
-_crew: "_Crew | None" = None
+_group: "_ProcessGroup | None" = None
 
 
 def index() -> int:
     """Which process this is, 0 the first."""
-    return _crew.index if _crew else 0
+    return _group.index if _group else 0
 
 
 def count() -> int:
     """How many processes take part."""
-    return _crew.count if _crew else 1
+    return _group.count if _group else 1
 
 
 def is_first() -> bool:
@@ -90,7 +90,7 @@ def is_first() -> bool:
     return index() == 0
 
 
-def agreed(value: Any) -> Any:
+def broadcast_value(value: Any) -> Any:
     """Returns process 0's value in every process; all must ask, in the same order.
 
     For what follows from a clock or a cache and decides what the devices do next: processes that
@@ -99,10 +99,10 @@ def agreed(value: Any) -> Any:
     Args:
       value: of a kind that JSON has.
     """
-    return _crew.agreed(value) if _crew else value
+    return _group.broadcast_value(value) if _group else value
 
 
-def meet_before_first_step(clock: Clock) -> None:
+def barrier_before_first_step(clock: Clock) -> None:
     """Has processes wait for the one that compiles longest.
 
     Their first collective meets within 30 s with gloo, or fails; of two hosts one may have its
@@ -110,13 +110,13 @@ def meet_before_first_step(clock: Clock) -> None:
     """
     if count() > 1:
         with clock.phase("meet"):
-            wait_for_all("the first step")
+            barrier("the first step")
 
 
-def wait_for_all(place: str) -> None:
+def barrier(place: str) -> None:
     """Returns once every process has come to this place, a name that is used once."""
-    if _crew:
-        _crew.wait_for_all(place)
+    if _group:
+        _group.barrier(place)
 
 
 def check_same(what: str, facts: Mapping[str, Any]) -> None:
@@ -128,26 +128,26 @@ def check_same(what: str, facts: Mapping[str, Any]) -> None:
       what: a name that is used once.
       facts: by names that a person knows; what JSON has no word for counts as its text.
     """
-    if _crew:
-        _crew.check_same(what, facts)
+    if _group:
+        _group.check_same(what, facts)
 
 
-def on_cut_short(last_words: Callable[[OtherProcessEnded], None]) -> None:
+def on_cut_short(on_abort: Callable[[OtherProcessEnded], None]) -> None:
     """Sets what is done where another process has ended and the main thread here hangs."""
-    if _crew:
-        _crew.last_words = last_words
+    if _group:
+        _group.on_abort = on_abort
 
 
-def cause_of(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Returns why this process really ends: a collective that fails may be another's end.
 
     Waits for the watch to find that out, for the heartbeat timeout at most. From here on the watch
     no longer interrupts the main thread.
     """
-    return _crew.cause_of(error) if _crew else error
+    return _group.root_cause(error) if _group else error
 
 
-def check_meeting(
+def check_coordinator(
     distributed: str | None, address: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
     """Raises BadInput where the flags of these names do not say how processes meet."""
@@ -194,13 +194,15 @@ def check_single() -> None:
         )
 
 
-def found_by_jax(initialization_timeout_s: int, heartbeat_timeout_s: int) -> Meeting | None:
+def coordinator_of_jax(
+    initialization_timeout_s: int, heartbeat_timeout_s: int
+) -> CoordinatorConfig | None:
     """Returns where the processes meet by what JAX finds out; None where this one is alone.
 
     Raises:
       BadInput: JAX finds nothing.
     """
-    with postponed():
+    with defer_signals():
         from jax._src.clusters import ClusterEnv
 
     # JAX has no public way to ask without connecting, which would listen for no one.
@@ -220,7 +222,7 @@ def found_by_jax(initialization_timeout_s: int, heartbeat_timeout_s: int) -> Mee
         )
     if num_processes == 1:
         return None
-    return Meeting(
+    return CoordinatorConfig(
         count=num_processes,
         index=int(environment.get_process_id()),
         initialization_timeout_s=initialization_timeout_s,
@@ -229,7 +231,9 @@ def found_by_jax(initialization_timeout_s: int, heartbeat_timeout_s: int) -> Mee
 
 
 @contextlib.contextmanager
-def joined(meeting: Meeting | None, ending: Callable[[BaseException], Ending]) -> Iterator[None]:
+def process_group(
+    meeting: CoordinatorConfig | None, ending: Callable[[BaseException], ExitStatus]
+) -> Iterator[None]:
     """Meets the other processes for what is inside the `with`; all end it together.
 
     Where one of them fails or is stopped, all others end too, with its reason and exit code; where
@@ -245,22 +249,22 @@ def joined(meeting: Meeting | None, ending: Callable[[BaseException], Ending]) -
     if meeting is None:
         yield
         return
-    global _crew
-    _crew = _connect(meeting)
+    global _group
+    _group = _connect(meeting)
     try:
         yield
-        _crew.finish()
+        _group.finish()
     except BaseException as error:
-        with postponed():
-            cause = _crew.cause_of(error)
-            _crew.leave(ending(cause), cause)
+        with defer_signals():
+            cause = _group.root_cause(error)
+            _group.leave(ending(cause), cause)
 
 
-def _connect(meeting: Meeting) -> "_Crew":
+def _connect(meeting: CoordinatorConfig) -> "_ProcessGroup":
     """Has JAX connect. It aborts the process where that fails, so that is caught too."""
     # Of what the coordination service has to say, only errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with postponed():
+    with defer_signals():
         import jax
     # It would take SIGTERM for itself.
     jax.config.update("jax_enable_preemption_service", False)
@@ -293,7 +297,7 @@ def _connect(meeting: Meeting) -> "_Crew":
             raise Unreachable(f"{who}: cannot meet the others{where}: {words}") from error
     from jax._src import distributed  # the store has no public name
 
-    return _Crew(distributed.global_state, meeting.heartbeat_timeout_s)
+    return _ProcessGroup(distributed.global_state, meeting.heartbeat_timeout_s)
 
 
 def _await_listener(address: str, timeout_s: int) -> None:
@@ -405,7 +409,7 @@ def _aborting_with(line: str) -> Iterator[None]:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
 
 
-class _Crew:
+class _ProcessGroup:
     """All processes of a run, as one of them sees them.
 
     Args:
@@ -415,7 +419,7 @@ class _Crew:
 
     def __init__(self, state: Any, heartbeat_timeout_s: float):
         self.index, self.count = state.process_id, state.num_processes
-        self.last_words: Callable[[OtherProcessEnded], None] = lambda error: None
+        self.on_abort: Callable[[OtherProcessEnded], None] = lambda error: None
         self._store = state.client
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._agreements = 0
@@ -442,9 +446,9 @@ class _Crew:
             )
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast_value(self, value: Any) -> Any:
         self._agreements += 1
-        key = f"{_KEYS}/agreed/{self._agreements}"
+        key = f"{_KEYS}/broadcast_value/{self._agreements}"
         if self.index == 0:
             self._store.key_value_set(f"{key}/0", json.dumps(value))
             return value
@@ -457,7 +461,7 @@ class _Crew:
         wait_until(there)
         return json.loads(found[0][1])
 
-    def wait_for_all(self, place: str) -> None:
+    def barrier(self, place: str) -> None:
         # Not JAX's barrier, which Ctrl-C and the watch could not interrupt. Only the first asks who
         # is there: the answers to all would grow with the square of their number.
         key = f"{_KEYS}/at/{place}"
@@ -472,7 +476,7 @@ class _Crew:
         # A function, say, is told by its name: it lies elsewhere in every process.
         named = json.dumps(facts, default=lambda value: _ADDRESS.sub("", str(value)))
         own = json.loads(named)
-        first = self.agreed(own)
+        first = self.broadcast_value(own)
         differing = [
             f"{name}={own.get(name)}, process 0 has {first.get(name)}"
             for name in {**first, **own}
@@ -481,9 +485,9 @@ class _Crew:
         if differing:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise BadInput(f"{'; '.join(differing[:3])}{more}: must be the same in all processes")
-        self.wait_for_all(what)
+        self.barrier(what)
 
-    def cause_of(self, error: BaseException) -> BaseException:
+    def root_cause(self, error: BaseException) -> BaseException:
         self._ending = True
         if self._cause is None:
             if _may_be_anothers(error):
@@ -498,14 +502,14 @@ class _Crew:
         """Ends the connection, once every process has come so far."""
         import jax
 
-        self.wait_for_all("the end")
+        self.barrier("the end")
         self._ending = True
         self._ended.set()
-        with postponed():
+        with defer_signals():
             jax.distributed.shutdown()
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
 
-    def leave(self, ending: Ending, error: BaseException) -> NoReturn:
+    def leave(self, ending: ExitStatus, error: BaseException) -> NoReturn:
         """Ends this process, after it has told the others.
 
         At once: an ordinary exit would wait for steps on the devices that never end.
@@ -576,7 +580,10 @@ class _Crew:
                 f"process {lost} was lost: it has not been heard of for "
                 f"{self._heartbeat_timeout_s:g} s"
             )
-            notice = Ending("failed", reason, 1, None)._asdict() | {"process": lost, "lost": True}
+            notice = ExitStatus("failed", reason, 1, None)._asdict() | {
+                "process": lost,
+                "lost": True,
+            }
             with contextlib.suppress(Exception):  # it may have told why before
                 self._store.key_value_set(f"{_KEYS}/end/{lost}", json.dumps(notice))
 
@@ -592,7 +599,7 @@ class _Crew:
             return
         # The main thread hangs in a collective that nobody answers.
         with contextlib.suppress(Exception):
-            self.last_words(self._other)
+            self.on_abort(self._other)
         print(f"jaxbench: {self._other}", file=sys.stderr)
         self._exit(self._other.code)
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 
 from jaxbench.distributed.child import LAUNCHER
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import Terminated
 
 # How long processes that were asked to end may take; each cuts itself short before.
@@ -44,7 +44,7 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
         logs = [pathlib.Path(folder, f"process-{index}") for index in range(count)]
         children: list[subprocess.Popen] = []
         try:
-            with postponed():
+            with defer_signals():
                 for index, log in enumerate(logs):
                     children.append(_start(command, port, count, index, log))
             codes = [child.wait() for child in children]

@@ -182,7 +182,7 @@ def create_training_mesh(config: Config) -> DataMesh:
 
     Raises:
       BadInput: there are fewer devices, or the batch cannot be dealt out evenly to those of one
-        model, in `accumulate_steps` equal parts each.
+        model, in `gradient_accumulation_steps` equal parts each.
     """
     mesh = create_mesh(config)
     check_batch(config, mesh.num_devices)
@@ -192,13 +192,15 @@ def create_training_mesh(config: Config) -> DataMesh:
 def check_batch(config: Config, num_devices: int) -> None:
     """Raises BadInput where a batch cannot be dealt out to so many devices as above."""
     devices = num_devices // config.num_models(num_devices)
-    parts = devices * config.accumulate_steps
+    parts = devices * config.gradient_accumulation_steps
     if config.batch_size % parts:
         below = config.batch_size // parts * parts
         over = "devices" if devices > 1 else "device"
         near = [size for size in (below, below + parts) if size]
         in_parts = (
-            f" in {config.accumulate_steps} parts each" if config.accumulate_steps > 1 else ""
+            f" in {config.gradient_accumulation_steps} parts each"
+            if config.gradient_accumulation_steps > 1
+            else ""
         )
         raise BadInput(
             f"batch_size={config.batch_size} does not divide over {devices} {over}{in_parts}; "
@@ -206,7 +208,7 @@ def check_batch(config: Config, num_devices: int) -> None:
         )
 
 
-def sent_by_first(tree: Any) -> Any:
+def broadcast_arrays(tree: Any) -> Any:
     """Returns process 0's arrays of NumPy in every process, bit for bit; all must ask.
 
     Args:

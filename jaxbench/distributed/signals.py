@@ -3,7 +3,7 @@
 An exception out of a signal handler can rise between a lock's being taken and the `with` that
 would release it, inside any library; whoever needs that lock next then waits for ever (seen with
 the queue behind TensorBoard's event files). So what takes such locks and is quick runs under
-`postponed`, and an end that still hangs is cut short.
+`defer_signals`, and an end that still hangs is cut short.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def raise_on_signals() -> None:
 
 
 @contextlib.contextmanager
-def postponed() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """What arrives inside the `with` is raised at its end."""
     global _depth, _pending
     _depth += 1
@@ -57,7 +57,7 @@ def postponed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asked_to_end() -> Iterator[Callable[[], bool]]:
+def graceful_stop() -> Iterator[Callable[[], bool]]:
     """Inside the `with` SIGTERM raises nothing: the function that it gives says whether it came.
 
     For work that must end at a point of its own choosing, soon. Terminated is raised at the end of

@@ -22,7 +22,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.environment import available_cores, host_peak_memory_bytes
 from jaxbench.hardware.storage import drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.setup import Job, StagesResult, prepared
+from jaxbench.jobs.setup import Job, StagesResult, setup_job
 from jaxbench.records.recorder import recording
 from jaxbench.records.writers.console import Console
 
@@ -59,7 +59,7 @@ def measure_input(
             f"--mode=input with data.feed={config.data.feed!r}: the host prepares nothing then; "
             "it goes with data.feed=stream"
         )
-    with prepared(config, workdir, console) as job:
+    with setup_job(config, workdir, console) as job:
         files = _files(job) if page_cache == "cold" else None
         stages: list[dict[str, Any]] = []
         document = job.document() | {"page_cache": page_cache}
@@ -98,19 +98,19 @@ def _measure(job: Job, cold_files: Sequence[str] | None) -> dict[str, list[_Wind
     """Returns the windows of every stage, R each; has these files forgotten where they are read."""
     config, feed, program = job.config, job.feed, job.program
     state = job.place_train_state()
-    row = next(feed.train_rows(0, 1))
-    job.compile("train_step", program.train_step, state, feed.train_data, row)
+    batch = next(feed.train_batches(0, 1))
+    job.compile("train_step", program.train_step, state, feed.train_data, batch)
 
     def train(start: int) -> Iterator[jax.Array]:
         nonlocal state
         while True:
-            state, metrics = program.train_step(state, feed.train_data, row)
+            state, metrics = program.train_step(state, feed.train_data, batch)
             yield metrics
 
     # Each window goes on to other images, as training does, as far as the set has others.
     makers: dict[str, Callable[[int], Iterator[Any]]] = {
         "prepare": lambda start: feed.host_rows(0, _ENDLESS, start),
-        "prepare_and_send": lambda start: feed.train_rows(0, _ENDLESS, start),
+        "prepare_and_send": lambda start: feed.train_batches(0, _ENDLESS, start),
         "train_step": train,
     }
     images = config.batch_size * config.num_models(program.mesh.num_devices)
@@ -179,7 +179,7 @@ def _summarize(job: Job, stages: list[dict[str, Any]], status: str) -> dict[str,
         "kind": "summary",
         "status": status,
         "verdict": _verdict({record["stage"]: record for record in stages}),
-        "damaged": job.feed.damaged,
+        "corrupt": job.feed.corrupt,
         "peak_memory_bytes": peak_memory_bytes(job.mesh.devices),
         "host_peak_memory_bytes": host_peak_memory_bytes(),
         "phases_s": phases_s,

@@ -1,4 +1,4 @@
-"""Finds out whether a batch fits in memory: --mode=fit.
+"""Finds out whether a batch fits in memory: --mode=memory.
 
 Both steps are compiled and run a few times, and nothing is timed; what the compiler planned and
 what was used at most are in the record.
@@ -14,7 +14,7 @@ from jaxbench.config import Config
 from jaxbench.distributed.mesh import peak_memory_bytes
 from jaxbench.hardware.environment import host_peak_memory_bytes, private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.setup import Job, StagesResult, prepared, with_feed
+from jaxbench.jobs.setup import Job, StagesResult, setup_job, with_feed
 from jaxbench.records.recorder import recording
 from jaxbench.records.writers.console import Console
 
@@ -45,18 +45,18 @@ def check_fit(
     config = with_feed(config, feed)
     records: list[dict[str, Any]] = []
     before_bytes: list[int] = []
-    with prepared(config, workdir, console) as job:
+    with setup_job(config, workdir, console) as job:
         with recording(
             workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
         ) as recorder:
             recorder.summarize = functools.partial(_summarize, job, records, before_bytes)
             state = job.place_train_state()
             program, data = job.program, job.feed
-            rows = list(data.train_rows(0, 1))
-            eval_rows = [next(data.eval_rows())]
+            batches = list(data.train_batches(0, 1))
+            eval_batches = [next(data.eval_batches())]
             for name, step, args in (
-                ("train_step", program.train_step, (data.train_data, *rows)),
-                ("eval_step", program.eval_step, (data.eval_data, *eval_rows)),
+                ("train_step", program.train_step, (data.train_data, *batches)),
+                ("eval_step", program.eval_step, (data.eval_data, *eval_batches)),
             ):
                 records.append(job.compile(name, step, state, *args))
                 recorder.writers.write(records[-1])
@@ -64,10 +64,10 @@ def check_fit(
             before_bytes.append(private_memory_bytes())
             with job.clock.phase("run"), job.console.phase(f"running {_STEPS} steps of each"):
                 for _ in range(_STEPS):
-                    state, metrics = program.train_step(state, data.train_data, *rows)
+                    state, metrics = program.train_step(state, data.train_data, *batches)
                 jax.block_until_ready((state, metrics))
                 for _ in range(_STEPS):
-                    metrics = program.eval_step(state, data.eval_data, *eval_rows)
+                    metrics = program.eval_step(state, data.eval_data, *eval_batches)
                 np.asarray(jax.device_get(metrics))
         return StagesResult(records, recorder.summary, recorder.run_dir)
 

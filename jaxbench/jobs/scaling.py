@@ -42,9 +42,9 @@ from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.hardware.environment import available_cores, host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.utilization import utilization
-from jaxbench.jobs.setup import Job, StagesResult, prepared, with_feed
+from jaxbench.jobs.setup import Job, StagesResult, setup_job, with_feed
 from jaxbench.jobs.windows import (
-    Backlog,
+    DispatchLimiter,
     WarmUp,
     check_window_s,
     describe_windows,
@@ -123,7 +123,7 @@ def measure_scaling(
     if config.replicas == "independent":
         raise BadInput(
             "--mode=scaling with replicas='independent': models that exchange nothing have nothing "
-            "to scale; replicas=together goes with it"
+            "to scale; replicas=data_parallel goes with it"
         )
     check_link(link_gb_per_s)
     counts = _device_counts(device_counts, create_mesh(config))
@@ -131,7 +131,7 @@ def measure_scaling(
     if scaling != "weak":
         for count in counts:
             check_batch(config, count)
-    with prepared(config, workdir, console) as job:
+    with setup_job(config, workdir, console) as job:
         meter = _Meter(job, scaling, counts, link_gb_per_s, window_s, rounds)
         document = job.document() | {
             "rounds": rounds,
@@ -182,7 +182,7 @@ def _device_counts(given: Sequence[int], mesh: DataMesh) -> list[int]:
     return sorted(set(given))
 
 
-class _Turns(abc.ABC):
+class _Interleaved(abc.ABC):
     """What takes turns with others: how much a window holds, and how long each took."""
 
     def __init__(self, window_s: float):
@@ -206,7 +206,7 @@ class _Turns(abc.ABC):
         self.windows_s.append(self._time(self.warmup.calls_per_window))
 
 
-class _Cell(_Turns):
+class _Cell(_Interleaved):
     """One training step on some devices, its state on its way through the windows."""
 
     def __init__(self, job: Job, window_s: float):
@@ -218,12 +218,12 @@ class _Cell(_Turns):
         self.collectives: dict[str, dict[str, int]] | None = None
         self.losses: list[float] = []
         self.images_counted: int | None = None
-        self._backlog = Backlog(self.devices)
+        self._limiter = DispatchLimiter(self.devices)
         self.steps = 0
         self.unequal: list[str] | None = None
         self.status, self.reason = "done", None
         self._state: Any = None
-        self._row: Any = None
+        self._batch: Any = None
 
     @property
     def name(self) -> str:
@@ -236,13 +236,13 @@ class _Cell(_Turns):
         program, feed = self.job.program, self.job.feed
         with self.job.clock.phase("place_data"):
             self._state = self.job.mesh.replicate(initial)
-            self._row = next(feed.train_rows(0, 1))
+            self._batch = next(feed.train_batches(0, 1))
         record = self.job.compile(
             "train_step",
             program.train_step,
             self._state,
             feed.train_data,
-            self._row,
+            self._batch,
             f", {self.name}",
         )
         self.collectives = record["collectives"]
@@ -262,8 +262,8 @@ class _Cell(_Turns):
     def run(self, calls: int) -> None:
         step, data = self.job.program.train_step, self.job.feed.train_data
         for _ in range(calls):
-            self._state, metrics = step(self._state, data, self._row)
-            self._backlog.add(metrics)
+            self._state, metrics = step(self._state, data, self._batch)
+            self._limiter.add(metrics)
         self.steps += calls
         loss, self.images_counted = wait_for_steps(self._state, metrics)
         self.losses.append(loss)
@@ -307,7 +307,7 @@ class _Cell(_Turns):
         }
 
 
-class _AllReduce(_Turns):
+class _AllReduce(_Interleaved):
     """The sum, over some devices, of a buffer as large as the gradient."""
 
     def __init__(self, mesh: DataMesh, gradient_bytes: int, window_s: float):
@@ -442,7 +442,7 @@ class _Meter:
             self._job.console.say(f"{cell.name}: {status}")
             return None
 
-    def _turns(self) -> list[_Turns]:
+    def _turns(self) -> list[_Interleaved]:
         cells = [cell for cell in self._cells.values() if cell.status == "done"]
         return [*cells, *self._all_reduces]
 

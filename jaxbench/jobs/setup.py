@@ -16,7 +16,7 @@ from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import DataMesh, all_ready, create_training_mesh, sent_by_first
+from jaxbench.distributed.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
 from jaxbench.records.run_dir import RunDir, check_workdir
@@ -85,7 +85,9 @@ class Job:
             "data": data,
             "batch_per_device": share,
             # How many images a batch-norm layer takes its statistics from.
-            "batch_norm_examples": seen // config.accumulate_steps if has_batch_norm else None,
+            "batch_norm_examples": seen // config.gradient_accumulation_steps
+            if has_batch_norm
+            else None,
         }
 
     def place_train_state(self) -> TrainState:
@@ -96,12 +98,12 @@ class Job:
             return state
 
     def compile(
-        self, name: str, step: Any, state: TrainState, data: Any, row: Any, how: str = ""
+        self, name: str, step: Any, state: TrainState, data: Any, batch: Any, how: str = ""
     ) -> dict[str, Any]:
         """Compiles a step for these arguments; returns its `compile` record."""
         what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
         with self.console.phase(what):
-            return compile_step(name, step, state, data, row, clock=self.clock)
+            return compile_step(name, step, state, data, batch, clock=self.clock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,7 @@ class StagesResult:
 
 
 @contextlib.contextmanager
-def prepared(
+def setup_job(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
@@ -155,19 +157,19 @@ def prepared(
                 dataset = load_dataset(config, console.say)
                 if coordination.count() > 1:
                     coordination.check_same("the data", dataset.fingerprint())
-        given_params = _params_from_images(config, dataset, mesh, clock)
+        data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, precision.param_dtype)
             stack.callback(feed.close)
             # Else sending the data over would be counted as whatever comes next.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
-            program = build_program(config, mesh, feed.steps_per_epoch, given_params)
+            program = build_program(config, mesh, feed.steps_per_epoch, data_dependent_params)
             program.check()
         yield Job(config, clock, console, mesh, dataset, feed, program)
 
 
-def _params_from_images(
+def _data_dependent_params(
     config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
 ) -> Callable[[], dict[str, Any]]:
     """Returns what makes the parameters that follow from the training images, once it is called.
@@ -178,7 +180,7 @@ def _params_from_images(
     Raises:
       BadInput: the images are decoded as they are needed only.
     """
-    count = config.model.images_wanted()
+    count = config.model.num_init_images()
     if not count or dataset is None:
         return dict
     if dataset.encoded:
@@ -191,7 +193,7 @@ def _params_from_images(
     def look() -> dict[str, Any]:
         with clock.phase("init_from_images"):
             images_NxHxWxC = dataset.train.images_NxHxWxC[:count]
-            if config.data.normalize_by == "image":
+            if config.data.standardization == "per_image":
                 images_NxHxWxC = np.asarray(augment.whiten(images_NxHxWxC, np.float32, np.float32))
             else:
                 statistics = dataset.normalization(np.float32)
@@ -201,10 +203,10 @@ def _params_from_images(
             params = config.model.parameters_from_images(images_NxHxWxC)
             if mesh.process[1] == 1:
                 return params
-            # Sending may be the first collective: see `meet_before_first_step`.
-            coordination.wait_for_all("the parameters from images")
+            # Sending may be the first collective: see `barrier_before_first_step`.
+            coordination.barrier("the parameters from images")
             # Processes on unlike processors may round unlike, and their replicas would differ.
-            return sent_by_first(params)
+            return broadcast_arrays(params)
 
     return functools.cache(look)
 
@@ -217,10 +219,10 @@ def _check_across_processes(config: Config) -> None:
             f"replicas='independent' {across}: each would know its own models only; give each "
             "seed a run, or each process a run of its own"
         )
-    if config.data.max_damaged:
+    if config.data.max_corrupt:
         raise BadInput(
-            f"data.max_damaged={config.data.max_damaged} {across}: each would count its own "
-            "damaged images; it must be 0"
+            f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
+            "corrupt images; it must be 0"
         )
 
 

@@ -16,15 +16,15 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import slowed_down
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
-from jaxbench.distributed.coordination import agreed, meet_before_first_step
+from jaxbench.distributed.coordination import barrier_before_first_step, broadcast_value
 from jaxbench.distributed.mesh import peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.hardware.environment import host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.utilization import utilization
-from jaxbench.jobs.setup import Job, StagesResult, prepared, with_feed
+from jaxbench.jobs.setup import Job, StagesResult, setup_job, with_feed
 from jaxbench.jobs.windows import (
-    Backlog,
+    DispatchLimiter,
     WarmUp,
     check_window_s,
     describe_windows,
@@ -94,7 +94,7 @@ def measure_throughput(
         )
     traced_steps = parse_steps(profile)
     check_end(traced_steps, _MOST_PROFILE_STEPS, "the stretch after the measurement")
-    with prepared(config, workdir, console) as job:
+    with setup_job(config, workdir, console) as job:
         meter = _Meter(job, steps_per_call, window_s, rounds)
         document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
         with recording(
@@ -124,7 +124,7 @@ class _Meter:
         self._steps_per_call = steps_per_call
         self._images = job.config.batch_size * job.config.num_models(job.mesh.num_devices)
         self._state: Any = None
-        self._rows: Any = None
+        self._batches: Any = None
         self._next_step = 0
         self._losses: list[float] = []
         self._loss_scaling: dict[str, float] = {}
@@ -142,8 +142,8 @@ class _Meter:
         self._calls: dict[str, int] = {}
         self._warmup: dict[str, tuple[WarmUp, int]] = {}
         self._windows_s: dict[str, list[float]] = {name: [] for name in self.stages}
-        self._backlog = Backlog(job.mesh.devices)
-        self._late_s = dict.fromkeys(self.stages, 0.0)
+        self._limiter = DispatchLimiter(job.mesh.devices)
+        self._sync_residual_s = dict.fromkeys(self.stages, 0.0)
         self._metrics: Any = None
         self._images_counted: int | None = None
         self._latencies_s: list[float] = []
@@ -156,24 +156,24 @@ class _Meter:
         program, feed = job.program, job.feed
         self._state = job.place_train_state()
         with job.clock.phase("place_data"):
-            row = next(feed.train_rows(0, 1))
-            eval_row = next(feed.eval_rows())
-        self._eval_row, self._row = eval_row, row
+            batch = next(feed.train_batches(0, 1))
+            eval_batch = next(feed.eval_batches())
+        self._eval_batch, self._batch = eval_batch, batch
         steps = {
-            "train_step": (program.train_step, feed.train_data, row),
-            "eval_step": (program.eval_step, feed.eval_data, eval_row),
+            "train_step": (program.train_step, feed.train_data, batch),
+            "eval_step": (program.eval_step, feed.eval_data, eval_batch),
         }
         if self._steps_per_call > 1:
             name = f"train_step_x{self._steps_per_call}"
-            steps[name] = (self._repeated, feed.train_data, row)
+            steps[name] = (self._repeated, feed.train_data, batch)
         records = self._compile_cold_and_warm(steps)
-        meet_before_first_step(job.clock)
+        barrier_before_first_step(job.clock)
         # Images only, not what pads a batch that is not full.
-        sums = job.program.eval_step(self._state, feed.eval_data, eval_row)
+        sums = job.program.eval_step(self._state, feed.eval_data, eval_batch)
         self._eval_images = int(np.asarray(sums).reshape(-1, sums.shape[-1])[:, COUNT].sum())
         self._xla_bytes = {record["function"]: record["xla_bytes_per_device"] for record in records}
         self._compile_s = sum(record["lower_s"] + record["compile_s"] for record in records)
-        self._rows = feed.train_rows(0, _ENDLESS)
+        self._batches = feed.train_batches(0, _ENDLESS)
         with job.clock.phase("first_step"):
             watch = Stopwatch()
             self._train(1)
@@ -186,8 +186,8 @@ class _Meter:
 
         def compile_all(how: str) -> None:
             jax.clear_caches()  # else what has been compiled here is not compiled again
-            for name, (step, data, row) in steps.items():
-                record = self._job.compile(name, step, self._state, data, row, how)
+            for name, (step, data, batch) in steps.items():
+                record = self._job.compile(name, step, self._state, data, batch, how)
                 temperature = "warm" if record["compile_cache"] == "hit" else "cold"
                 first = found.setdefault(name, record)
                 first.setdefault(f"{temperature}_compile_s", record["compile_s"])
@@ -201,7 +201,7 @@ class _Meter:
                 compile_all(how)
             if how:
                 continue
-            outcomes = set(agreed([record["compile_cache"] for record in found.values()]))
+            outcomes = set(broadcast_value([record["compile_cache"] for record in found.values()]))
             if "hit" in outcomes:
                 turns.append((", cold cache", without_cache))
             # Leaves everything compiled for the measurements.
@@ -210,7 +210,7 @@ class _Meter:
         return [{"cold_compile_s": None, "warm_compile_s": None, **r} for r in found.values()]
 
     @contextlib.contextmanager
-    def _fed(self, name: str) -> Iterator[int]:
+    def _prefilled_stream(self, name: str) -> Iterator[int]:
         """Lets the host work ahead for what is measured inside the `with`, and for nothing else.
 
         Batches that were made ready in another stage's time would flatter this one. Yields how
@@ -219,7 +219,7 @@ class _Meter:
         streams = self._job.feed.name == "stream" and name != "forward"
         fill = self._job.config.data.prefetch_batches + 2 if streams else 0
         if streams:
-            self._rows = self._job.feed.train_rows(0, _ENDLESS, self._next_step)
+            self._batches = self._job.feed.train_batches(0, _ENDLESS, self._next_step)
             self._train(fill)
         yield fill
         if streams:
@@ -237,13 +237,13 @@ class _Meter:
 
         def time_calls(calls: int) -> float:
             nonlocal filled
-            with self._fed(name) as fill:
+            with self._prefilled_stream(name) as fill:
                 watch = Stopwatch()
                 run(calls)
                 elapsed_s = watch.elapsed_s()
             filled += fill
             # How long windows are and when they agree follows from it.
-            return agreed(elapsed_s)
+            return broadcast_value(elapsed_s)
 
         found = warm_up(time_calls, self._window_s, self._rounds)
         self._calls[name] = found.calls_per_window
@@ -260,15 +260,15 @@ class _Meter:
                     around = contextlib.nullcontext()
                     if name == "train_step":
                         around = measured(calls * self._images)
-                    with self._fed(name), around:
+                    with self._prefilled_stream(name), around:
                         watch = Stopwatch()
                         self.stages[name](calls)
                         self._windows_s[name].append(watch.elapsed_s())
                     # Nothing is left to wait for, or the window was closed before its work was.
                     watch = Stopwatch()
                     jax.block_until_ready((self._state, self._metrics))
-                    self._late_s[name] += watch.elapsed_s()
-                with self._fed("train_step"):
+                    self._sync_residual_s[name] += watch.elapsed_s()
+                with self._prefilled_stream("train_step"):
                     for _ in range(min(_LATENCY_STEPS, self._calls["train_step"])):
                         watch = Stopwatch()
                         self._train(1)
@@ -281,28 +281,32 @@ class _Meter:
         steps = profiler.steps
         what = f"profiling steps {steps[0]} to {steps[-1]} of a stretch of its own"
         job = self._job
-        with job.clock.phase("profile"), job.console.phase(what), self._fed("train_step"):
+        with (
+            job.clock.phase("profile"),
+            job.console.phase(what),
+            self._prefilled_stream("train_step"),
+        ):
             if steps.start > 1:
                 self._train(steps.start - 1)
-            profiler.trace(steps, self._rows, self._queue_step)
+            profiler.trace(steps, self._batches, self._queue_step)
 
-    def _queue_step(self, row: Any) -> jax.Array:
+    def _queue_step(self, batch: Any) -> jax.Array:
         program, data = self._job.program, self._job.feed.train_data
-        self._state, self._metrics = program.train_step(self._state, data, row)
-        self._backlog.add(self._metrics)
+        self._state, self._metrics = program.train_step(self._state, data, batch)
+        self._limiter.add(self._metrics)
         self._next_step += 1
         return self._metrics
 
     def _train(self, calls: int) -> None:
         for _ in range(calls):
-            self._queue_step(next(self._rows))
+            self._queue_step(next(self._batches))
         self._close()
 
     def _train_repeated(self, calls: int) -> None:
         data = self._job.feed.train_data
         for _ in range(calls):
-            self._state, self._metrics = self._repeated(self._state, data, self._row)
-            self._backlog.add(self._metrics)
+            self._state, self._metrics = self._repeated(self._state, data, self._batch)
+            self._limiter.add(self._metrics)
         self._close()
 
     def _close(self) -> None:
@@ -315,8 +319,8 @@ class _Meter:
     def _forward(self, calls: int) -> None:
         step, data = self._job.program.eval_step, self._job.feed.eval_data
         for _ in range(calls):
-            self._metrics = step(self._state, data, self._eval_row)
-            self._backlog.add(self._metrics)
+            self._metrics = step(self._state, data, self._eval_batch)
+            self._limiter.add(self._metrics)
         jax.block_until_ready(self._metrics)
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -341,9 +345,9 @@ class _Meter:
             "step_s": images / rate,
             "warmup_steps": warmup_steps,
             "warmup_settled": warmup.settled,
-            "late_s": self._late_s[name],
+            "sync_residual_s": self._sync_residual_s[name],
         }
-        if name != "forward" and not self._job.feed.damaged:
+        if name != "forward" and not self._job.feed.corrupt:
             record |= {"images_per_step": self._images, "images_counted": self._images_counted}
         record |= self._arithmetic(name, rate)
         if name == "train_step":
@@ -389,7 +393,7 @@ class _Meter:
             "first_loss": self._losses[0] if self._losses else None,
             "last_loss": self._losses[-1] if self._losses else None,
             **self._loss_scaling,
-            "damaged": self._job.feed.damaged,
+            "corrupt": self._job.feed.corrupt,
             "peak_memory_bytes": peak_memory_bytes(self._job.mesh.devices),
             "host_peak_memory_bytes": host_peak_memory_bytes(),
             "phases_s": phases_s,

@@ -13,7 +13,7 @@ from jaxbench.checkpoints.checkpointer import (
     NO_CHECKPOINTS,
     Checkpoint,
     Checkpoints,
-    Damaged,
+    CorruptCheckpointError,
     Policy,
     check_policy,
     read_checkpoint,
@@ -24,16 +24,16 @@ from jaxbench.checkpoints.resume import (
     Resume,
     check_same,
     find_resume,
-    take_up,
+    resume_run_dir,
 )
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import sent_by_first
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.mesh import broadcast_arrays
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.setup import Job, prepared
+from jaxbench.jobs.setup import Job, setup_job
 from jaxbench.records.recorder import Recorder, recording
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers.console import Console, create_console
@@ -68,12 +68,12 @@ def train_and_evaluate(
     *,
     telemetry_s: float = INTERVAL_S,
     profile: str | None = None,
-    stop_at_top1: float | None = None,
+    target_accuracy: float | None = None,
     price: Price | None = None,
     wandb: str | None = None,
     checkpoints: Policy = NO_CHECKPOINTS,
     resume: str = "none",
-    before_s: float | None = None,
+    import_s: float | None = None,
 ) -> Result:
     """Runs an experiment from its data to its last evaluation.
 
@@ -83,14 +83,14 @@ def train_and_evaluate(
       console: where progress is shown; None picks one for standard output.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       profile: "START:STOP", steps of which JAX's profiler leaves a trace, see `parse_steps`.
-      stop_at_top1: ends the run with the first evaluation at or above it (a share); what it took
+      target_accuracy: ends the run with the first evaluation at or above it (a share); what it took
         is in the summary's `target`.
       price: what the hardware costs, recorded with the run; None if nobody said.
       wandb: the Weights & Biases project that gets the records too.
       checkpoints: when they are written; SIGTERM has one written if any are.
       resume: `none`, `auto` or a path, see `find_resume`. A run that is done already is not done
         again.
-      before_s: what the process took before this call, which is in no phase: `before_s` and, up to
+      import_s: what the process took before this call, which is in no phase: `import_s` and, up to
         the end of the first step, `startup_s` of the summary. None where it does not matter.
 
     Raises:
@@ -100,7 +100,7 @@ def train_and_evaluate(
     """
     watch = Stopwatch()
     config.validate()
-    check_target(config, stop_at_top1)
+    check_target(config, target_accuracy)
     check_policy(checkpoints)
     traced_steps = parse_steps(profile)
     if wandb is not None:
@@ -112,11 +112,11 @@ def train_and_evaluate(
         if resumed:
             stack.callback(resumed.close)
             check_same(resumed, config)
-        if coordination.agreed(resumed is not None and resumed.is_done):
+        if coordination.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
-        if before_s is not None:
-            before_s += watch.elapsed_s()
-        job = stack.enter_context(prepared(config, workdir, console, checked=True))
+        if import_s is not None:
+            import_s += watch.elapsed_s()
+        job = stack.enter_context(setup_job(config, workdir, console, checked=True))
         if config.epochs * job.feed.steps_per_epoch > _MOST_STEPS:
             raise BadInput(
                 f"epochs={config.epochs}: {job.feed.steps_per_epoch} steps each are more than "
@@ -131,12 +131,14 @@ def train_and_evaluate(
             workdir,
             config,
             job.mesh,
-            job.document() | {"stop_at_top1": stop_at_top1},
+            job.document() | {"target_accuracy": target_accuracy},
             job.console,
             job.clock,
             telemetry_s,
             price,
-            functools.partial(take_up, resumed, saved, workdir, config.name) if resumed else None,
+            functools.partial(resume_run_dir, resumed, saved, workdir, config.name)
+            if resumed
+            else None,
         ) as recorder:
             folder = recorder.folder
             saver = None
@@ -149,20 +151,20 @@ def train_and_evaluate(
                 recorder.writers,
                 job.console,
                 measured=recorder.telemetry.measured,
-                target=stop_at_top1,
+                target=target_accuracy,
                 profiler=Profiler(traced_steps, folder) if traced_steps else None,
                 saver=saver,
                 mark=recorder.mark,
-                before_s=before_s,
+                import_s=import_s,
             )
             recorder.summarize = trainer.summarize
             with_images = _add_writers(recorder, trainer, job, wandb) if folder else []
             if saved:
-                trainer.go_on(saved.state, saved.point)
+                trainer.restore(saved.state, saved.point)
                 job.console.say(f"going on after step {saved.point['step']} ({saved.name})")
             trainer.prepare()
             if not saved:
-                with job.clock.phase("records"), postponed():
+                with job.clock.phase("records"), defer_signals():
                     for writer in with_images:
                         writer.add_images("train/images", trainer.sample_images(), step=0)
             saved = None  # the host's copy of the state
@@ -171,7 +173,7 @@ def train_and_evaluate(
             finally:
                 if saver:
                     # A second signal must not take what the first one had saved.
-                    with job.clock.phase("checkpoint"), postponed():
+                    with job.clock.phase("checkpoint"), defer_signals():
                         saver.wait()
         return Result(recorder.summary, recorder.run_dir, trainer.state)
 
@@ -215,8 +217,8 @@ def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | 
         if resumed.checkpoint:
             try:
                 found = read_checkpoint(folder, resumed.checkpoint, target)
-            except Damaged as error:
-                raise BadInput(f"{folder / resumed.checkpoint}: is damaged: {error}") from error
+            except CorruptCheckpointError as error:
+                raise BadInput(f"{folder / resumed.checkpoint}: is corrupt: {error}") from error
         else:
             found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
     if found is None:
@@ -233,21 +235,21 @@ def _share(saved: Checkpoint | None, program: Program) -> Checkpoint | None:
     """Gives every process what the first has read; the others need not see its disk."""
     if coordination.count() == 1:
         return saved
-    found = coordination.agreed(saved and [saved.name, saved.point])
+    found = coordination.broadcast_value(saved and [saved.name, saved.point])
     if found is None:
         return None
     name, point = found
     target = program.abstract_placed_state()
     state = saved.state if saved else jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), target)
-    return Checkpoint(name, sent_by_first(state), point, saved.damaged if saved else {})
+    return Checkpoint(name, broadcast_arrays(state), point, saved.corrupt if saved else {})
 
 
-def check_target(config: Config, stop_at_top1: float | None) -> None:
+def check_target(config: Config, target_accuracy: float | None) -> None:
     """Raises BadInput where a run cannot end at a top-1."""
-    if stop_at_top1 is None:
+    if target_accuracy is None:
         return
-    given = f"--stop_at_top1={stop_at_top1:g}"
-    if not 0 < stop_at_top1 <= 1:  # written so that nan fails it too
+    given = f"--target_accuracy={target_accuracy:g}"
+    if not 0 < target_accuracy <= 1:  # written so that nan fails it too
         raise BadInput(f"{given}: must be a share, such as 0.94")
     if config.task != "classification":
         raise BadInput(f"{given}: task={config.task!r} has no top-1; classification has")

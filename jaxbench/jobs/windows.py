@@ -53,7 +53,7 @@ def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
     return loss, round(float(sums_RxM[:, COUNT].sum()))
 
 
-class Backlog:
+class DispatchLimiter:
     """Keeps calls from piling up on simulated devices.
 
     They share one pool of threads: with many calls queued, the replicas of one that wait for one
@@ -109,7 +109,7 @@ def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) ->
 
 
 def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
-    """What to say of stages, each with its warm-up steps, whose windows never agreed."""
+    """What to say of stages, each with its warm-up steps, whose windows never broadcast_value."""
     told = [f"{name} ({steps})" for name, (found, steps) in warmups.items() if not found.settled]
     if not told:
         return []

@@ -47,7 +47,7 @@ def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax
     return head(features_BxF.astype(param_dtype))
 
 
-def drop_out(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
+def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
     """Sets a share `rate` of the values to 0 and scales the others up.
 
     What is dropped is keyed by the example and the layer, so that an example loses the same values

@@ -10,7 +10,7 @@ from typing import Any
 import flax.linen as nn
 
 from jaxbench.config import ModelConfig, number
-from jaxbench.models.layers import classify, drop_out
+from jaxbench.models.layers import classify, dropout
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -53,9 +53,9 @@ class MnistCnn(nn.Module):
             x = nn.relu(nn.Conv(channels, (3, 3), padding="VALID", name=f"conv{layer}", **types)(x))
         x = nn.max_pool(x, (2, 2), (2, 2))
         if train:
-            x = drop_out(x, self.dropout[0], keys_B, layer=0)
+            x = dropout(x, self.dropout[0], keys_B, layer=0)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
         if train:
-            x = drop_out(x, self.dropout[1], keys_B, layer=1)
+            x = dropout(x, self.dropout[1], keys_B, layer=1)
         return classify(x, self.num_classes, self.param_dtype)

@@ -57,13 +57,13 @@ class SpeedNetConfig(ModelConfig):
             norm_axis=norm_axis,
         )
 
-    def images_wanted(self):
+    def num_init_images(self):
         return self.whiten_images
 
     def parameters_from_images(self, images_NxHxWxC):
         return {"whiten": {"kernel": whitening_kernel(images_NxHxWxC)}}
 
-    def learning_epochs(self):
+    def trainable_epochs(self):
         kernel = {"whiten/kernel": 0.0} if self.whiten_images else {}
         return kernel | {"whiten/bias": self.whiten_bias_epochs}
 

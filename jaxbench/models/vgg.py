@@ -12,7 +12,7 @@ from typing import Any
 import flax.linen as nn
 
 from jaxbench.config import ModelConfig, choice, number
-from jaxbench.models.layers import classify, drop_out, norm_layer
+from jaxbench.models.layers import classify, dropout, norm_layer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -76,5 +76,5 @@ class Vgg(nn.Module):
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
         if train and self.dropout:
-            x = drop_out(x, self.dropout, keys_B, layer=0)
+            x = dropout(x, self.dropout, keys_B, layer=0)
         return classify(x, self.num_classes, self.param_dtype)

@@ -74,10 +74,10 @@ def load_run(path: str) -> Run:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             if number < len(lines):
-                raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged") from error
+                raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt") from error
             continue
         if not isinstance(record, dict):
-            raise BadInput(f"{path}/metrics.jsonl: line {number} is damaged")
+            raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
         records.append(record)
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
@@ -93,7 +93,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def what_is_lost(run: Run) -> str | None:
+def missing_records(run: Run) -> str | None:
     """Says which records of a run that has ended are gone, None where all of them are there."""
     summary = run.document.get("summary")
     # One that is running has none yet, nor has one that was killed.
@@ -113,18 +113,18 @@ def _read_file(path: pathlib.Path) -> str:
     return path.read_text()
 
 
-def read_results(path: pathlib.Path, damaged: list[int] | None = None) -> dict[str, dict[str, Any]]:
+def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
     """Reads a sweep's results.jsonl, which need not be there yet.
 
     Args:
       path: the file.
-      damaged: gets the numbers of lines that are none; without it the first of them is an error.
+      corrupt: gets the numbers of lines that are none; without it the first of them is an error.
 
     Returns:
       {key: the last line of that key}; a line that a crash cut off is left out.
 
     Raises:
-      BadInput: a line is damaged.
+      BadInput: a line is corrupt.
     """
     if not path.exists():
         return {}
@@ -144,7 +144,7 @@ def read_results(path: pathlib.Path, damaged: list[int] | None = None) -> dict[s
                 raise ValueError("a field is missing")
             results[record["key"]] = record
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if damaged is None:
-                raise BadInput(f"{path}: line {number} is damaged") from error
-            damaged.append(number)
+            if corrupt is None:
+                raise BadInput(f"{path}: line {number} is corrupt") from error
+            corrupt.append(number)
     return results

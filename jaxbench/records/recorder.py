@@ -12,7 +12,7 @@ from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, mixed_devices
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminated
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, check_interval, create_readers, merge
@@ -107,7 +107,7 @@ def recording(
     clock: Clock,
     telemetry_s: float,
     price: Price | None = None,
-    taken_up: Callable[[dict[str, Any]], RunDir] | None = None,
+    resume_into: Callable[[dict[str, Any]], RunDir] | None = None,
 ) -> Iterator[Recorder]:
     """Makes the run directory; whatever ends the `with` is in it before it goes on.
 
@@ -120,7 +120,7 @@ def recording(
       clock: the run's.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       price: what the hardware costs, where that is known.
-      taken_up: document -> the folder of a run that goes on, in place of a new one.
+      resume_into: document -> the folder of a run that goes on, in place of a new one.
 
     Raises:
       BadInput: the folder cannot be made, or there is no such interval.
@@ -128,7 +128,7 @@ def recording(
     """
     check_interval(telemetry_s)
     # Whoever cannot run has said so by now: nothing has been written then.
-    coordination.wait_for_all("the record")
+    coordination.barrier("the record")
     if not coordination.is_first():
         recorder = Recorder(None, Telemetry(None, 0.0, clock, []))
         yield recorder
@@ -145,10 +145,10 @@ def recording(
         "pid": os.getpid(),
         "environment": describe_environment(mesh.devices),
     }
-    if taken_up is None:
+    if resume_into is None:
         run_dir = create_run_dir(workdir, experiment.name, document)
     else:
-        run_dir = taken_up(document)
+        run_dir = resume_into(document)
     own = mesh.local_devices
     readers = create_readers(own) if telemetry_s else []
     telemetry = Telemetry(
@@ -161,18 +161,18 @@ def recording(
         )
     )
     recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)
-    recorder.is_resumed = taken_up is not None
+    recorder.is_resumed = resume_into is not None
     try:
         console.say(f"records in {run_dir.path}")
         recorder.writers.add(JsonlWriter(run_dir.path))
         recorder.writers.add(console)
-        with postponed():
+        with defer_signals():
             telemetry.start()
         yield recorder
     except BaseException as error:
         # Whatever else happens now must not hide why the run ended, nor keep it untold.
-        with postponed():
-            cause = coordination.cause_of(mixed_devices(mesh.devices, error) or error)
+        with defer_signals():
+            cause = coordination.root_cause(mixed_devices(mesh.devices, error) or error)
             with contextlib.suppress(Exception):
                 recorder.finish(*classify(cause))
             with contextlib.suppress(Exception):
@@ -180,7 +180,7 @@ def recording(
         if cause is not error:
             raise cause from error
         raise
-    with postponed():
+    with defer_signals():
         recorder.finish("done", None)
         recorder.writers.close()
 

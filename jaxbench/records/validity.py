@@ -29,10 +29,14 @@ def impossible(record: Mapping[str, Any]) -> list[str]:
         reasons.append(
             f"a step by itself takes {latencies_s[0]:.6f} s, in a row {record['step_s']:.6f} s"
         )
-    late_s = record.get("late_s")
-    if late_s is not None and late_s > _LATE * sum(record["windows_s"]) + _UNACCOUNTED_S:
+    sync_residual_s = record.get("sync_residual_s")
+    if (
+        sync_residual_s is not None
+        and sync_residual_s > _LATE * sum(record["windows_s"]) + _UNACCOUNTED_S
+    ):
         reasons.append(
-            f"its work went on for {late_s:.3f} s after windows of {sum(record['windows_s']):.3f} s"
+            f"its work went on for {sync_residual_s:.3f} s after windows of "
+            f"{sum(record['windows_s']):.3f} s"
         )
     if record.get("images_counted") not in (None, record.get("images_per_step")):
         reasons.append(
@@ -45,17 +49,17 @@ def impossible(record: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
-def impossible_epoch(record: Mapping[str, Any], images: int, damaged: int = 0) -> list[str]:
+def impossible_epoch(record: Mapping[str, Any], images: int, corrupt: int = 0) -> list[str]:
     """Returns why a training epoch's record cannot be true.
 
     Args:
       record: of kind `epoch`.
       images: that its timed steps have places for.
-      damaged: so many at most were left out.
+      corrupt: so many at most were left out.
     """
     reasons = []
     epoch = f"epoch {record['epoch']}"
-    if not images - damaged <= record["images"] <= images:
+    if not images - corrupt <= record["images"] <= images:
         reasons.append(f"{epoch}: {record['images']} images trained in steps of {images}")
     parts_s = record["train_time_s"] + record["eval_time_s"]
     if record["epoch_time_s"] < parts_s * (1 - _ROUNDING):

@@ -19,7 +19,7 @@ from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import CSV_MARK, MARKDOWN_MARK, render_csv, render_markdown
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import Material
+from jaxbench.report.sections.material import ReportContext
 
 _FORMATS = ("html", "md", "csv")
 # What the first bytes of a report hold, and of nothing else.
@@ -37,7 +37,7 @@ _TARGET = flags.DEFINE_float(
     "target",
     None,
     "Ask all runs how they got to this top-1 (or Dice), as a share: 0.94. Default: what each was "
-    "to stop at (--stop_at_top1).",
+    "to stop at (--target_accuracy).",
 )
 _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
 _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
@@ -74,7 +74,7 @@ def render(
     rows, offers = measurements(collection), offers or Offers()
     if form == "csv":
         return render_csv(with_details(collection, rows, offers, target))
-    sections = make_sections(Material(collection, rows, offers, target))
+    sections = make_sections(ReportContext(collection, rows, offers, target))
     return (render_html if form == "html" else render_markdown)(sections, title)
 
 

@@ -12,7 +12,7 @@ import psutil
 
 from jaxbench.clock import timestamp_s
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import Run, flat, load_run, read_results, what_is_lost
+from jaxbench.records.reader import Run, flat, load_run, missing_records, read_results
 from jaxbench.report.values import find, items, mapping, number, text
 
 # Enough for years of runs; a mistyped `/` still ends soon.
@@ -43,7 +43,7 @@ class ReportedRun:
       id: R1, R2 ...: what figures are marked with.
       name: its path below the folder that was given.
       document, records: as in `jaxbench.records.reader.Run`; empty where they cannot be read.
-      status: as in run.json, or `damaged` (see `reason`), or `killed`: its process is gone.
+      status: as in run.json, or `corrupt` (see `reason`), or `killed`: its process is gone.
       reason: why it is not `done`.
     """
 
@@ -57,7 +57,7 @@ class ReportedRun:
         try:
             run = load_run(str(self.path))
         except (BadInput, ValueError) as error:
-            self.status = "damaged"
+            self.status = "corrupt"
             self.reason: str | None = str(error).replace(f"{self.path}", self.name)
             self.document = _read_document(self.path)
             return
@@ -66,17 +66,17 @@ class ReportedRun:
     def _take(self, run: Run) -> None:
         self.document = run.document
         self.records = [record for record in run.records if isinstance(record, dict)]
-        self.status = text(run.document, "status") or "damaged"
+        self.status = text(run.document, "status") or "corrupt"
         self.reason = text(run.document, "reason")
         if len(self.records) < len(run.records):
-            self.status, self.reason = "damaged", "metrics.jsonl holds lines that are no records"
-        elif self.status == "damaged":
+            self.status, self.reason = "corrupt", "metrics.jsonl holds lines that are no records"
+        elif self.status == "corrupt":
             self.reason = "its run.json has no status"
         elif self.status == "running":
             self.status, self.reason = self._still_running()
-        elif lost := what_is_lost(run):
+        elif lost := missing_records(run):
             ended = f"; it ended as {self.status}: {self.reason}" if self.reason else ""
-            self.status, self.reason = "damaged", lost + ended
+            self.status, self.reason = "corrupt", lost + ended
 
     def _still_running(self) -> tuple[str, str | None]:
         """Tells a run that goes on from one whose process is gone, where that can be known."""
@@ -119,7 +119,7 @@ class ReportedRun:
 
     @property
     def mode(self) -> str:
-        """Which job it was: train, throughput, scaling, input, fit or conv2d."""
+        """Which job it was: train, throughput, scaling, input, memory or conv2d."""
         if text(self.document, "job") == "conv2d":
             return "conv2d"
         for field, mode in (
@@ -129,7 +129,7 @@ class ReportedRun:
         ):
             if field in self.document:
                 return mode
-        return "fit" if "--mode=fit" in items(self.document, "command_line") else "train"
+        return "memory" if "--mode=memory" in items(self.document, "command_line") else "train"
 
     @property
     def network(self) -> str:
@@ -237,14 +237,14 @@ class Sweep:
         self.name, self.path = name, path
         self.cells: list[tuple[dict[str, Any], ReportedRun | None]] = []
         self.problem: str | None = None
-        damaged: list[int] = []
+        corrupt: list[int] = []
         try:
-            self.results = list(read_results(path / "results.jsonl", damaged).values())
+            self.results = list(read_results(path / "results.jsonl", corrupt).values())
         except (BadInput, OSError) as error:
             self.results, self.problem = [], str(error).replace(str(path), name)
-        if damaged:
-            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            self.problem = f"{name}/results.jsonl: line {damaged[0]} is damaged{more}; left out"
+        if corrupt:
+            more = f" and {len(corrupt) - 1} more" if len(corrupt) > 1 else ""
+            self.problem = f"{name}/results.jsonl: line {corrupt[0]} is corrupt{more}; left out"
         self.max_batches = _read_table(path / "max_batch.csv")
 
     def attempts(self) -> Iterator[tuple[dict[str, Any] | None, pathlib.Path | None]]:
@@ -253,7 +253,7 @@ class Sweep:
         for record in self.results:
             run = pathlib.PurePath(text(record, "run") or "")
             ended.add(self.path / pathlib.PurePath(text(record, "log") or run).parent)
-            # Only what lies in the sweep: nothing that a damaged line points at elsewhere.
+            # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
             path = self.path / run
             inside = run.parts and not run.is_absolute() and ".." not in run.parts
             yield record, path if inside and path.is_dir() else None
@@ -373,7 +373,7 @@ def _name(top: pathlib.Path, path: pathlib.Path, several: bool) -> str:
 
 
 def _read_document(path: pathlib.Path) -> dict[str, Any]:
-    """What can be had of a damaged run directory's run.json."""
+    """What can be had of a corrupt run directory's run.json."""
     if not os.path.isfile(path / "run.json"):
         return {}
     try:

@@ -10,7 +10,7 @@ from jaxbench.report.collect import Collection, ReportedRun
 from jaxbench.report.measurements import OF_A_RATE, Measurement, interval_of
 from jaxbench.report.offers import Offers, price_words
 from jaxbench.report.values import items, mapping, number, text
-from jaxbench.report.ways import way_of
+from jaxbench.report.ways import time_to_target
 
 # What a run's row says of its own rate, and of no other figure.
 _OF_THE_RATE = (
@@ -219,7 +219,7 @@ def _rates(
 
 def _target(run: ReportedRun, bare: Measurement, asked: float | None) -> Iterator[Measurement]:
     """How long a run took to its target; without a time where it never got there."""
-    way = way_of(run, asked)
+    way = time_to_target(run, asked)
     if way is None or not way.evaluations:
         return
     reached = way.epoch is not None

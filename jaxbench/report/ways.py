@@ -14,7 +14,7 @@ _ENDED = ("done", "diverged", "invalid")
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class TimeToTarget:
     """A run's way to its target.
 
     Attributes:
@@ -42,7 +42,7 @@ class Way:
         return self.epoch is not None or self.run.status in _ENDED
 
 
-def way_of(run: ReportedRun, asked: float | None) -> Way | None:
+def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
     """Returns a run's way to the target, None where it has none."""
     target = asked if asked is not None else number(run.summary, "target", "value")
     if target is None:
@@ -67,7 +67,7 @@ def way_of(run: ReportedRun, asked: float | None) -> Way | None:
     known = reached is not None and run.batch_size is not None and steps is not None
     # The whole run's energy, so only where it ended with the target.
     ends_there = reached is not None and number(run.summary, "target", "value") == target
-    return Way(
+    return TimeToTarget(
         run,
         target,
         score,
@@ -83,7 +83,7 @@ def way_of(run: ReportedRun, asked: float | None) -> Way | None:
 def _given_target(run: ReportedRun) -> float | None:
     """The target of a run that has no summary yet, from its command line."""
     for argument in items(run.document, "command_line"):
-        if isinstance(argument, str) and argument.startswith("--stop_at_top1="):
+        if isinstance(argument, str) and argument.startswith("--target_accuracy="):
             try:
                 return number(float(argument.partition("=")[2]))
             except ValueError:

@@ -20,7 +20,7 @@ _DEPTH_OF_SLOW = 3
 _BLOCKING_WAIT_S = 0.5
 
 
-class InFlight:
+class MetricsQueue:
     """A queue of steps' metrics, handed back in order once they have been computed.
 
     Args:

@@ -15,9 +15,9 @@ from jaxbench.analysis.statistics import slowed_down
 from jaxbench.checkpoints.checkpointer import Checkpoints
 from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.data.feeds.feed import Feed
-from jaxbench.distributed.coordination import meet_before_first_step
+from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.mesh import all_ready, peak_memory_bytes
-from jaxbench.distributed.signals import asked_to_end, postponed
+from jaxbench.distributed.signals import defer_signals, graceful_stop
 from jaxbench.errors import Diverged, Terminated
 from jaxbench.hardware.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.hardware.utilization import utilization
@@ -25,7 +25,7 @@ from jaxbench.records.validity import impossible_epoch, impossible_total
 from jaxbench.records.writers import Writer
 from jaxbench.records.writers.console import Console, duration
 from jaxbench.tasks import COUNT, LOSS_SUM
-from jaxbench.training.dispatch import InFlight
+from jaxbench.training.dispatch import MetricsQueue
 from jaxbench.training.epoch_metrics import EpochProgress
 from jaxbench.training.loss_scale import (
     FIRST_SCALE,
@@ -58,7 +58,7 @@ class Trainer:
 
     `measured(images)` goes round what trains so many of them; an evaluation that reaches `target`
     is the last. `mark()` tells how far the records have come that belong to a checkpoint.
-    `before_s` is what the process took before the clock was made.
+    `import_s` is what the process took before the clock was made.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Trainer:
         profiler: Profiler | None = None,
         saver: Checkpoints | None = None,
         mark: Callable[[], dict[str, int]] = dict,
-        before_s: float | None = None,
+        import_s: float | None = None,
     ):
         self.state: TrainState | None = None
         self._saved_state: TrainState | None = None
         self._is_resumed = False
-        self._damaged_before: dict[str, str] = {}
+        self._corrupt_before: dict[str, str] = {}
         self._saver = saver
         self._mark = mark
         self._program = program
@@ -97,7 +97,7 @@ class Trainer:
 
         self._total_steps = self._config.num_steps(feed.steps_per_epoch)
         self._num_epochs = math.ceil(self._total_steps / feed.steps_per_epoch)
-        self._first_row: Any = None
+        self._first_batch: Any = None
         self._steps_done = 0
         self._learning_rate: float | None = None
         # Of the present epoch: the numbers of its steps, and the learning rates from each model's
@@ -112,12 +112,12 @@ class Trainer:
         self._compile_s = 0.0
         self._compile_cache: set[str] = set()
         self._first_step_s: float | None = None
-        self._before_s, self._startup_s = before_s, None
+        self._import_s, self._startup_s = import_s, None
         self._score = f"eval_{self._task.headline}"
         self._epochs: list[dict[str, Any]] = []
         self._progress: EpochProgress | None = None
         # One for all stretches: it knows from the ones before how long a step takes.
-        self._inflight = InFlight(one_by_one=self._config.step_log)
+        self._metrics_queue = MetricsQueue(one_by_one=self._config.step_log)
         self._invalid: list[str] = []
 
     def sample_images(self) -> np.ndarray:
@@ -125,7 +125,7 @@ class Trainer:
 
         Those of a resident feed are cut and mirrored in the step only.
         """
-        held = self._first_row if "images" in self._first_row else self._feed.train_data
+        held = self._first_batch if "images" in self._first_batch else self._feed.train_data
         images = held["images"].addressable_shards[0].data
         if images.ndim == 5:  # with an axis of devices
             images = images[0]
@@ -152,13 +152,13 @@ class Trainer:
 
     def _save(self) -> None:
         """Saves a checkpoint; nothing is queued on the devices."""
-        with self._clock.phase("checkpoint"), postponed():
+        with self._clock.phase("checkpoint"), defer_signals():
             whole = self._epochs and not self._progress
             score = self._epochs[-1].get(self._score) if whole else None
-            self._saver.save(self.state, self._point(), score)
+            self._saver.save(self.state, self._resume_metadata(), score)
 
-    def _point(self) -> dict[str, Any]:
-        """How far the run has come, beside the state: what `go_on` needs."""
+    def _resume_metadata(self) -> dict[str, Any]:
+        """How far the run has come, beside the state: what `restore` needs."""
         return {
             "step": self._steps_done,
             "epochs_done": len(self._epochs),
@@ -168,22 +168,22 @@ class Trainer:
             "first_step_s": self._first_step_s,
             "learning_rate": self._learning_rate,
             "invalid": self._invalid,
-            "damaged": self._damaged,
+            "corrupt": self._corrupt,
             "traced": self._profiler.traced if self._profiler else [],
             "records": self._mark(),
             "totals_s": self._clock.totals_s(),
         }
 
-    def go_on(self, state: TrainState, point: dict[str, Any]) -> None:
+    def restore(self, state: TrainState, point: dict[str, Any]) -> None:
         """Takes the run up where a checkpoint left it, before `prepare`.
 
         Args:
           state: the arrays, on the host, as `device_get` returns those of `program.init`, or with
             a leading axis of models.
-          point: what `_point` returned, and the records of the `epochs` that are done.
+          point: what `_resume_metadata` returned, and the records of the `epochs` that are done.
         """
         self._saved_state, self._is_resumed = state, True
-        self._before_s = None  # the clock goes on from another process's
+        self._import_s = None  # the clock goes on from another process's
         self._steps_done = point["step"]
         if self._scales_loss:
             scaling = state.loss_scale
@@ -196,13 +196,13 @@ class Trainer:
         self._first_step_s = point["first_step_s"]
         self._learning_rate = point["learning_rate"]
         self._invalid = list(point["invalid"])
-        self._damaged_before = point["damaged"]
+        self._corrupt_before = point["corrupt"]
         if self._profiler:
             self._profiler.traced = list(point["traced"])
 
     @property
-    def _damaged(self) -> dict[str, str]:
-        return {**self._damaged_before, **self._feed.damaged}
+    def _corrupt(self) -> dict[str, str]:
+        return {**self._corrupt_before, **self._feed.corrupt}
 
     def prepare(self) -> None:
         """Makes the state and compiles both steps; nothing is trained yet."""
@@ -217,26 +217,26 @@ class Trainer:
             del resumed
             wait_until(lambda: all_ready(self.state))
         with self._clock.phase("place_data"):
-            train_row = self._take_first_row()
-            eval_row = next(self._feed.eval_rows())
-        self._compile("train_step", self._program.train_step, self._feed.train_data, train_row)
-        self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_row)
-        meet_before_first_step(self._clock)
+            train_batch = self._take_first_batch()
+            eval_batch = next(self._feed.eval_batches())
+        self._compile("train_step", self._program.train_step, self._feed.train_data, train_batch)
+        self._compile("eval_step", self._program.eval_step, self._feed.eval_data, eval_batch)
+        barrier_before_first_step(self._clock)
 
-    def _take_first_row(self) -> Any:
-        """Takes the row of the next step, which is kept for it; of the last one if none is left."""
+    def _take_first_batch(self) -> Any:
+        """Takes the next step's batch, which is kept for it; the last one if none is left."""
         epoch = len(self._epochs)
         step = self._progress.steps if self._progress else 0
         last = self._total_steps - 1
         if epoch * self._feed.steps_per_epoch + step > last or step == self._feed.steps_per_epoch:
             epoch, step = divmod(min(self._steps_done - 1, last), self._feed.steps_per_epoch)
-            return next(self._feed.train_rows(epoch, 1, step))
-        self._first_row = next(self._feed.train_rows(epoch, 1, step))
-        return self._first_row
+            return next(self._feed.train_batches(epoch, 1, step))
+        self._first_batch = next(self._feed.train_batches(epoch, 1, step))
+        return self._first_batch
 
-    def _compile(self, name: str, step: Any, data: Any, row: Any) -> None:
+    def _compile(self, name: str, step: Any, data: Any, batch: Any) -> None:
         with self._console.phase(f"compiling {name} for {self._mesh.num_devices} device(s)"):
-            record = compile_step(name, step, self.state, data, row, clock=self._clock)
+            record = compile_step(name, step, self.state, data, batch, clock=self._clock)
         if not self._is_resumed:  # else the run has its records of it
             self._compile_s += record["lower_s"] + record["compile_s"]
             self._compile_cache.add(record["compile_cache"])
@@ -289,12 +289,12 @@ class Trainer:
             "elapsed_s": self._clock.wall_s(),
         }
         # In one piece: an epoch is either under way or has its record.
-        with postponed():
+        with defer_signals():
             self._epochs.append(record)
             self._invalid += impossible_epoch(
                 record,
                 (num_steps - trained.profiled_steps) * self._images_per_step,
-                len(self._damaged) * len(self._seeds_R),
+                len(self._corrupt) * len(self._seeds_R),
             )
             self._write(record)
             self._progress = None
@@ -312,7 +312,7 @@ class Trainer:
 
         Where there are several models, the headline's spread and each one's figures are added.
         """
-        figures_R = [self._task.figures(sums_M) for sums_M in sums_RxM]
+        figures_R = [self._task.compute(sums_M) for sums_M in sums_RxM]
         record: dict[str, Any] = {
             prefix + name: float(np.mean([figures[name] for figures in figures_R]))
             for name in names
@@ -370,7 +370,7 @@ class Trainer:
         left = self._epoch_steps[progress.steps :]
         watch, waited_s = Stopwatch(), self._data_wait_s()
         with self._measured(0), self._clock.phase("data_wait"):
-            rows = self._train_rows(epoch, len(left), progress.steps)
+            batches = self._train_rows(epoch, len(left), progress.steps)
             self._first_updates_R = start - self._skipped_R
             self._learning_rates_RxS = np.stack(
                 [self._tabulate_rates(int(first)) for first in self._first_updates_R]
@@ -378,13 +378,13 @@ class Trainer:
         progress.time_s += watch.elapsed_s()
         progress.data_wait_s += self._data_wait_s() - waited_s
         traced = self._traced_steps.__contains__
-        with asked_to_end() as asked:
+        with graceful_stop() as asked:
             for profiled, stretch in itertools.groupby(left, traced):
                 steps = list(stretch)
                 if profiled:
-                    self._profile_steps(progress, steps, rows)
+                    self._profile_steps(progress, steps, batches)
                 while steps and not profiled and not asked():
-                    self._train_stretch(progress, steps, rows, asked)
+                    self._train_stretch(progress, steps, batches, asked)
                     del steps[: self._steps_done + 1 - steps[0]]
                     if steps and not asked():
                         self._save()
@@ -405,7 +405,7 @@ class Trainer:
         self,
         progress: EpochProgress,
         steps: Sequence[int],
-        rows: Iterator[Any],
+        batches: Iterator[Any],
         asked: Callable[[], bool],
     ) -> None:
         """Trains the next steps, up to the last of them or until a checkpoint is due.
@@ -420,7 +420,7 @@ class Trainer:
             return asked() or (self._saver is not None and self._saver.due())
 
         with self._measured(lambda: progress.images - first_images):
-            for metrics_RxM in self._run_steps(rows, steps, pause):
+            for metrics_RxM in self._run_steps(batches, steps, pause):
                 loss = self._count_step(progress, metrics_RxM)
                 progress.images += int(metrics_RxM[:, COUNT].sum())
                 progress.interval_time_s = interval_before_s + interval_watch.elapsed_s()
@@ -442,7 +442,7 @@ class Trainer:
         progress.data_wait_s += self._data_wait_s() - waited_s
 
     def _profile_steps(
-        self, progress: EpochProgress, steps: Sequence[int], rows: Iterator[Any]
+        self, progress: EpochProgress, steps: Sequence[int], batches: Iterator[Any]
     ) -> None:
         """Trains the next steps under JAX's profiler.
 
@@ -450,14 +450,14 @@ class Trainer:
         figure of time. It begins and ends with nothing queued on the devices.
         """
 
-        def train_step(row: Any) -> jax.Array:
-            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, row)
+        def train_step(batch: Any) -> jax.Array:
+            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, batch)
             return metrics
 
         what = f"profiling steps {steps[0]} to {steps[-1]}"
         with self._clock.phase("profile"), self._console.phase(what):
             wait_until(lambda: all_ready(self.state))
-            results = self._profiler.trace(steps, rows, train_step)
+            results = self._profiler.trace(steps, batches, train_step)
             wait_until(lambda: all_ready(self.state))
         for metrics_RxM in self._per_model(results):
             self._count_step(progress, metrics_RxM)
@@ -506,11 +506,11 @@ class Trainer:
         return found
 
     def _train_rows(self, epoch: int, num_steps: int, first_step: int) -> Iterator[Any]:
-        if self._first_row is None or not num_steps:
-            return self._feed.train_rows(epoch, num_steps, first_step)
+        if self._first_batch is None or not num_steps:
+            return self._feed.train_batches(epoch, num_steps, first_step)
         # Compiling asked for the very first one already.
-        first, self._first_row = self._first_row, None
-        later = self._feed.train_rows(epoch, num_steps - 1, first_step + 1)
+        first, self._first_batch = self._first_batch, None
+        later = self._feed.train_batches(epoch, num_steps - 1, first_step + 1)
         return itertools.chain([first], later)
 
     def _write_step(self, progress: EpochProgress, profiled: bool = False) -> None:
@@ -567,28 +567,28 @@ class Trainer:
         return float(np.mean(losses_R))
 
     def _run_steps(
-        self, rows: Iterator[Any], steps: Sequence[int], pause: Callable[[], bool]
+        self, batches: Iterator[Any], steps: Sequence[int], pause: Callable[[], bool]
     ) -> Iterator[np.ndarray]:
         """Queues the steps and yields each one's metrics_RxM once it has been computed.
 
         A step's result comes out some steps after it was queued, so that neither the host nor
         the devices wait for the other. Once `pause()` is true no more are queued, but one is.
         """
-        inflight = self._inflight
+        inflight = self._metrics_queue
         for number in steps:
             if number > steps[0] and pause():
                 break
             with self._clock.phase("data_wait"):
-                row = next(rows)
+                batch = next(batches)
             watch = Stopwatch()
             # The old state is donated: from here on only the new one may be read.
-            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, row)
+            self.state, metrics = self._program.train_step(self.state, self._feed.train_data, batch)
             yield from self._per_model(inflight.push(metrics))
             if number == 1:
                 yield from self._per_model(inflight.drain())
                 self._first_step_s = watch.elapsed_s()
-                if self._before_s is not None:
-                    self._startup_s = self._before_s + self._clock.wall_s()
+                if self._import_s is not None:
+                    self._startup_s = self._import_s + self._clock.wall_s()
         yield from self._per_model(inflight.drain())
 
     def _per_model(self, results: Any) -> Iterator[np.ndarray]:
@@ -612,9 +612,9 @@ class Trainer:
         return total_RxM
 
     def _run_eval_steps(self) -> Iterator[np.ndarray]:
-        inflight = InFlight()
-        for row in self._feed.eval_rows():
-            metrics = self._program.eval_step(self.state, self._feed.eval_data, row)
+        inflight = MetricsQueue()
+        for batch in self._feed.eval_batches():
+            metrics = self._program.eval_step(self.state, self._feed.eval_data, batch)
             yield from self._per_model(inflight.push(metrics))
         yield from self._per_model(inflight.drain())
 
@@ -665,7 +665,7 @@ class Trainer:
             "first_step_s": self._first_step_s,
             # From the start of the process to the end of the first step: before the clock
             # (interpreter, imports, flags), and with what the clock tells.
-            "before_s": self._before_s,
+            "import_s": self._import_s,
             "startup_s": self._startup_s,
             # Neither holds compilation; a published first epoch usually does.
             "first_epoch_s": first_epoch_s,
@@ -707,8 +707,8 @@ class Trainer:
             summary["target"] = self._describe_target()
         if self._profiler:
             summary["profile"] = self._profiler.summary()
-        if self._damaged:
-            summary["damaged"] = self._damaged
+        if self._corrupt:
+            summary["corrupt"] = self._corrupt
         # The first epoch is warm-up; evaluations, which not every one has, are in none of these.
         summary["warnings"] = slowed_down("epochs", [record["train_time_s"] for record in later])
         if self._saver:

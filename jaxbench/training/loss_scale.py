@@ -49,7 +49,7 @@ class LossScale(flax.struct.PyTreeNode):
     def unscaled(self, grads: Any) -> Any:
         return jax.tree.map(lambda g: g / self.scale, grads)
 
-    def after(self, finite: jax.Array) -> "LossScale":
+    def adjust(self, finite: jax.Array) -> "LossScale":
         """Returns the scale after one more step, whose gradients were all finite or not."""
         good_steps = self.good_steps + 1
         grown = good_steps >= GROWTH_STEPS
@@ -88,7 +88,7 @@ def all_finite(tree: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
-def choose(condition: jax.Array, tree: Any, other: Any) -> Any:
+def select_tree(condition: jax.Array, tree: Any, other: Any) -> Any:
     """Returns the first of two trees where the truth value is true, else the second.
 
     Selected, not branched to: on a GPU a branch waits for the host.

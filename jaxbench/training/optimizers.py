@@ -38,11 +38,11 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     elif optimizer.schedule == "linear":
         schedule = optax.linear_schedule(peak, 0.0, decay_steps)
     elif optimizer.schedule == "one_cycle":
-        schedule = optax.cosine_onecycle_schedule(total_steps, peak, pct_start=optimizer.rise)
+        schedule = optax.cosine_onecycle_schedule(total_steps, peak, pct_start=optimizer.pct_start)
     elif optimizer.schedule == "triangle":
-        top = min(max(1, round(optimizer.rise * total_steps)), max(1, total_steps - 1))
-        up = optax.linear_schedule(optimizer.start_share * peak, peak, top)
-        down = optax.linear_schedule(peak, optimizer.end_share * peak, total_steps - top)
+        top = min(max(1, round(optimizer.pct_start * total_steps)), max(1, total_steps - 1))
+        up = optax.linear_schedule(optimizer.start_factor * peak, peak, top)
+        down = optax.linear_schedule(peak, optimizer.end_factor * peak, total_steps - top)
         schedule = optax.join_schedules([up, down], [top])
     else:
         raise ValueError(f"no schedule {optimizer.schedule!r}")
@@ -67,7 +67,7 @@ def create_optimizer(
     config: Config, schedule: optax.Schedule, steps_per_epoch: int
 ) -> optax.GradientTransformation:
     """Builds the update rule that a config names, weight decay included, for all groups."""
-    optimizer, early = config.optimizer, config.model.learning_epochs()
+    optimizer, early = config.optimizer, config.model.trainable_epochs()
     batches = config.batch_size / optimizer.base_batch_size
     rate = optimizer.learning_rate * batches
     # Of each group, when it is full.
@@ -120,9 +120,9 @@ def _create_rule(
     if optimizer.name == "adamw":
         return optax.adamw(
             schedule,
-            b1=optimizer.beta1,
-            b2=optimizer.beta2,
-            eps=optimizer.epsilon,
+            b1=optimizer.b1,
+            b2=optimizer.b2,
+            eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
             mask=mask,
         )
@@ -150,15 +150,15 @@ def _create_rule(
             schedule, momentum=optimizer.momentum or None, nesterov=optimizer.name == "nesterov"
         )
     elif optimizer.name == "adam":
-        update = optax.adam(schedule, b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon)
+        update = optax.adam(schedule, b1=optimizer.b1, b2=optimizer.b2, eps=optimizer.eps)
     elif optimizer.name == "adadelta":
-        update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.epsilon)
+        update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
     else:
         raise ValueError(f"no optimizer {optimizer.name!r}")
     if not optimizer.weight_decay:
         return update
     decay = optimizer.weight_decay
-    if optimizer.weight_decay_as == "share":
+    if optimizer.weight_decay_mode == "decoupled":
         decay = decay / rate if rate else 0.0
     return optax.chain(optax.add_decayed_weights(decay, mask), update)
 

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
-from jaxbench.training.dispatch import InFlight
+from jaxbench.training.dispatch import MetricsQueue
 
 _FOLDER = "profile"
 # Each step adds thousands of events for every device (14,000 for quickstart on 8). Viewers show a
@@ -79,14 +79,14 @@ class Profiler:
         self.traced: list[int] = []
 
     def trace(
-        self, steps: Sequence[int], rows: Iterator[Any], train_step: Callable[[Any], jax.Array]
+        self, steps: Sequence[int], batches: Iterator[Any], train_step: Callable[[Any], jax.Array]
     ) -> list[np.ndarray]:
         """Runs and traces some of the steps; nothing else may be queued on the devices.
 
         Args:
           steps: their numbers, which the trace shows.
-          rows: what the feed sends for each.
-          train_step: row -> metrics of the step that it has queued.
+          batches: what the feed sends for each.
+          train_step: batch -> metrics of the step that it has queued.
 
         Returns:
           Each step's metrics, once all of them have been computed.
@@ -95,14 +95,14 @@ class Profiler:
         if self._folder is not None:
             # Of a process that ended before these steps were saved.
             shutil.rmtree(self._folder / "plugins" / "profile" / name, ignore_errors=True)
-        inflight = InFlight()
+        inflight = MetricsQueue()
         results = []
         with self._tracing(name) if self._folder else contextlib.nullcontext():
             for number in steps:
                 with jax.profiler.StepTraceAnnotation("train", step_num=number):
                     with jax.profiler.TraceAnnotation("data_wait"):
-                        row = next(rows)
-                    results += inflight.push(train_step(row))
+                        batch = next(batches)
+                    results += inflight.push(train_step(batch))
             results += inflight.drain()
         if self._folder:
             _write_for_perfetto(self._folder / "plugins" / "profile" / name)
@@ -118,15 +118,15 @@ class Profiler:
         options.python_tracer_level = 0
         # JAX's profiler holds a lock while it starts and stops.
         try:
-            with postponed():
+            with defer_signals():
                 jax.profiler.start_trace(self._folder, profiler_options=options)
             yield
         except BaseException:
             # What ended the steps is to be told, not that there was no trace to write.
-            with postponed(), contextlib.suppress(Exception):
+            with defer_signals(), contextlib.suppress(Exception):
                 jax.profiler.stop_trace()
             raise
-        with postponed():
+        with defer_signals():
             jax.profiler.stop_trace()
 
     def summary(self) -> dict[str, Any] | None:

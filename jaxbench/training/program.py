@@ -32,12 +32,12 @@ class Program:
       model: the flax module.
       schedule: step -> learning rate.
       init: seed -> TrainState of one model, on the default device.
-      train_step: (state, train_data, row) -> (state, metrics); the state given to it is gone
-        afterwards. `train_data` and `row` come from the feed; metrics_M is summed over the devices
-        or, where each trains a model of its own, metrics_RxM.
-      eval_step: (state, eval_data, row) -> metrics.
-      given_params: () -> parameters, some of the network's, that are not drawn but follow from the
-        training images.
+      train_step: (state, train_data, batch) -> (state, metrics); the state given to it is gone
+        afterwards. `train_data` and `batch` come from the feed; metrics_M is summed over the
+        devices or, where each trains a model of its own, metrics_RxM.
+      eval_step: (state, eval_data, batch) -> metrics.
+      data_dependent_params: () -> those of the network's parameters that follow from the training
+        images; all others are drawn.
     """
 
     config: Config
@@ -50,13 +50,13 @@ class Program:
     init: Any
     train_step: Any
     eval_step: Any
-    given_params: Callable[[], dict[str, Any]] = dict
+    data_dependent_params: Callable[[], dict[str, Any]] = dict
 
     def repeat_train_step(self, num_steps: int) -> Any:
-        """Makes one call of so many training steps, all with the same row.
+        """Makes one call of so many training steps, all with the same batch.
 
         Returns:
-          (state, train_data, row) -> (state, metrics of the last step), compiled on first call;
+          (state, train_data, batch) -> (state, metrics of the last step), compiled on first call;
           the state given to it is gone afterwards.
         """
         step = make_train_step(
@@ -67,10 +67,10 @@ class Program:
             precision=self.precision,
         )
 
-        def steps(state, data, row):
+        def steps(state, data, batch):
             def one(state, _):
-                # Tied to the state, or XLA would do once what each step does with the same row.
-                return step(*jax.lax.optimization_barrier((state, data, row)))
+                # Tied to the state, or XLA would do once what each step does with the same batch.
+                return step(*jax.lax.optimization_barrier((state, data, batch)))
 
             state, metrics_S = jax.lax.scan(one, state, length=num_steps)
             return state, metrics_S[-1]
@@ -83,25 +83,25 @@ class Program:
     def place_train_state(self) -> TrainState:
         """Initialises the state and places it: whole on every device, or each its own."""
         seeds_R = self.config.seeds(self.mesh.num_devices)
-        if self.config.replicas == "together":
+        if self.config.replicas == "data_parallel":
             return self.mesh.replicate(self.create_train_state())
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
     def place_saved_state(self, state: TrainState) -> TrainState:
         """Places a state that `device_get` once fetched from where `place_train_state` put it."""
-        if self.config.replicas == "together":
+        if self.config.replicas == "data_parallel":
             return self.mesh.replicate(state)
         return self.mesh.shard(state)
 
     def create_train_state(self, seed: int | None = None) -> TrainState:
         """Initialises one model's state on the default device, from the config's seed if None."""
         state = self.init(np.uint32(self.config.seed if seed is None else seed))
-        given_params = self.given_params()
-        if not given_params:
+        data_dependent_params = self.data_dependent_params()
+        if not data_dependent_params:
             return state
         params = flax.traverse_util.flatten_dict(state.params)
-        for path, given in flax.traverse_util.flatten_dict(given_params).items():
+        for path, given in flax.traverse_util.flatten_dict(data_dependent_params).items():
             drawn = params[path]
             if drawn.shape != given.shape:
                 raise ValueError(f"{path}: {given.shape} follows from images, not {drawn.shape}")
@@ -115,7 +115,7 @@ class Program:
     def abstract_placed_state(self) -> TrainState:
         """The shapes and types of what `place_train_state` returns."""
         state = self.abstract_train_state()
-        if self.config.replicas == "together":
+        if self.config.replicas == "data_parallel":
             return state
         devices = self.mesh.num_devices
         return jax.tree.map(
@@ -175,7 +175,7 @@ def build_program(
     config: Config,
     mesh: DataMesh,
     steps_per_epoch: int,
-    given_params: Callable[[], dict[str, Any]] = dict,
+    data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
     """Builds the network, its optimizer and both steps for a mesh.
 
@@ -183,7 +183,7 @@ def build_program(
       config: the experiment.
       mesh: the devices.
       steps_per_epoch: of training, for the schedule.
-      given_params: see `Program`; without it all parameters are drawn.
+      data_dependent_params: see `Program`; without it all parameters are drawn.
 
     Raises:
       BadInput: the model's config cannot make a network.
@@ -222,7 +222,7 @@ def build_program(
         eval_step=mesh.parallelize(
             make_eval_step(model, **parts), sharded=sharded, sharded_output=own
         ),
-        given_params=given_params,
+        data_dependent_params=data_dependent_params,
         **parts,
     )
 

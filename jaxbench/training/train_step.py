@@ -1,8 +1,8 @@
 """What one device does in a training and in an evaluation step.
 
 The functions made here run under `DataMesh.parallelize`: they see one device's B examples. With
-`replicas=together` they meet the others through collectives over `AXIS` and return values that are
-equal on every device; with `replicas=independent` they meet nobody.
+`replicas=data_parallel` they meet the others through collectives over `AXIS` and return values that
+are equal on every device; with `replicas=independent` they meet nobody.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,19 @@ import optax
 
 from jaxbench.config import Config, DataConfig
 from jaxbench.data import augment
-from jaxbench.data.batch import Batch
+from jaxbench.data.examples import Examples
 from jaxbench.data.feeds import resident, stream
 from jaxbench.distributed.mesh import AXIS
 from jaxbench.models.batch_norm import STATISTICS
 from jaxbench.precision import Precision
 from jaxbench.tasks import Task
-from jaxbench.training.loss_scale import LossScale, all_finite, choose, first_loss_scale
+from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
 
-_TAKE = {"resident": resident.take, "stream": stream.take, "synthetic": stream.take}
+_UNPACK = {
+    "resident": resident.unpack_batch,
+    "stream": stream.unpack_batch,
+    "synthetic": stream.unpack_batch,
+}
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -79,15 +83,15 @@ def make_train_step(
     task: Task,
     precision: Precision,
 ) -> Callable:
-    """Builds train_step(state, train_data, row) -> (state, metrics_M).
+    """Builds train_step(state, train_data, batch) -> (state, metrics_M).
 
-    `train_data` and `row` are what the feed that the config names places on the devices. Under fp16
-    the loss is scaled, a step whose gradients overflow moves nothing but `step` and the scale (the
-    optimizer's own count, and so the learning rate, stay too), and metrics_M ends with
+    `train_data` and `batch` are what the feed that the config names places on the devices. Under
+    fp16 the loss is scaled, a step whose gradients overflow moves nothing but `step` and the scale
+    (the optimizer's own count, and so the learning rate, stay too), and metrics_M ends with
     `LossScale.metrics`.
     """
-    exchange = config.replicas == "together"
-    take = _TAKE[config.data.feed]
+    exchange = config.replicas == "data_parallel"
+    unpack_batch = _UNPACK[config.data.feed]
 
     def forward(params, batch_stats, images_BxHxWxC, keys_B):
         variables = {"params": params, "batch_stats": batch_stats}
@@ -106,19 +110,19 @@ def make_train_step(
             losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
             loss = jnp.mean(losses_B)
         with jax.named_scope("metrics"):
-            metrics_M = task.count(losses_B, outputs_Bx, labels_Bx, mask_B)
+            metrics_M = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
         # A network without batch norm has no statistics to update.
         return loss, (updated.get("batch_stats", batch_stats), metrics_M)
 
-    def train_step(state: TrainState, train_data, row):
+    def train_step(state: TrainState, train_data, batch):
         with jax.named_scope("data"):
-            batch = take(train_data, row, state.step)
-            keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
+            examples = unpack_batch(train_data, batch, state.step)
+            keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
             if config.data.feed == "resident":  # the streamed feed has done it on the host
-                batch = _crop_and_flip(batch, keys_B, config.data)
+                examples = _crop_and_flip(examples, keys_B, config.data)
             images_BxHxWxC = augment.distort(
                 keys_B,
-                batch.images_BxHxWxC,
+                examples.images_BxHxWxC,
                 brightness=config.data.brightness,
                 contrast=config.data.contrast,
                 dtype=precision.param_dtype,
@@ -129,8 +133,8 @@ def make_train_step(
             scaling.scaled(loss_fn) if scaling else loss_fn,
             state.params,
             state.batch_stats,
-            (images_BxHxWxC, batch.labels_Bx, batch.mask_B, augment.dropout_keys(keys_B)),
-            num_parts=config.accumulate_steps,
+            (images_BxHxWxC, examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B)),
+            num_parts=config.gradient_accumulation_steps,
             num_metrics=task.num_metrics,
         )
         if exchange:
@@ -152,8 +156,8 @@ def make_train_step(
                 # Of the gradients that all devices have: they decide alike. The statistics count
                 # because a compiler that takes short cuts may have a ReLU turn nan into 0.
                 finite = all_finite((grads, batch_stats))
-                scaling = scaling.after(finite)
-                moved = choose(finite, moved, state).replace(loss_scale=scaling)
+                scaling = scaling.adjust(finite)
+                moved = select_tree(finite, moved, state).replace(loss_scale=scaling)
                 metrics_M = jnp.concatenate([metrics_M, scaling.metrics()])
         return moved.replace(step=state.step + 1), metrics_M
 
@@ -169,22 +173,24 @@ def _keep_convolutions(primitive: Any, *args: Any, **params: Any) -> bool:
     return costly or _keep_statistics(primitive, *args, **params)
 
 
-def _crop_and_flip(batch: Batch, keys_B: jax.Array, data: DataConfig) -> Batch:
+def _crop_and_flip(examples: Examples, keys_B: jax.Array, data: DataConfig) -> Examples:
     """Cuts and mirrors the images, and masks with them."""
     windows = augment.draw_windows(keys_B, padding=data.crop_padding)
     if data.flip_order == "alternating":
-        windows = augment.alternate(windows, batch.seed, batch.epoch, batch.indices_B)
-    how = {"padding": data.crop_padding, "fill": data.crop_fill, "flip": data.flip}
-    batch = batch._replace(
-        images_BxHxWxC=augment.crop_and_flip(windows, batch.images_BxHxWxC, **how)
+        windows = augment.alternate(windows, examples.seed, examples.epoch, examples.indices_B)
+    how = {"padding": data.crop_padding, "fill": data.padding_mode, "flip": data.flip}
+    examples = examples._replace(
+        images_BxHxWxC=augment.crop_and_flip(windows, examples.images_BxHxWxC, **how)
     )
-    if batch.labels_Bx.ndim == 3:
-        batch = batch._replace(labels_Bx=augment.crop_and_flip(windows, batch.labels_Bx, **how))
-    return batch
+    if examples.labels_Bx.ndim == 3:
+        examples = examples._replace(
+            labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
+        )
+    return examples
 
 
 def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:
-    if data.normalize_by == "image":
+    if data.standardization == "per_image":
         return augment.whiten(images_BxHxWxC, precision.param_dtype, precision.compute_dtype)
     return augment.normalize(
         images_BxHxWxC, statistics["mean"], statistics["std"], precision.compute_dtype
@@ -236,13 +242,13 @@ def accumulate_gradients(
 def make_eval_step(
     model: nn.Module, *, config: Config, task: Task, precision: Precision
 ) -> Callable:
-    """Builds eval_step(state, eval_data, row) -> metrics_M; padded rows count for nothing."""
-    take = _TAKE[config.data.feed]
+    """Builds eval_step(state, eval_data, batch) -> metrics_M; padded rows count for nothing."""
+    unpack_batch = _UNPACK[config.data.feed]
 
-    def eval_step(state: TrainState, eval_data, row):
+    def eval_step(state: TrainState, eval_data, batch):
         with jax.named_scope("data"):
-            batch = take(eval_data, row, jnp.zeros((), jnp.int32))
-            images_BxHxWxC = _normalize(batch.images_BxHxWxC, eval_data, config.data, precision)
+            examples = unpack_batch(eval_data, batch, jnp.zeros((), jnp.int32))
+            images_BxHxWxC = _normalize(examples.images_BxHxWxC, eval_data, config.data, precision)
         views_VxBxHxWxC = images_BxHxWxC[None]
         if config.test_time_augmentation != "none":
             translate = config.test_time_augmentation == "mirror_translate"
@@ -259,13 +265,17 @@ def make_eval_step(
         outputs_VxBx = outputs_Nx.reshape(*views_VxBxHxWxC.shape[:2], *outputs_Nx.shape[1:])
         outputs_Bx = outputs_VxBx[0]
         with jax.named_scope("loss"):
-            losses_B = task.losses(outputs_Bx, batch.labels_Bx, 0.0)
+            losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
         with jax.named_scope("metrics"):
-            metrics_M = task.count(losses_B, outputs_Bx, batch.labels_Bx, batch.mask_B)
+            metrics_M = task.batch_metrics(
+                losses_B, outputs_Bx, examples.labels_Bx, examples.mask_B
+            )
             if len(outputs_VxBx) > 1:
                 mean_Bx = jnp.tensordot(weights_V.astype(outputs_VxBx.dtype), outputs_VxBx, axes=1)
-                correct = task.count_correct(mean_Bx, batch.labels_Bx, batch.mask_B)
+                correct = task.count_correct(mean_Bx, examples.labels_Bx, examples.mask_B)
                 metrics_M = jnp.append(metrics_M, correct)
-            return jax.lax.psum(metrics_M, AXIS) if config.replicas == "together" else metrics_M
+            return (
+                jax.lax.psum(metrics_M, AXIS) if config.replicas == "data_parallel" else metrics_M
+            )
 
     return eval_step

@@ -30,7 +30,7 @@ from jaxbench.checkpoints.resume import (
     check_same,
     copy_records,
     find_resume,
-    set_back,
+    truncate_records,
 )
 from jaxbench.cli import registry
 from jaxbench.clock import now
@@ -177,9 +177,9 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     ):
         np.testing.assert_array_equal(ours, theirs)
     document = run_json(run)
-    [taken_up] = document["resumes"]
-    assert document["status"] == "done" and taken_up["before"]["status"] == "failed"
-    assert 0 < taken_up["step"] <= step and taken_up["lost_s"] >= 0
+    [resume_into] = document["resumes"]
+    assert document["status"] == "done" and resume_into["before"]["status"] == "failed"
+    assert 0 < resume_into["step"] <= step and resume_into["lost_s"] >= 0
     # Done is done: nothing is touched.
     before = (run / "metrics.jsonl").read_bytes()
     assert trained(run, resume="auto", **fields).state is None
@@ -313,13 +313,13 @@ def test_no_flipped_bit_goes_unnoticed(undisturbed, tmp_path):
     for path in files_of(folder / newest):
         whole = path.read_bytes()
         for hurt in hurts:
-            damaged = hurt(whole)
-            if damaged == whole:
+            corrupt = hurt(whole)
+            if corrupt == whole:
                 continue  # an empty file has no half
-            path.unlink() if damaged is None else path.write_bytes(damaged)
+            path.unlink() if corrupt is None else path.write_bytes(corrupt)
             said = []
             found = read_newest(folder, target, said.append, set_aside=False)
-            assert found.name == before and list(found.damaged) == [newest], path
+            assert found.name == before and list(found.corrupt) == [newest], path
             assert len(said) == 1 and newest in said[0] and "\n" not in said[0]
             tried += 1
         path.write_bytes(whole)
@@ -338,11 +338,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed,
     said = []
     trained(run, resume="auto", epochs=3, num_devices=2, say=said)
     assert_same_run(undisturbed[0], run)
-    [taken_up] = run_json(run)["resumes"]
-    assert taken_up["checkpoint"] == before and list(taken_up["damaged_checkpoints"]) == [newest]
-    assert any(newest in line and "damaged" in line for line in said)
+    [resume_into] = run_json(run)["resumes"]
+    assert resume_into["checkpoint"] == before and list(resume_into["damaged_checkpoints"]) == [
+        newest
+    ]
+    assert any(newest in line and "corrupt" in line for line in said)
     left = {path.name for path in (run / CHECKPOINTS).iterdir()}
-    assert f"{newest}.damaged" in left and not any(n.endswith((".part", ".dead")) for n in left)
+    assert f"{newest}.corrupt" in left and not any(n.endswith((".part", ".dead")) for n in left)
 
 
 def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed, tmp_path):
@@ -398,7 +400,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     resumed = Resume(
         Run(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))}, [])
     )
-    config.data.cache, config.data.dir = "memory", "elsewhere"
+    config.data.cache, config.data.path = "memory", "elsewhere"
     check_same(resumed, config)
     config.data.cache = "resized"
     with pytest.raises(BadInput, match="data.cache=none there, resized here"):
@@ -408,7 +410,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
 def test_a_run_of_before_a_field_was_there_had_its_default(tmp_path):
     config = registry.load(MICRO)
     document = json.loads(json.dumps(dataclasses.asdict(config)))
-    del document["remat"], document["optimizer"]["rise"], document["data"]["flip_order"]
+    del document["remat"], document["optimizer"]["pct_start"], document["data"]["flip_order"]
     resumed = Resume(Run(tmp_path, {"config": document}, []))
     check_same(resumed, config)
     config.remat, config.data.flip_order = "norms", "alternating"
@@ -483,9 +485,9 @@ def test_models_of_which_one_diverged_are_gone_on_with(tmp_path):
 
 def test_another_target_is_another_run(undisturbed, tmp_path):
     run = copy_of(undisturbed, tmp_path)
-    document = run_json(run) | {"stop_at_top1": 0.3}
+    document = run_json(run) | {"target_accuracy": 0.3}
     (run / "run.json").write_text(json.dumps(document))
-    with pytest.raises(BadInput, match="was made with --stop_at_top1=0.3, this is None"):
+    with pytest.raises(BadInput, match="was made with --target_accuracy=0.3, this is None"):
         trained(run, resume="auto", epochs=3, num_devices=2)
     branch = trained(tmp_path / "branch", resume=str(run), epochs=3, num_devices=2)
     assert branch.summary["status"] == "done"
@@ -618,7 +620,7 @@ def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
             with contextlib.suppress(BadInput):
                 copy_records(source, target, {name: size})
             with contextlib.suppress(BadInput):
-                set_back(source, {name: size})
+                truncate_records(source, {name: size})
     assert [path.name for path in (tmp_path / "b").rglob("*")] == ["run"]
     assert victim.read_text() == "mine" and (tmp_path / "a" / "x").read_text() == "secret"
     # Nor is what a link leads to cut, removed or written to.
@@ -632,6 +634,6 @@ def test_a_checkpoints_list_of_records_leads_nowhere_else(tmp_path):
         (source / "tensorboard").unlink(missing_ok=True)
         (source / "tensorboard").symlink_to(elsewhere)
         with contextlib.suppress(BadInput):
-            set_back(source, sizes)
+            truncate_records(source, sizes)
             assert not any(path.is_symlink() for path in source.iterdir())
         assert victim.read_text() == (elsewhere / "events").read_text() == "mine"

@@ -44,10 +44,10 @@ def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeyp
     again, told = load(config)
     assert [again.cache[name]["made"] for name in ("train", "eval")] == ["before"] * 2
     assert again.cache["train"]["build_s"] == about["build_s"]
-    copied = batches(feed_of(config).train_rows(0, 2))
+    copied = batches(feed_of(config).train_batches(0, 2))
     monkeypatch.undo()
     plain = batches(
-        feed_of(config_of(folder, random_resized_crop=False, flip=False)).train_rows(0, 2)
+        feed_of(config_of(folder, random_resized_crop=False, flip=False)).train_batches(0, 2)
     )
     for one, other in zip(copied, plain, strict=True):
         assert np.array_equal(one["labels"], other["labels"])
@@ -91,19 +91,19 @@ def test_stale_and_half_written_copies_are_made_again(own, tmp_path, spoil, why)
     assert why in again.cache["train"]["made"]
     assert any("making smaller copies" in line for line in told)
     feed = feed_of(config)
-    assert len(batches(feed.train_rows(0, 2))) == 2
+    assert len(batches(feed.train_batches(0, 2))) == 2
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
 def test_damage_is_told_by_the_originals_name(own, tmp_path):
     bad = own / "train" / "bee" / "005.jpg"
     bad.write_bytes(bad.read_bytes()[:200])
-    feed = feed_of(resized(own, tmp_path, max_damaged=1, batch_size=TRAIN - 1))
-    list(feed.train_rows(0, 1))
-    list(feed.train_rows(1, 1))
-    assert list(feed.damaged) == [str(bad)] and "JPEG" in feed.damaged[str(bad)]
+    feed = feed_of(resized(own, tmp_path, max_corrupt=1, batch_size=TRAIN - 1))
+    list(feed.train_batches(0, 1))
+    list(feed.train_batches(1, 1))
+    assert list(feed.corrupt) == [str(bad)] and "JPEG" in feed.corrupt[str(bad)]
     # Damage of the copy itself: its checksums tell.
-    config = resized(own, tmp_path, max_damaged=1, batch_size=22)
+    config = resized(own, tmp_path, max_corrupt=1, batch_size=22)
     dataset, _ = load(config)
     [name] = dataset.train.files()
     path = pathlib.Path(name)
@@ -112,8 +112,8 @@ def test_damage_is_told_by_the_originals_name(own, tmp_path):
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
     # The original takes its place, and the copy is made again the next time.
     feed = feed_of(config)
-    list(feed.train_rows(0, 1))
-    assert list(feed.damaged) == [str(bad)]
+    list(feed.train_batches(0, 1))
+    assert list(feed.corrupt) == [str(bad)]
     again, _ = load(config)
     assert "not whole" in again.cache["train"]["made"]
     path.write_bytes(whole[:100] + bytes(len(whole) - 100))
@@ -128,10 +128,10 @@ def test_a_missing_file_is_a_damaged_image_and_any_name_will_do(own, tmp_path):
     shutil.copy(own / "train" / "ape" / "000.jpg", odd)
     for cache in ({"cache": "memory"}, {}):
         fields = cache or {"cache": "resized", "cache_dir": str(tmp_path / "c"), "cache_side": 24}
-        feed = feed_of(config_of(own, max_damaged=1, batch_size=TRAIN + 1, epochs=4, **fields))
+        feed = feed_of(config_of(own, max_corrupt=1, batch_size=TRAIN + 1, epochs=4, **fields))
         for epoch in range(4):
-            list(feed.train_rows(epoch, 1))
-        assert list(feed.damaged) == [str(missing)], cache
+            list(feed.train_batches(epoch, 1))
+        assert list(feed.corrupt) == [str(missing)], cache
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_made(own, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
     genuine = Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: reads.append((self, i)) or genuine(self, i))
     feed = feed_of(config_of(folder))
-    reference = batches(feed.train_rows(0, 2))
+    reference = batches(feed.train_batches(0, 2))
     feed.close()
     # Its threads may be in the middle of an image still.
     first = {id(source) for source, _ in reads}
@@ -169,8 +169,8 @@ def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
     config = config_of(folder, cache="memory")
     feed = feed_of(config)
     assert read() == sorted([*range(TRAIN), *range(EVAL)])
-    same(reference, batches(feed.train_rows(0, 2)))
-    list(feed.eval_rows())
+    same(reference, batches(feed.train_batches(0, 2)))
+    list(feed.eval_batches())
     assert len(read()) == TRAIN + EVAL
     dataset, _ = load(config)
     assert dataset.cache["train"]["bytes"] == sum(

@@ -1,4 +1,4 @@
-"""Decoding windows of images: the same pixels as decoding all, odd files, damaged files."""
+"""Decoding windows of images: the same pixels as decoding all, odd files, corrupt files."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxbench.data.images import decode
-from jaxbench.data.images.decode import Damaged, Image, Window, centre_window, shrink
+from jaxbench.data.images.decode import CorruptImageError, Image, Window, centre_window, shrink
 from jaxbench.data.images.turbojpeg import TurboJpeg, find_turbojpeg
 from jaxbench.errors import BadInput
 
@@ -241,7 +241,7 @@ def test_a_thousand_damaged_files_decode_or_say_damaged():
         encode(image[..., 0]),
         encode(image)[:2] + exif(8) + encode(image)[2:],
     ]
-    outcomes = {"decoded": 0, "damaged": 0}
+    outcomes = {"decoded": 0, "corrupt": 0}
     for number in range(1000):
         content = bytearray(originals[number % len(originals)])
         kind = number // len(originals) % 4
@@ -259,20 +259,20 @@ def test_a_thousand_damaged_files_decode_or_say_damaged():
         try:
             size = image_size(bytes(content))
             if size[0] * size[1] > 10**7:
-                raise Damaged("more pixels than bytes can tell")
+                raise CorruptImageError("more pixels than bytes can tell")
             out = decode_window(bytes(content), centre_window(*size, 16, 16), 16, 16)
-        except Damaged:
-            outcomes["damaged"] += 1
+        except CorruptImageError:
+            outcomes["corrupt"] += 1
         else:
             assert out.shape == (16, 16, 3)
             outcomes["decoded"] += 1
-    assert outcomes["damaged"] > 300 and outcomes["decoded"] > 20, outcomes
+    assert outcomes["corrupt"] > 300 and outcomes["decoded"] > 20, outcomes
 
 
 def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
     content = encode(picture(200, 200))
     for share in (0.3, 0.6, 0.9):
-        with pytest.raises(Damaged):
+        with pytest.raises(CorruptImageError):
             cut = content[: int(share * len(content))]
             decode_window(cut, Window(100, 0, 100, 100), 50, 50)
 
@@ -316,7 +316,7 @@ def test_what_follows_the_end_of_an_image_is_no_damage(orientation, progressive)
     assert shrink(content, 32, 95)[0][:2] == b"\xff\xd8"
     cut = with_exif(plain[:-200], orientation)
     cut = cut[:2] + b"\xff\xe2\x00\x06\xff\xd9\xff\xd9" + cut[2:]
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptImageError):
         decode_window(cut, Window(0, 0, 64, 64), 64, 64)
 
 
@@ -326,7 +326,7 @@ def test_a_copy_does_not_hide_that_its_original_is_damaged(progressive):
     content = bytearray(encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive))
     middle = len(content) // 2
     content[middle : middle + 40] = bytes(40)
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptImageError):
         shrink(bytes(content), 64, 95)
 
 
@@ -339,5 +339,5 @@ def test_unusual_subsamplings_are_decoded_or_damaged(factors):
         content[frame + 11 + 3 * component] = factor
     try:
         decode_window(bytes(content), Window(0, 0, 90, 90), 32, 32)
-    except Damaged as error:
+    except CorruptImageError as error:
         assert "subsampling" not in str(error)

@@ -13,7 +13,7 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import Files
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh
-from jaxbench.errors import BadInput, DamagedData
+from jaxbench.errors import BadInput, CorruptDataError
 from jaxbench.jobs.train import train_and_evaluate
 from tests.conftest import MICRO, records, run_json
 from tests.tfds_files import image_feature, write_tfds
@@ -41,7 +41,7 @@ def config_of(folder, **fields):
     config = registry.load("vgg_cifar10:tiny")
     config.model = registry.load(MICRO).model
     config.data.crop_padding = 0
-    config.data.source, config.data.dir, config.data.feed = "folder", str(folder), "stream"
+    config.data.source, config.data.path, config.data.feed = "folder", str(folder), "stream"
     config.data.train_examples = config.data.eval_examples = 0
     config.data.num_classes, config.data.image_shape = 2, (24, 16, 3)
     config.data.random_resized_crop, config.data.eval_split = True, "val"
@@ -74,24 +74,24 @@ def same(ones, others):
 
 
 def test_threads_and_devices_change_no_pixel(folder):
-    reference = batches(feed_of(config_of(folder)).train_rows(1, 2))
+    reference = batches(feed_of(config_of(folder)).train_batches(1, 2))
     for fields in ({"num_threads": 1}, {"num_threads": 8}, {"num_devices": 4, "num_threads": 3}):
-        same(reference, batches(feed_of(config_of(folder, **fields)).train_rows(1, 2)))
+        same(reference, batches(feed_of(config_of(folder, **fields)).train_batches(1, 2)))
     for fields in ({"seed": 4}, {"random_resized_crop": False, "flip": False}):
-        other = batches(feed_of(config_of(folder, **fields)).train_rows(1, 2))
+        other = batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
         assert not np.array_equal(reference[0]["images"], other[0]["images"])
-    other = batches(feed_of(config_of(folder)).train_rows(0, 2))
+    other = batches(feed_of(config_of(folder)).train_batches(0, 2))
     assert not np.array_equal(reference[0]["indices"], other[0]["indices"])
 
 
 def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
     folder, monkeypatch
 ):
-    whole = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 5))
+    whole = batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 5))
     read = []
     genuine = Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
-    rest = batches(feed_of(config_of(folder, batch_size=4)).train_rows(2, 2, first_step=3))
+    rest = batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 2, first_step=3))
     same(whole[3:], rest)
     assert sorted(read) == sorted(np.concatenate([batch["indices"] for batch in rest]))
 
@@ -101,7 +101,7 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else
 def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
     config = config_of(folder, num_devices=num_devices, eval_batch_size=eval_batch_size)
     feed = feed_of(config)
-    indices = np.concatenate([batch["indices"] for batch in batches(feed.eval_rows())])
+    indices = np.concatenate([batch["indices"] for batch in batches(feed.eval_batches())])
     assert sorted(indices[indices >= 0]) == list(range(EVAL))
     assert feed.eval_count == EVAL
 
@@ -109,7 +109,7 @@ def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
 def test_training_images_are_windows_of_their_own_file(folder):
     """Without variation the stream shows what reading the folder whole gives."""
     config = config_of(folder, random_resized_crop=False, flip=False, batch_size=TRAIN)
-    [batch] = batches(feed_of(config).train_rows(0, 1))
+    [batch] = batches(feed_of(config).train_batches(0, 1))
     config = config_of(folder, random_resized_crop=False, flip=False, feed="resident")
     split = load_dataset(config).train
     for image, label, index in zip(*batch.values(), strict=True):
@@ -134,7 +134,7 @@ def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, ru
         "--experiment.data.crop_padding=0",
         "--experiment.data.source=folder",
         "--experiment.data.feed=stream",
-        f"--experiment.data.dir={root}",
+        f"--experiment.data.path={root}",
         "--experiment.batch_size=8",
         "--experiment.num_devices=1",
         "--workdir=run",
@@ -142,7 +142,7 @@ def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, ru
     )
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and "val/bee/005.jpg" in lines[0] and "max_damaged=0" in lines[0]
+    assert len(lines) == 1 and "val/bee/005.jpg" in lines[0] and "max_corrupt=0" in lines[0]
     document = run_json(tmp_path / "run")
     assert document["status"] == "failed" and "val/bee/005.jpg" in document["reason"]
 
@@ -177,12 +177,12 @@ def check_tfds_images(tmp_path, num_workers):
     config.data.num_workers = num_workers
     feed = feed_of(config)
     seen = {}
-    for batch in batches(feed.train_rows(0, 2)):
+    for batch in batches(feed.train_batches(0, 2)):
         for image, label, index in zip(*batch.values(), strict=True):
             assert (image == 20 * index).all() and label == index % 2
             seen[int(index)] = label
     assert len(seen) == 8
-    [batch] = batches(feed.eval_rows())
+    [batch] = batches(feed.eval_batches())
     assert batch["images"][:2, 0, 0, 0].tolist() == [80, 140]
     assert batch["indices"].tolist() == [0, 1, -1, -1]
     feed.close()
@@ -191,17 +191,17 @@ def check_tfds_images(tmp_path, num_workers):
 def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
     root = spoil(folder, tmp_path / "spoilt", bad)
-    config = config_of(root, max_damaged=3, epochs=2)
+    config = config_of(root, max_corrupt=3, epochs=2)
     config.optimizer.base_batch_size = 8
     result = train_and_evaluate(config, str(tmp_path / "run"))
     summary = run_json(tmp_path / "run")["summary"]
-    assert sorted(summary["damaged"]) == sorted(str(root / name) for name in bad)
-    assert all("JPEG" in reason for reason in summary["damaged"].values())
+    assert sorted(summary["corrupt"]) == sorted(str(root / name) for name in bad)
+    assert all("JPEG" in reason for reason in summary["corrupt"].values())
     assert result.summary["eval_count"] == EVAL - 1
-    # Another image takes a damaged one's place: training batches stay full.
+    # Another image takes a corrupt one's place: training batches stay full.
     assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
-    with pytest.raises(DamagedData, match="max_damaged=2"):
-        train_and_evaluate(config_of(root, max_damaged=2, epochs=2), str(tmp_path / "other"))
+    with pytest.raises(CorruptDataError, match="max_corrupt=2"):
+        train_and_evaluate(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
@@ -209,20 +209,20 @@ def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
         root = spoil(folder, tmp_path / split, [])
         for file in (root / split).rglob("*.jpg"):
             file.write_bytes(b"")
-        feed = feed_of(config_of(root, max_damaged=50))
-        with pytest.raises(DamagedData, match=f"no image of the {told} split"):
-            list(feed.train_rows(0, 2)) + list(feed.eval_rows())
-        assert set(feed.damaged.values()) == {"an empty file"}
+        feed = feed_of(config_of(root, max_corrupt=50))
+        with pytest.raises(CorruptDataError, match=f"no image of the {told} split"):
+            list(feed.train_batches(0, 2)) + list(feed.eval_batches())
+        assert set(feed.corrupt.values()) == {"an empty file"}
 
 
 def test_each_evaluation_counts_its_own_damage(folder, tmp_path):
     root = spoil(folder, tmp_path / "spoilt", ["val/ape/002.jpg"])
-    feed = feed_of(config_of(root, max_damaged=1))
-    list(feed.eval_rows())
+    feed = feed_of(config_of(root, max_corrupt=1))
+    list(feed.eval_batches())
     assert feed.eval_count == EVAL - 1
     shutil.copy(folder / "val" / "ape" / "002.jpg", root / "val" / "ape" / "002.jpg")
-    list(feed.eval_rows())
-    assert feed.eval_count == EVAL and len(feed.damaged) == 1
+    list(feed.eval_batches())
+    assert feed.eval_count == EVAL and len(feed.corrupt) == 1
 
 
 def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
@@ -231,10 +231,10 @@ def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
     dataset = load_dataset(config_of(root))
     dataset.eval.source.labels_N[0] = 2
     feed = create_feed(
-        config_of(root, max_damaged=2), dataset, create_mesh(config_of(root)), jnp.float32
+        config_of(root, max_corrupt=2), dataset, create_mesh(config_of(root)), jnp.float32
     )
-    list(feed.eval_rows())
-    assert sorted(feed.damaged.values()) == [
+    list(feed.eval_batches())
+    assert sorted(feed.corrupt.values()) == [
         "label 2 is not within 0 to 1",
         "not an ordinary file",
     ]
@@ -246,9 +246,9 @@ def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
     [
         ({"feed": "resident"}, "data.random_resized_crop=True does nothing with data.feed"),
         ({"crop_padding": 2}, "data.random_resized_crop varies those"),
-        ({"source": "synthetic", "dir": ""}, "it is for images decoded as they are needed"),
+        ({"source": "synthetic", "path": ""}, "it is for images decoded as they are needed"),
         ({"image_shape": (24, 16, 1)}, "as they are needed have 3 channels"),
-        ({"random_resized_crop": False, "feed": "resident", "max_damaged": 4}, "max_damaged=4"),
+        ({"random_resized_crop": False, "feed": "resident", "max_corrupt": 4}, "max_corrupt=4"),
     ],
 )
 def test_what_does_not_go_together_is_told(folder, fields, told):
@@ -268,7 +268,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
         feed = create_feed(
             config, load_dataset(config), create_mesh(config), jnp.float32, process=process
         )
-        steps = [*batches(feed.train_rows(0, 2)), *batches(feed.eval_rows())]
+        steps = [*batches(feed.train_batches(0, 2)), *batches(feed.eval_batches())]
         feed.close()
         return steps, list(read)
 

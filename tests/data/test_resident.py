@@ -14,7 +14,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh
 from jaxbench.tasks import COUNT, LOSS_SUM, get_task
 from jaxbench.training.program import build_program
-from jaxbench.training.train_step import _TAKE
+from jaxbench.training.train_step import _UNPACK
 from tests.training.test_train_step import SmallConfig
 
 D = 8
@@ -41,7 +41,7 @@ def evaluate(setting, eval_batch_size):
     config = copy.deepcopy(program.config)
     config.eval_batch_size = eval_batch_size
     feed = create_feed(config, dataset, mesh, jnp.float32)
-    rows = list(feed.eval_rows())
+    rows = list(feed.eval_batches())
     assert len(rows) == feed.eval_steps
     return sum(
         np.asarray(program.eval_step(state, feed.eval_data, row), np.float64) for row in rows
@@ -75,7 +75,7 @@ def test_every_example_counts_once_at_any_batch_size(setting, expected, eval_bat
 
 def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     """Padded rows are given images full of garbage, impossible labels and nan statistics."""
-    genuine = resident.take
+    genuine = resident.unpack_batch
 
     def with_garbage(data, row, step):
         batch = genuine(data, row, step)
@@ -85,7 +85,7 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
         labels = jnp.where(batch.mask_B, batch.labels_Bx, 10**6)
         return batch._replace(images_BxHxWxC=images, labels_Bx=labels)
 
-    monkeypatch.setitem(_TAKE, "resident", with_garbage)
+    monkeypatch.setitem(_UNPACK, "resident", with_garbage)
     sums = evaluate(setting_with_new_steps(setting), D + 1)
     assert sums[COUNT] == expected[2]
     assert sums[CORRECT] == expected[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxbench.data.sampler import PADDING, Orders, epoch_order, eval_order, train_order
+from jaxbench.data.sampler import PADDING, EpochSampler, epoch_order, eval_order, train_order
 
 
 def test_an_epoch_is_a_permutation_and_no_two_are_alike():
@@ -42,8 +42,8 @@ def test_processes_read_their_share_and_together_everything(num_processes, seeds
         "seeds_R": seeds,
         "num_devices": 4,
     }
-    whole = Orders(**how)
-    parts = [Orders(**how, process=(index, num_processes)) for index in range(num_processes)]
+    whole = EpochSampler(**how)
+    parts = [EpochSampler(**how, process=(index, num_processes)) for index in range(num_processes)]
     for part in parts:
         assert len(part.train_DxSxB(1)) == len(part.eval_DxSxB) == 4 // num_processes
     joined = np.concatenate([part.train_DxSxB(1) for part in parts])

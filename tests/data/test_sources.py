@@ -28,7 +28,7 @@ def arrays(**changes):
 def config_for(source, folder, **data):
     config = registry.load("wrn28_10:tiny")
     config.batch_size = 16
-    config.data.source, config.data.dir = source, str(folder)
+    config.data.source, config.data.path = source, str(folder)
     config.data.train_examples = config.data.eval_examples = 0
     for name, value in data.items():
         setattr(config.data, name, value)
@@ -164,7 +164,7 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path):
     ("damage", "told"),
     [
         (lambda folder: (folder / "data_batch_4").unlink(), "data_batch_4: missing"),
-        (lambda folder: (folder / "test_batch").write_bytes(b"\x80\x02}q"), "test_batch: damaged"),
+        (lambda folder: (folder / "test_batch").write_bytes(b"\x80\x02}q"), "test_batch: corrupt"),
         (lambda folder: (folder / "data_batch_1").unlink(), "needs the folder"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_batch_with_the_wrong_content_is_told(tmp_path):
     folder = write_batches(tmp_path / "batches", **{"x": 1})
     wrong = {b"data": np.zeros((10, 3000), np.uint8), b"labels": list(range(10))}
     (folder / "data_batch_2").write_bytes(pickle.dumps(wrong, protocol=2))
-    with pytest.raises(BadInput, match="data_batch_2: damaged"):
+    with pytest.raises(BadInput, match="data_batch_2: corrupt"):
         load_cifar10_batches(str(folder))
 
 
@@ -201,7 +201,7 @@ def test_a_set_that_is_not_prepared_names_the_ways_on_within_seconds(tmp_path, m
     with pytest.raises(BadInput) as error:
         tfds.load("cifar10", str(tmp_path), splits=("train", "test"), limits=(0, 0))
     assert time.perf_counter() - start_s < 20
-    for way in ("jaxbench[prepare]", "--experiment.data.dir=", "cifar10_batches", "npz"):
+    for way in ("jaxbench[prepare]", "--experiment.data.path=", "cifar10_batches", "npz"):
         assert way in str(error.value)
 
 
@@ -231,7 +231,7 @@ def test_a_damaged_tfds_folder_is_told(test_data, tmp_path, damage):
         records.unlink()
     with pytest.raises(BadInput) as error:
         tfds.load("mnist", str(tmp_path / "tfds"), splits=("test", "test"), limits=(0, 0))
-    assert "damaged or unreadable" in str(error.value)
+    assert "corrupt or unreadable" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -329,7 +329,7 @@ def test_a_spoilt_image_folder_is_told(tmp_path, spoil, told):
 def segmentation_config(source, folder, **data):
     config = registry.load("unet256:tiny")
     config.batch_size = 4
-    config.data.source, config.data.dir = source, str(folder)
+    config.data.source, config.data.path = source, str(folder)
     config.data.train_examples = config.data.eval_examples = 0
     for name, value in data.items():
         setattr(config.data, name, value)

@@ -13,7 +13,7 @@ from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.jobs.setup import prepared
+from jaxbench.jobs.setup import setup_job
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.layers import norm_layer
 from jaxbench.records.writers.console import PlainConsole
@@ -92,7 +92,7 @@ def test_images_are_moved(train):
                 "model": MasksConfig(),
                 "optimizer__schedule": "constant",
                 "data__crop_padding": 5,
-                "data__crop_fill": "black",
+                "data__padding_mode": "black",
                 "data__eval_examples": 13,
                 "eval_batch_size": 5,
                 "data__train_examples": 70,
@@ -113,7 +113,7 @@ def test_the_record_tells_the_feeds_apart():
     def described(feed):
         config = registry.load("vgg_cifar10:tiny")
         set_fields(config, num_devices=2, data__feed=feed)
-        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")
@@ -163,10 +163,10 @@ def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     feed, _ = feed_of(monkeypatch, num_threads=1)
     monkeypatch.setattr(StreamFeed, "_assemble", note)
     feed._num_steps = 32
-    assert len(list(feed.train_rows(0, 16))) == 16
-    first = next(feed.train_rows(1, 1))
+    assert len(list(feed.train_batches(0, 16))) == 16
+    first = next(feed.train_batches(1, 1))
     assert int(first["epoch"][0]) == 1
-    assert len(list(feed.train_rows(1, 15, first_step=1))) == 15
+    assert len(list(feed.train_batches(1, 15, first_step=1))) == 15
     assert len(prepared) == len(set(prepared)) == 32
     assert [epoch for epoch, _ in prepared] == [0] * 16 + [1] * 16
 
@@ -207,7 +207,7 @@ def test_evaluation_reads_every_example_once_from_the_stream():
     config.data.eval_examples = 123
     mesh = create_mesh(config)
     feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
-    rows = list(feed.eval_rows())
+    rows = list(feed.eval_batches())
     assert len(rows) == feed.eval_steps == 3
     indices = np.concatenate([np.asarray(row["indices"]).ravel() for row in rows])
     assert sorted(indices[indices >= 0]) == list(range(123))
@@ -224,7 +224,7 @@ def test_masks_move_with_their_images(feed):
     from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.distributed.mesh import create_mesh
-    from jaxbench.training.train_step import _TAKE, _crop_and_flip
+    from jaxbench.training.train_step import _UNPACK, _crop_and_flip
 
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
@@ -232,8 +232,8 @@ def test_masks_move_with_their_images(feed):
     split = Split(images, images[..., 0].copy())
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
     feed = create_feed(config, dataset, create_mesh(config), jnp.float32)
-    row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_rows(0, 1)))
-    batch = _TAKE[feed.name](feed.train_data, row, jnp.int32(0))
+    row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
+    batch = _UNPACK[feed.name](feed.train_data, row, jnp.int32(0))
     if feed.name == "resident":
         keys = example_keys(batch.seed, batch.epoch, batch.indices_B)
         batch = _crop_and_flip(batch, keys, config.data)
@@ -273,7 +273,7 @@ def feed_of(monkeypatch, **fields):
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
     feed, prepared = feed_of(monkeypatch, num_threads=num_threads)
-    assert len(list(feed.train_rows(0, 16))) == len(prepared) == 16
+    assert len(list(feed.train_batches(0, 16))) == len(prepared) == 16
     assert len(set(prepared)) == num_threads
 
 
@@ -283,7 +283,7 @@ def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):
     ahead = {}
     for depth in (1, 8):
         feed, prepared = feed_of(monkeypatch, num_threads=1, prefetch_batches=depth)
-        next(feed.train_rows(0, 16))
+        next(feed.train_batches(0, 16))
         watch = Stopwatch()
         wait_until(lambda watch=watch: watch.elapsed_s() > 1)
         ahead[depth] = len(prepared)

@@ -10,10 +10,10 @@ from jaxbench.cli import registry
 from jaxbench.clock import Clock
 from jaxbench.distributed import coordination
 from jaxbench.distributed.coordination import (
-    check_meeting,
+    barrier_before_first_step,
+    check_coordinator,
     check_single,
-    found_by_jax,
-    meet_before_first_step,
+    coordinator_of_jax,
 )
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.jobs.train import train_and_evaluate
@@ -26,26 +26,26 @@ SMALL = f"--experiment={MICRO}"
 def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     """With gloo the first collective meets within 30 s, or fails."""
     places = []
-    monkeypatch.setattr(coordination, "wait_for_all", places.append)
+    monkeypatch.setattr(coordination, "barrier", places.append)
     clock = Clock()
-    meet_before_first_step(clock)
+    barrier_before_first_step(clock)
     assert places == [] and "meet" not in clock.totals_s()
     monkeypatch.setattr(coordination, "count", lambda: 2)
-    meet_before_first_step(clock)
+    barrier_before_first_step(clock)
     assert places == ["the first step"] and "meet" in clock.totals_s()
     monkeypatch.undo()
 
     def meet(clock):
-        before_s.append(clock.totals_s())
+        import_s.append(clock.totals_s())
         kinds.extend(record["kind"] for record in records(tmp_path / "run"))
 
-    before_s, kinds = [], []
-    monkeypatch.setattr("jaxbench.training.loop.meet_before_first_step", meet)
+    import_s, kinds = [], []
+    monkeypatch.setattr("jaxbench.training.loop.barrier_before_first_step", meet)
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:
         train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(quiet))
-    assert kinds == ["compile", "compile"] and "train" not in before_s[0]
+    assert kinds == ["compile", "compile"] and "train" not in import_s[0]
 
 
 class Store:
@@ -66,10 +66,10 @@ class Store:
 def test_what_a_meeting_costs_grows_with_the_processes_not_with_their_square():
     keys, crews = {}, []
     for index in range(64):
-        crew = object.__new__(coordination._Crew)
+        crew = object.__new__(coordination._ProcessGroup)
         crew.index, crew.count, crew._store = index, 64, Store(keys)
         crews.append(crew)
-    threads = [threading.Thread(target=crew.wait_for_all, args=("here",)) for crew in crews]
+    threads = [threading.Thread(target=crew.barrier, args=("here",)) for crew in crews]
     for thread in threads[1:]:
         thread.start()
     assert all(thread.is_alive() for thread in threads[1:])
@@ -91,11 +91,11 @@ def test_what_a_meeting_costs_grows_with_the_processes_not_with_their_square():
     ],
 )
 def test_flags_that_do_not_say_how_to_meet(given, told):
-    check_meeting(None, None, None, None)
-    check_meeting("auto", None, None, None)
-    check_meeting(None, "10.0.0.1:8476", 2, 1)
+    check_coordinator(None, None, None, None)
+    check_coordinator("auto", None, None, None)
+    check_coordinator(None, "10.0.0.1:8476", 2, 1)
     with pytest.raises(BadInput, match=told):
-        check_meeting(*given)
+        check_coordinator(*given)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_process_0_listens_where_it_was_told_to():
 
 def test_slurm_is_found_and_a_single_task_is_alone(monkeypatch):
     with pytest.raises(BadInput, match="JAX finds no"):
-        found_by_jax(1, 1)
+        coordinator_of_jax(1, 1)
     step = {"JOB_ID": "7", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "1"}
     for name, value in (step | {"LOCALID": "0"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    meeting = found_by_jax(60, 30)
+    meeting = coordinator_of_jax(60, 30)
     assert (meeting.address, meeting.count, meeting.index) == (None, 2, 1)
     monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert found_by_jax(60, 30) is None
+    assert coordinator_of_jax(60, 30) is None
 
 
 def test_one_host_of_a_slice_does_not_start_alone(monkeypatch):

@@ -26,15 +26,15 @@ def handlers():
 )
 def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
     done = []
-    with pytest.raises(error), signals.postponed():
-        with signals.postponed():
+    with pytest.raises(error), signals.defer_signals():
+        with signals.defer_signals():
             os.kill(os.getpid(), number)
             done.append("inner")
         done.append("outer")
     assert done == ["inner", "outer"]
     with pytest.raises(error):
         os.kill(os.getpid(), number)
-        done.append("not postponed any more")
+        done.append("not defer_signals any more")
     assert done == ["inner", "outer"]
 
 

@@ -12,7 +12,7 @@ import time
 
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.data.sampler import Orders
+from jaxbench.data.sampler import EpochSampler
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.tasks import get_task
 from jaxbench.training.program import build_program, compile_step
@@ -28,7 +28,7 @@ def set_up(config):
     """
     began_s = time.process_time()
     mesh = create_training_mesh(config)
-    orders = Orders(
+    orders = EpochSampler(
         num_train=50_000,
         num_eval=10_000,
         batch_size=config.batch_size,

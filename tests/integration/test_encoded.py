@@ -28,18 +28,18 @@ if __name__ == "__main__":
         feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
         told = hashlib.sha256()
         for epoch in range(3):
-            for batch in batches(feed.train_rows(epoch, feed.steps_per_epoch)):
+            for batch in batches(feed.train_batches(epoch, feed.steps_per_epoch)):
                 for name in sorted(batch):
                     told.update(batch[name].tobytes())
         feed.close()
-        print(told.hexdigest(), sorted(feed.damaged))
+        print(told.hexdigest(), sorted(feed.corrupt))
 """
 
 
 def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):  # noqa: F811
     script = tmp_path / "hashes.py"
     root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
-    script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_damaged=1,"))
+    script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_corrupt=1,"))
     done = subprocess.run(
         [sys.executable, str(script), str(root)],
         cwd=ROOT,
@@ -119,7 +119,7 @@ config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_s
 feed = feed_of(config)
 images = 0
 for epoch in range(24):
-    for row in [*feed.train_rows(epoch, feed.steps_per_epoch), *feed.eval_rows()]:
+    for row in [*feed.train_batches(epoch, feed.steps_per_epoch), *feed.eval_batches()]:
         images += jax.block_until_ready(row["images"]).shape[1]
     print(process_memory_bytes(), images)
 """

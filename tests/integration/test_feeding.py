@@ -16,7 +16,7 @@ def folder_config(test_data):
     config = registry.load(MICRO)
     config.data.image_shape = (32, 32, 3)
     config.data.source, config.data.feed, config.data.crop_padding = "folder", "stream", 0
-    config.data.dir = str(test_data / "imagenet_sample" / "imagenette_tiny")
+    config.data.path = str(test_data / "imagenet_sample" / "imagenette_tiny")
     config.data.eval_split, config.data.random_resized_crop = "val", True
     config.data.train_examples = config.data.eval_examples = 0
     config.num_devices, config.batch_size = 1, 16
@@ -38,7 +38,7 @@ def test_storage_is_measured_and_can_be_cold(tmp_path, monkeypatch, test_data):
     monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
     monkeypatch.setattr(input_benchmark, "_ROUNDS", 3)
     config = folder_config(test_data)
-    config.data.dir = str(shutil.copytree(config.data.dir, tmp_path / "images"))
+    config.data.path = str(shutil.copytree(config.data.path, tmp_path / "images"))
     os.sync()  # what is not on the disk yet cannot be forgotten
     read_bytes = {}
     for page_cache in ("as_is", "cold"):

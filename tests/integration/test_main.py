@@ -45,7 +45,7 @@ def test_quickstart_reaches_97_percent(run_main, tmp_path):
 def test_real_cifar10_is_learned(run_main, tmp_path, test_data):
     done = run_main(
         "--experiment=cnn10",
-        f"--experiment.data.dir={test_data / 'tfds'}",
+        f"--experiment.data.path={test_data / 'tfds'}",
         "--experiment.model.channels=(8,16,32)",
         "--experiment.data.train_examples=5000",
         "--experiment.batch_size=32",

@@ -8,7 +8,7 @@ from tests.conftest import ROOT
 
 
 def test_a_mistake_in_the_order_is_caught_and_the_checkout_stays_as_it_is(tmp_path):
-    before = (ROOT / "jaxbench" / "data" / "order.py").read_bytes()
+    before = (ROOT / "jaxbench" / "data" / "sampler.py").read_bytes()
     done = subprocess.run(
         [
             *(sys.executable, str(ROOT / "tests" / "mutations.py")),
@@ -21,8 +21,8 @@ def test_a_mistake_in_the_order_is_caught_and_the_checkout_stays_as_it_is(tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "fast half: 1 of 1 caught"
     [found] = json.loads((tmp_path / "found.json").read_text())
-    assert found["asked"] and found["test"].startswith("tests/test_order.py::")
-    assert (ROOT / "jaxbench" / "data" / "order.py").read_bytes() == before
+    assert found["asked"] and found["test"].startswith("tests/data/test_sampler.py::")
+    assert (ROOT / "jaxbench" / "data" / "sampler.py").read_bytes() == before
 
 
 def test_what_there_is_none_of_is_told():

@@ -192,7 +192,7 @@ def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
         data__feed="stream",
         data__random_resized_crop=True,
         data__eval_split="val",
-        data__dir=str(test_data / "imagenet_sample" / "imagenette_tiny"),
+        data__path=str(test_data / "imagenet_sample" / "imagenette_tiny"),
         data__train_examples=0,
         data__eval_examples=0,
         epochs=4,

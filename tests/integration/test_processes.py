@@ -257,10 +257,12 @@ from jaxbench import errors
 from jaxbench.distributed import coordination, signals
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
-meeting = coordination.Meeting(f"localhost:{port}", 2, index, 60, 5)
-with coordination.joined(meeting, lambda e: coordination.Ending("failed", "no", 7, str(e))):
-    print([coordination.agreed([index, turn]) for turn in range(3)])
-    coordination.wait_for_all("here")
+meeting = coordination.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
+def ending(error):
+    return coordination.ExitStatus("failed", "no", 7, str(error))
+with coordination.process_group(meeting, ending):
+    print([coordination.broadcast_value([index, turn]) for turn in range(3)])
+    coordination.barrier("here")
     coordination.check_same("facts", {"a": (1, 2), "b": lambda: None})
     try:
         coordination.check_same("others", {"a": index, "b": index // 2})
@@ -268,7 +270,7 @@ with coordination.joined(meeting, lambda e: coordination.Ending("failed", "no", 
         print(error)
     if index == 1:
         raise ValueError("something broke")
-    coordination.wait_for_all("a place that nobody else comes to")
+    coordination.barrier("a place that nobody else comes to")
 """
 
 
@@ -321,8 +323,8 @@ def test_a_job_that_lost_a_process_goes_on_bit_for_bit(tmp_path):
         def there():
             assert started.running[0].poll() is None, started.log(0)
             with contextlib.suppress(FileNotFoundError):
-                taken_up = len(run_json(run).get("resumes", ())) == resumes
-                return taken_up and set(list_checkpoints(run / "checkpoints")) - before
+                resume_into = len(run_json(run).get("resumes", ())) == resumes
+                return resume_into and set(list_checkpoints(run / "checkpoints")) - before
             return False
 
         wait_until(there)

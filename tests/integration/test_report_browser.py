@@ -34,7 +34,7 @@ SECTIONS = (
 )
 # Those that are tables alone where no published network was trained.
 WITHOUT_CHARTS = {"runs", "batches", "history"}
-DAMAGED = "damaged <b>"
+DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # A4 landscape within its margins, as page.css has it: 273 mm of 96 / 25.4 px.
@@ -69,7 +69,7 @@ COMMANDS = [
     (
         "sweep",
         (
-            *(SMALL, "--grid=seed=0,1", "--stop_at_top1=0.0001"),
+            *(SMALL, "--grid=seed=0,1", "--target_accuracy=0.0001"),
             *("--experiment.num_devices=1", "--usd_per_hour=2.5", "--sweepdir=target"),
         ),
         0,
@@ -91,7 +91,7 @@ COMMANDS = [
         ),
         1,
     ),
-    ("main", (SMALL, "--mode=fit", f"--workdir=names/{MARKUP}"), 0),
+    ("main", (SMALL, "--mode=memory", f"--workdir=names/{MARKUP}"), 0),
 ]
 
 
@@ -121,7 +121,7 @@ def run_trial(folder, in_a_process, command, log, **limits):
     log.write_text(done.stdout + done.stderr)
     said = (done.stderr.splitlines() or [""])[-1].removeprefix("jaxbench: ")
     reason = said if done.returncode else None
-    return child.Ending("exited", reason, done.returncode, watch.elapsed_s())
+    return child.ProcessResult("exited", reason, done.returncode, watch.elapsed_s())
 
 
 @contextlib.contextmanager
@@ -462,7 +462,7 @@ def test_states_are_shown(opened, folder):
     for row in rows.all():
         cells = row.locator("td").all_text_contents()
         states[cells[1]] = cells[2]
-    assert states[DAMAGED] == "damaged"
+    assert states[DAMAGED] == "corrupt"
     assert states["running"] == "running"
     assert states["diverged"] == "diverged"
     assert states[f"names/{MARKUP}"] == "ok"

@@ -21,7 +21,7 @@ from jaxbench.checkpoints.checkpointer import (
 from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, wait_until
-from jaxbench.jobs.setup import prepared
+from jaxbench.jobs.setup import setup_job
 from jaxbench.records.writers.console import PlainConsole
 from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, run_json
@@ -115,7 +115,7 @@ class Forks:
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(8, 200), pytest.param(22, 500, marks=pytest.mark.slow)]
+    ("kills", "epochs"), [(8, 400), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
 def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
@@ -165,7 +165,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     ]
     [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
     config = registry.load(MICRO)
-    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
         target = job.program.abstract_placed_state()
     ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):

@@ -8,8 +8,8 @@ def test_real_cifar10_is_read_without_tensorflow(test_data):
     """In a process of its own, to see what it imports."""
     code = f"""
 import sys
-from jaxbench.data import tfds_source
-dataset = tfds_source.load(
+from jaxbench.data.sources import tfds
+dataset = tfds.load(
     "cifar10", {str(test_data / "tfds")!r}, splits=("train", "test"), limits=(3000, 0)
 )
 dataset.check()

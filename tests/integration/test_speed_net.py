@@ -137,7 +137,7 @@ def test_the_recipe_learns_real_images(test_data, tmp_path):
     config = registry.load("cifar10_speedrun94")
     set_fields(
         config,
-        data__dir=str(test_data / "tfds"),
+        data__path=str(test_data / "tfds"),
         data__train_examples=10_000,
         data__eval_examples=2_000,
         model__channels=(16, 64, 64),

@@ -88,7 +88,7 @@ def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
     """One process at a time: what is done stays done, the rest is done in the end."""
     needs_devices(2)
     args = (
-        *(f"--experiment={MICRO}", "--mode=fit", "--sweepdir=s"),
+        *(f"--experiment={MICRO}", "--mode=memory", "--sweepdir=s"),
         # 3 does not divide over 2 devices.
         *("--grid=batch_size=64,3", "--grid=num_devices=2,1"),
     )
@@ -136,7 +136,7 @@ def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
         pytest.skip("only Linux limits the memory of a process")
     done = run_sweep(
         tmp_path,
-        *("--experiment=cnn10:tiny", "--mode=fit", "--sweepdir=s", "--memory_limit_mb=1500"),
+        *("--experiment=cnn10:tiny", "--mode=memory", "--sweepdir=s", "--memory_limit_mb=1500"),
         *("--grid=batch_size=32768,64", "--experiment.num_devices=1"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,7 +152,7 @@ def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
 def test_a_cell_that_takes_too_long_is_a_result(tmp_path):
     done = run_sweep(
         tmp_path,
-        *(f"--experiment={MICRO}", "--mode=fit", "--grid=seed=1"),
+        *(f"--experiment={MICRO}", "--mode=memory", "--grid=seed=1"),
         *("--timeout_s=0.5", "--sweepdir=s"),
     )
     assert done.returncode == 0, done.stderr
@@ -178,7 +178,7 @@ def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
     """One command trains several seeds to a target; the record of each is a run's own."""
     done = run_sweep(
         tmp_path,
-        *(f"--experiment={MICRO}", "--grid=seed=0,1", "--stop_at_top1=0.0001", "--sweepdir=s"),
+        *(f"--experiment={MICRO}", "--grid=seed=0,1", "--target_accuracy=0.0001", "--sweepdir=s"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = table(tmp_path / "s" / "sweep.csv")

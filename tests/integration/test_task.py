@@ -11,7 +11,7 @@ def test_real_nuclei_are_found(run_main, tmp_path, test_data):
     done = run_main(
         "--experiment=unet256",
         "--experiment.data.source=npz",
-        f"--experiment.data.dir={test_data / 'dsb2018_256.npz'}",
+        f"--experiment.data.path={test_data / 'dsb2018_256.npz'}",
         "--experiment.num_devices=1",
         "--experiment.model.width=8",
         "--experiment.optimizer.learning_rate=0.002",

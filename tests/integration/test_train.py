@@ -75,7 +75,7 @@ def test_a_killed_run_leaves_readable_records(tmp_path):
 @pytest.mark.slow
 def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
     config = registry.load("mnist_cnn")
-    config.data.dir = str(test_data / "tfds")
+    config.data.path = str(test_data / "tfds")
     config.max_steps = 4 * 117
     config.num_devices = 1
     result = train_and_evaluate(config, str(tmp_path / "run"))

@@ -17,7 +17,7 @@ from jaxbench.config import Experiment, ModelConfig
 from jaxbench.distributed.mesh import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.jobs import scaling
-from jaxbench.jobs.setup import prepared
+from jaxbench.jobs.setup import setup_job
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
 from jaxbench.records.writers.console import PlainConsole
@@ -67,7 +67,7 @@ def test_the_cells_of_four_devices():
     needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
-    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
         counts = scaling._device_counts((), job.mesh)
         meter = scaling._Meter(job, "both", counts, None, 0.02, 6)
     found = {key: (cell.batch_size, cell.batch_per_device) for key, cell in meter._scaled.items()}

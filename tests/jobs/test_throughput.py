@@ -53,7 +53,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     """A folder that is not there is never looked at."""
 
     def elsewhere(config):
-        config.data.source, config.data.dir, config.data.feed = "folder", "/nowhere", "stream"
+        config.data.source, config.data.path, config.data.feed = "folder", "/nowhere", "stream"
         config.data.image_shape = (8, 8, 3)
         # A step that takes longer than its dispatch.
         config.model.hidden, config.batch_size = (32,), 64
@@ -225,7 +225,7 @@ def test_several_steps_a_call_are_the_same_steps():
     mesh = create_training_mesh(config)
     feed = create_feed(config, None, mesh, np.float32)
     program = build_program(config, mesh, feed.steps_per_epoch)
-    row = next(feed.train_rows(0, 1))
+    row = next(feed.train_batches(0, 1))
     one, three = program.place_train_state(), program.place_train_state()
     for _ in range(3):
         one, metrics = program.train_step(one, feed.train_data, row)
@@ -374,7 +374,7 @@ GOOD = {
     "images_per_s_high": 110.0,
     "step_s": 1.0,
     "windows_s": [2.0, 2.0],
-    "late_s": 0.01,
+    "sync_residual_s": 0.01,
     "images_per_step": 32,
     "images_counted": 32,
     "latency_p50_s": 1.1,
@@ -391,7 +391,7 @@ GOOD = {
         ({"images_per_s_low": 101.0}, "outside its own interval"),
         ({"latency_p50_s": 1.25}, "do not rise"),
         ({"latency_p50_s": 0.1}, "a step by itself takes"),
-        ({"late_s": 0.3}, "its work went on for 0.300 s after windows of 4.000 s"),
+        ({"sync_residual_s": 0.3}, "its work went on for 0.300 s after windows of 4.000 s"),
         ({"images_counted": 31}, "a step counted 31 images, its batch holds 32"),
     ],
 )

@@ -80,7 +80,7 @@ def test_the_run_directory_holds_what_it_should(train):
     assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()), abs=0.05)
     assert {"compile", "train", "eval", "data_wait", "records"} <= set(summary["phases_s"])
     # The start of this process is not the start of the run.
-    assert summary["before_s"] is None and summary["startup_s"] is None
+    assert summary["import_s"] is None and summary["startup_s"] is None
 
 
 def test_a_step_record_is_the_mean_over_its_steps(train):
@@ -330,19 +330,19 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((f"--experiment={MICRO}", "--stop_at_top1=94"), "must be a share"),
-        ((f"--experiment={MICRO}", "--stop_at_top1=nan"), "must be a share"),
-        (("--experiment=unet256:tiny", "--stop_at_top1=0.9"), "has no top-1"),
+        ((f"--experiment={MICRO}", "--target_accuracy=94"), "must be a share"),
+        ((f"--experiment={MICRO}", "--target_accuracy=nan"), "must be a share"),
+        (("--experiment=unet256:tiny", "--target_accuracy=0.9"), "has no top-1"),
         (
             (
                 f"--experiment={MICRO}",
-                "--stop_at_top1=0.9",
+                "--target_accuracy=0.9",
                 "--experiment.replicas=independent",
             ),
             "get there at different times",
         ),
         (
-            (f"--experiment={MICRO}", "--stop_at_top1=0.9", "--mode=throughput"),
+            (f"--experiment={MICRO}", "--target_accuracy=0.9", "--mode=throughput"),
             "goes with --mode=train",
         ),
     ],
@@ -359,7 +359,7 @@ def train_to(tmp_path):
         config = registry.load(MICRO)
         with open(os.devnull, "w") as quiet:
             return train_and_evaluate(
-                config, str(tmp_path / f"to{target}"), PlainConsole(quiet), stop_at_top1=target
+                config, str(tmp_path / f"to{target}"), PlainConsole(quiet), target_accuracy=target
             )
 
     return run
@@ -388,7 +388,7 @@ EPOCH = {
 )
 def test_an_epoch_that_cannot_be_true_is_said(change, reason):
     assert impossible_epoch(EPOCH, 640) == []
-    assert impossible_epoch(EPOCH | {"images": 639}, 640, damaged=1) == []
+    assert impossible_epoch(EPOCH | {"images": 639}, 640, corrupt=1) == []
     assert impossible_epoch(EPOCH | change, 640) == [f"epoch 3: {reason}"]
 
 

@@ -16,7 +16,7 @@ from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.distributed.mesh import create_mesh
 from jaxbench.errors import BadInput
-from jaxbench.jobs.setup import _params_from_images, prepared
+from jaxbench.jobs.setup import _data_dependent_params, setup_job
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, _pool, identity_first, whitening_kernel
 from jaxbench.records.writers.console import PlainConsole
@@ -50,7 +50,7 @@ def run(workdir, checkpoints=None, resume="none", target=None, **fields):
             str(workdir),
             PlainConsole(quiet),
             telemetry_s=0,
-            stop_at_top1=target,
+            target_accuracy=target,
             resume=resume,
             **more,
         )
@@ -153,7 +153,7 @@ def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
 def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
     needs_devices(2)
     config = config_with(num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
         kernels = jax.device_get(job.place_train_state().params)["whiten"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
@@ -168,11 +168,11 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
         done.append("sent")
         return params
 
-    monkeypatch.setattr("jaxbench.distributed.coordination.wait_for_all", done.append)
-    monkeypatch.setattr("jaxbench.jobs.setup.sent_by_first", send)
+    monkeypatch.setattr("jaxbench.distributed.coordination.barrier", done.append)
+    monkeypatch.setattr("jaxbench.jobs.setup.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load((32, 32, 3), 10, 128, 50)
-    look = _params_from_images(config_with(), dataset, mesh, Clock())
+    look = _data_dependent_params(config_with(), dataset, mesh, Clock())
     assert look() is look() and list(look()) == ["whiten"]
     assert done == ["the parameters from images", "sent"]
 
@@ -181,7 +181,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
     sample = test_data / "imagenet_sample" / "imagenette_tiny"
     config = config_with(
         data__source="folder",
-        data__dir=str(sample),
+        data__path=str(sample),
         data__eval_split="val",
         data__feed="stream",
         data__flip_order="random",
@@ -191,7 +191,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
     with (
         open(os.devnull, "w") as quiet,
         pytest.raises(BadInput, match="decoded as they are needed"),
-        prepared(config, str(tmp_path / "run"), PlainConsole(quiet)),
+        setup_job(config, str(tmp_path / "run"), PlainConsole(quiet)),
     ):
         pass
     assert not (tmp_path / "run").exists()
@@ -205,12 +205,12 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             model=SmallConfig(), test_time_augmentation=how, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
-        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
             program, feed = job.program, job.feed
             state = program.place_train_state()
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
-            metrics = program.eval_step(state, feed.eval_data, next(feed.eval_rows()))
+            metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
             counts[how] = np.asarray(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics()
@@ -239,7 +239,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
         views, weights = views_of(pixels.astype(np.float32), translate=how == "mirror_translate")
         outputs_Vx = [logits(np.asarray(view)) for view in views]
         np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
-    assert get_task("classification", True).figures(np.array([8.0, 4, 2, 4, 3]))["top1_tta"] == 0.75
+    assert get_task("classification", True).compute(np.array([8.0, 4, 2, 4, 3]))["top1_tta"] == 0.75
 
 
 @pytest.mark.parametrize(

@@ -256,4 +256,4 @@ def test_sending_records_elsewhere_makes_no_other_cell():
         [cell] = grid.make_cells("quickstart:tiny", (), ["seed=1"], flags)
         return cell.key
 
-    assert key("--wandb=demo") == key() != key("--stop_at_top1=0.9")
+    assert key("--wandb=demo") == key() != key("--target_accuracy=0.9")

@@ -23,7 +23,7 @@ from jaxbench.report.page import render_html
 from jaxbench.report.plain import render_csv, render_markdown
 from jaxbench.report.plot import draw, legend_mark
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import Material
+from jaxbench.report.sections.material import ReportContext
 from jaxbench.report.sections.telemetry import buckets
 from tests.conftest import ROOT
 
@@ -144,7 +144,7 @@ def write_telemetry(folder, rows, devices=("gpu0", "gpu1", "host")):
 
 def sections_of(*folders):
     collection = collect([str(folder) for folder in folders])
-    made = make_sections(Material(collection, measurements(collection)))
+    made = make_sections(ReportContext(collection, measurements(collection)))
     return {section.name: section for section in made}
 
 
@@ -583,19 +583,19 @@ def test_states_are_told_apart(tmp_path):
         "killed",
         "running",
         "killed",
-        "damaged",
-        "damaged",
-        "damaged",
-        "damaged",
-        "damaged",
-        "damaged",
-        "damaged",
+        "corrupt",
+        "corrupt",
+        "corrupt",
+        "corrupt",
+        "corrupt",
+        "corrupt",
+        "corrupt",
     ]
     page = page_of(tmp_path)
     Page(page)
     for name in states:
         assert name in page
-    assert "metrics.jsonl: line 1 is damaged" in page
+    assert "metrics.jsonl: line 1 is corrupt" in page
 
 
 def test_a_run_that_was_taken_up_again_has_another_process(tmp_path):
@@ -622,8 +622,8 @@ def test_a_run_that_lost_records_is_not_well(tmp_path):
         (folder / "metrics.jsonl").write_text("".join(kept))
     states = {run.name: (run.status, run.reason) for run in collect([str(tmp_path)]).runs}
     assert states == {
-        "cut": ("damaged", "metrics.jsonl ends before its summary: records are lost"),
-        "epoch": ("damaged", "metrics.jsonl has 3 epochs, its summary counts 4: records are lost"),
+        "cut": ("corrupt", "metrics.jsonl ends before its summary: records are lost"),
+        "epoch": ("corrupt", "metrics.jsonl has 3 epochs, its summary counts 4: records are lost"),
         "whole": ("done", None),
     }
     careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
@@ -636,7 +636,7 @@ def test_a_run_json_that_is_a_pipe_does_not_wait(tmp_path):
     (folder / "run.json").unlink()
     os.mkfifo(folder / "run.json")
     [run] = collect([str(tmp_path)]).runs
-    assert run.status == "damaged" and "run.json is no regular file" in run.reason
+    assert run.status == "corrupt" and "run.json is no regular file" in run.reason
 
 
 def test_linked_folders_are_searched_once(tmp_path):
@@ -678,7 +678,7 @@ def test_no_wrong_value_anywhere_is_a_crash(everything, name, file):
         (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
         collection = collect([str(folder)])
         rows = measurements(collection)
-        sections = make_sections(Material(collection, rows))
+        sections = make_sections(ReportContext(collection, rows))
         render_html(sections, "t")
         render_markdown(sections, "t")
         render_csv(with_details(collection, rows, Offers()))
@@ -711,9 +711,9 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
     ]
     found = tables(sections_of(tmp_path)["batches"])["cnn10, training"]
     assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "ok", "running", "timeout"]
-    # A damaged line hides no other one.
+    # A corrupt line hides no other one.
     (sweep / "results.jsonl").write_text("\n".join(["nonsense", *lines]) + "\n")
-    assert "results.jsonl: line 1 is damaged" in page_of(tmp_path)
+    assert "results.jsonl: line 1 is corrupt" in page_of(tmp_path)
     again = measurements(collect([str(tmp_path)]))
     assert [(row.batch_size, row.status) for row in again] == [
         (row.batch_size, row.status) for row in rows
@@ -943,11 +943,11 @@ def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):
     with open(folder / "telemetry.csv", "ab") as file:
         file.write(b"t,nan,gpu0,gpu,1,1,1,1,1\nt,31,gpu0\n\xff\xfe\x00\nt,32,gpu0,gpu,x,,,,")
     [load, *_] = charts(sections_of(tmp_path)["telemetry"])
-    assert "n = 30 samples" in load.note and "4 damaged lines" in load.note
+    assert "n = 30 samples" in load.note and "4 corrupt lines" in load.note
     # So few are drawn one by one.
     assert "band" not in load.note
     (folder / "telemetry.csv").write_bytes(random.Random(0).randbytes(5000))
-    assert "R1: telemetry.csv is damaged" in page_of(tmp_path)
+    assert "R1: telemetry.csv is corrupt" in page_of(tmp_path)
 
 
 def test_readings_stand_at_their_own_time(tmp_path):
@@ -982,7 +982,7 @@ def test_many_devices_are_split_evenly(tmp_path):
 def test_markdown_and_csv(everything):
     collection = collect([str(everything)])
     rows = measurements(collection)
-    markdown = render_markdown(make_sections(Material(collection, rows)), "t")
+    markdown = render_markdown(make_sections(ReportContext(collection, rows)), "t")
     widths = None
     for line in markdown.splitlines():
         if not line.startswith("|"):

@@ -14,7 +14,7 @@ from jaxbench.report.offers import Offers
 from jaxbench.report.page import render_html
 from jaxbench.report.plain import render_markdown
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import Material
+from jaxbench.report.sections.material import ReportContext
 from tests.report.test_report import (
     charts,
     epochs,
@@ -41,7 +41,7 @@ PRICE = {
 def sections_of(folder, offers=None, target=None):
     collection = collect([str(folder)])
     rows = measurements(collection)
-    made = make_sections(Material(collection, rows, offers or Offers(), target))
+    made = make_sections(ReportContext(collection, rows, offers or Offers(), target))
     return {section.name: section for section in made}
 
 
@@ -297,7 +297,7 @@ def test_a_run_on_its_way_is_asked_by_its_command_line(tmp_path):
         (0.5,),
         target=None,
         status="running",
-        command_line=["python", "--stop_at_top1=0.8"],
+        command_line=["python", "--target_accuracy=0.8"],
     )
     [row] = tables(sections_of(run)["target"])["Each run's way to the target"].rows
     assert "not yet" in texts(row)

@@ -13,7 +13,7 @@ from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import Trial, largest_batch
 from jaxbench.sweeps.tables import exit_code, seen
 
-QUICK = ("--experiment=quickstart:tiny", "--mode=fit")
+QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_a_key_is_the_same_for_the_same_run_only():
         on_other_devices = make("batch_size=64")[0].key
     others = [
         make("batch_size=128")[0],
-        make("batch_size=64", flags=["--mode=fit"])[0],
+        make("batch_size=64", flags=["--mode=memory"])[0],
         make("batch_size=64", limits=["memory_limit_mb=100"])[0],
         make("batch_size=64", overrides=["--experiment.seed=1"])[0],
     ]
     assert len({on_other_devices, *(cell.key for cell in (one, *others))}) == 6
-    long = make("data.dir=" + "x/" * 300, overrides=["--experiment.data.source=npz"])[0]
+    long = make("data.path=" + "x/" * 300, overrides=["--experiment.data.source=npz"])[0]
     assert len(long.folder) < 130 and "/" not in long.folder
 
 
@@ -131,7 +131,7 @@ def test_damaged_results_are_told(tmp_path, line):
     (tmp_path / "lock").write_text("")
     (tmp_path / "results.jsonl").write_text(f"{line}\n")
     with (
-        pytest.raises(BadInput, match="line 1 is damaged"),
+        pytest.raises(BadInput, match="line 1 is corrupt"),
         sweep_dir.open_sweepdir(tmp_path),
     ):
         pass
@@ -157,7 +157,7 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--batch_multiple=8"), "goes with --find_max_batch"),
     ((*QUICK, "--find_max_batch", "--grid=batch_size=1"), "that is what it finds"),
     (("--experiment=quickstart:tiny", "--mode=describe", "--grid=seed=1"), "runs nothing"),
-    (("--experiment=quickstart:tiny", "--mode=train", "--find_max_batch"), "--mode=fit"),
+    (("--experiment=quickstart:tiny", "--mode=train", "--find_max_batch"), "--mode=memory"),
     ((*QUICK, "--grid=seed=1", "--sweepdir="), "must name a folder"),
     ((*QUICK, "--grid=batch_size=64,064"), "are the same run"),
     ((*QUICK, "--grid=seed=1", "--telemetry_s=nan"), "--telemetry_s=nan"),
@@ -167,7 +167,7 @@ _BAD = [
     ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "START must be below"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--device_counts=a"), "whole numbers"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--link_gb_per_s=nan"), "more than 0"),
-    ((QUICK[0], "--grid=seed=1", "--stop_at_top1=94"), "must be a share"),
+    ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a share"),
     ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "holds something that is no sweep"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
     ((*QUICK, "--grid=seed=1", "--retry=ok"), "retry"),

@@ -121,7 +121,7 @@ def test_the_scale_is_halved_and_doubled_within_bounds(monkeypatch):
     monkeypatch.setattr("jaxbench.training.loss_scale.GROWTH_STEPS", 3)
     seen, scaling = [], first_loss_scale()
     for finite in (True, True, False, True, True, True, True, False, False):
-        scaling = scaling.after(jnp.bool_(finite))
+        scaling = scaling.adjust(jnp.bool_(finite))
         seen.append((float(scaling.scale) / FIRST_SCALE, int(scaling.good_steps)))
     # The third good step in a row doubles; one that overflows begins the row again.
     assert seen == [
@@ -130,7 +130,7 @@ def test_the_scale_is_halved_and_doubled_within_bounds(monkeypatch):
     assert int(scaling.skipped_steps) == 3
     assert (scaling.scale.dtype, scaling.skipped_steps.dtype) == (jnp.float32, jnp.int32)
     for scale, finite in ((HIGHEST_SCALE, True), (LOWEST_SCALE, False)):
-        at_end = LossScale(jnp.float32(scale), jnp.int32(2), jnp.int32(0)).after(jnp.bool_(finite))
+        at_end = LossScale(jnp.float32(scale), jnp.int32(2), jnp.int32(0)).adjust(jnp.bool_(finite))
         assert at_end.scale == scale
 
 
@@ -175,14 +175,18 @@ def reference():
     return Steps(experiment="vgg_cifar10:tiny", precision="fp32", **CONVOLUTION)
 
 
-@pytest.mark.parametrize("accumulate_steps", [1, 2])
-def test_gradients_are_those_of_fp32_to_float16s_rounding(reference, accumulate_steps):
+@pytest.mark.parametrize("gradient_accumulation_steps", [1, 2])
+def test_gradients_are_those_of_fp32_to_float16s_rounding(reference, gradient_accumulation_steps):
     """Small ones too, which float16 alone turns into zeros: the same step without scaling fails.
 
     A last layer of 1e-7 makes the gradients of all activations before it as small. Without batch
     norm: below it the biases have no gradient but rounding.
     """
-    half = Steps(experiment="vgg_cifar10:tiny", accumulate_steps=accumulate_steps, **CONVOLUTION)
+    half = Steps(
+        experiment="vgg_cifar10:tiny",
+        gradient_accumulation_steps=gradient_accumulation_steps,
+        **CONVOLUTION,
+    )
     row = half.row([3])
 
     def shrunk(state):

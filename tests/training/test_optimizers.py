@@ -32,19 +32,19 @@ def test_schedules():
     assert cosine[[0, 25, 50]] == pytest.approx([1, (1 + np.cos(np.pi / 4)) / 2, 0.5], rel=1e-4)
     step = rates(schedule="step", learning_rate=1.0, decay_epochs=(3, 7), decay_factor=0.5)
     assert step[[29, 30, 69, 70]] == pytest.approx([1, 0.5, 0.5, 0.25])
-    one_cycle = rates(schedule="one_cycle", learning_rate=1.0, rise=0.4)
+    one_cycle = rates(schedule="one_cycle", learning_rate=1.0, pct_start=0.4)
     assert one_cycle.argmax() == 40 and one_cycle.max() == pytest.approx(1)
     assert one_cycle[0] == pytest.approx(1 / 25) and one_cycle[-1] < 0.01
 
 
 def test_a_triangle_rises_and_falls_straight():
-    triangle = {"schedule": "triangle", "learning_rate": 2.0, "rise": 0.2}
-    own = rates(**triangle, start_share=0.25, end_share=0.1)
+    triangle = {"schedule": "triangle", "learning_rate": 2.0, "pct_start": 0.2}
+    own = rates(**triangle, start_factor=0.25, end_factor=0.1)
     assert own[[0, 10, 20, 60]] == pytest.approx([0.5, 1.25, 2, 1.1])
     assert own[-1] == pytest.approx(0.2 + 1.8 / 80)
     assert rates(**triangle)[0] == 0
-    for rise in (0.0, 1.0):
-        assert np.isfinite(rates(**triangle | {"rise": rise})).all()
+    for pct_start in (0.0, 1.0):
+        assert np.isfinite(rates(**triangle | {"pct_start": pct_start})).all()
 
 
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear"])
@@ -90,7 +90,7 @@ def test_update_rules_by_hand():
     assert first_updates(name="adamw", weight_decay=0.1)[0] == pytest.approx(decayed, rel=1e-5)
     # adadelta's first step: sqrt(eps) / sqrt(0.05 g^2 + eps) of the gradient.
     step = 0.5 * np.sqrt(1e-6) / np.sqrt(0.05 * 0.25 + 1e-6)
-    adadelta = first_updates(name="adadelta", steps=1, learning_rate=1.0, epsilon=1e-6)
+    adadelta = first_updates(name="adadelta", steps=1, learning_rate=1.0, eps=1e-6)
     assert adadelta[0] == pytest.approx(2 - step, rel=1e-5)
     # lars: a kernel moves by its norm over its gradient's, a thousandth; a bias as in sgd.
     kernel, bias = first_updates(name="lars", steps=1)
@@ -114,7 +114,7 @@ def test_weight_decay_is_a_penalty_on_all_or_on_kernels():
 
 def test_decay_as_a_share_goes_by_no_rate():
     """The first step of a zero gradient takes the share away, whatever the group's rate."""
-    fields = {"weight_decay": 0.03, "weight_decay_as": "share", "gradient": 0.0, "steps": 1}
+    fields = {"weight_decay": 0.03, "weight_decay_mode": "decoupled", "gradient": 0.0, "steps": 1}
     for rate in (0.1, 10.0):
         moved = first_updates(name="sgd", learning_rate=rate, bias_learning_rate=5.0, **fields)
         assert moved == pytest.approx((2 * 0.97, 2 * 0.97))
@@ -146,7 +146,7 @@ def test_the_biases_rate_scales_with_the_batch_too():
 def test_some_parameters_never_learn_and_some_for_a_while(monkeypatch):
     early = {"layer/kernel": 0.0, "layer/bias": 2.0}
     config = config_with(name="sgd", learning_rate=0.1, momentum=0.0)
-    monkeypatch.setattr(type(config.model), "learning_epochs", lambda self: early)
+    monkeypatch.setattr(type(config.model), "trainable_epochs", lambda self: early)
     transform = create_optimizer(config, create_schedule(config, 3), 3)
     params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
     state, moved = transform.init(params), []
@@ -183,12 +183,12 @@ def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
     ("fields", "told"),
     [
         ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with muon"),
-        ({"name": "adamw", "weight_decay_as": "share"}, "it goes with sgd, nesterov, muon"),
-        ({"end_share": 0.5}, "it goes with triangle"),
+        ({"name": "adamw", "weight_decay_mode": "decoupled"}, "it goes with sgd, nesterov, muon"),
+        ({"end_factor": 0.5}, "it goes with triangle"),
         ({"name": "adam", "momentum": 0.5}, "momentum=0.5 does nothing with optimizer.name='adam'"),
-        ({"name": "sgd", "beta1": 0.5}, "it goes with adam, adamw"),
+        ({"name": "sgd", "b1": 0.5}, "it goes with adam, adamw"),
         ({"name": "sgd", "rho": 0.5}, "it goes with adadelta"),
-        ({"rise": 0.5}, "it goes with one_cycle"),
+        ({"pct_start": 0.5}, "it goes with one_cycle"),
         ({"schedule": "one_cycle", "warmup_epochs": 1}, "warmup_epochs=1 does nothing"),
     ],
 )

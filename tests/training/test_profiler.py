@@ -166,13 +166,13 @@ def test_a_whole_epoch_can_be_traced(train, slow_host):
 
 
 def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
-    class Failing(profiler.InFlight):
+    class Failing(profiler.MetricsQueue):
         def push(self, metrics):
             raise RuntimeError("the second step fell over")
 
     workdir = tmp_path / "broken"
     with monkeypatch.context() as patch:
-        patch.setattr(profiler, "InFlight", Failing)
+        patch.setattr(profiler, "MetricsQueue", Failing)
         with pytest.raises(RuntimeError, match="fell over"):
             train_and_evaluate(registry.load(MICRO), str(workdir), profile="3:5")
     document = run_json(workdir)
@@ -185,7 +185,7 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
 @pytest.mark.parametrize("where", ["start_trace", "push", "stop_trace"])
 def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
     """Sent for real, while JAX's profiler starts, after a step and while it stops."""
-    holder = profiler.InFlight if where == "push" else jax.profiler
+    holder = profiler.MetricsQueue if where == "push" else jax.profiler
     genuine = getattr(holder, where)
 
     def interrupted(*args, **how):

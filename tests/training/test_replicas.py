@@ -96,7 +96,7 @@ def test_the_step_compiles_once_and_exchanges_nothing(train):
 
     config = registry.load(MICRO)
     config.num_devices, config.replicas = 2, "independent"
-    for replicas, collectives in (("independent", False), ("together", True)):
+    for replicas, collectives in (("independent", False), ("data_parallel", True)):
         config.replicas = replicas
         program = build_program(config, create_mesh(config), steps_per_epoch=1)
         assert ("all_reduce" in lowered_text(program)) == collectives

@@ -18,8 +18,8 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh
-from jaxbench.jobs.setup import prepared
-from jaxbench.models.layers import classify, conv_layer, drop_out, norm_layer
+from jaxbench.jobs.setup import setup_job
+from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.records.writers.console import PlainConsole
@@ -68,7 +68,7 @@ class Small(nn.Module):
             norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
             x = norm(name="norm", relu=True)(x)
         if train and self.config.dropout:
-            x = drop_out(x, self.config.dropout, keys_B, layer=0)
+            x = dropout(x, self.config.dropout, keys_B, layer=0)
         return classify(x.reshape(len(x), -1), self.num_classes, self.param_dtype)
 
 
@@ -212,7 +212,7 @@ def prepared_steps(num_devices):
     mesh = create_mesh(config)
     feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
     program = build_program(config, mesh, feed.steps_per_epoch)
-    rows = list(feed.train_rows(0, 3))
+    rows = list(feed.train_batches(0, 3))
     return program.place_train_state(), feed.train_data, rows, program.train_step
 
 
@@ -317,7 +317,7 @@ def test_images_are_varied_by_seed_epoch_and_example(train):
         data__eval_examples=20,
         data__flip=True,
         data__crop_padding=2,
-        data__crop_fill="black",
+        data__padding_mode="black",
         optimizer__name="sgd",
         optimizer__weight_decay=0.0,
         optimizer__learning_rate=1e-30,
@@ -481,12 +481,12 @@ def test_networks_drop_by_the_example(model, side):
 def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
     keys_B = jax.random.split(jax.random.key(0), 4)
     ones = jnp.ones((4, 10_000))
-    out = np.asarray(drop_out(ones, 0.25, keys_B, layer=0))
+    out = np.asarray(dropout(ones, 0.25, keys_B, layer=0))
     assert set(np.unique(out)) == {0, np.float32(1 / 0.75)}
     assert (out == 0).mean() == pytest.approx(0.25, abs=0.01)
     assert (out[0] != out[1]).any()
-    assert (out != np.asarray(drop_out(ones, 0.25, keys_B, layer=1))).any()
-    turned = np.asarray(drop_out(ones, 0.25, keys_B[::-1], layer=0))
+    assert (out != np.asarray(dropout(ones, 0.25, keys_B, layer=1))).any()
+    turned = np.asarray(dropout(ones, 0.25, keys_B[::-1], layer=0))
     assert np.array_equal(turned, out[::-1])
 
 
@@ -495,7 +495,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
     train, dropped_on_one_device, num_devices
 ):
     """A network without batch norm, dropout on: parts add up to the whole."""
-    parts = step_losses(train(num_devices=num_devices, accumulate_steps=4, **DROPPED))
+    parts = step_losses(train(num_devices=num_devices, gradient_accumulation_steps=4, **DROPPED))
     # Devices add in another order, which two epochs of steps let grow.
     assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
 
@@ -503,8 +503,8 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
 def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
         config = registry.load(MICRO)
-        set_fields(config, num_devices=2, accumulate_steps=4, **fields)
-        with open(os.devnull, "w") as quiet, prepared(config, None, PlainConsole(quiet)) as job:
+        set_fields(config, num_devices=2, gradient_accumulation_steps=4, **fields)
+        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
             return job.document()["batch_norm_examples"]
 
     assert seen() == 128 // 2 // 4
@@ -525,8 +525,8 @@ def test_label_smoothing_is_the_loss_against_the_smoothed_target():
 def test_what_is_not_a_number_is_not_among_the_five_best():
     logits_BxK = jnp.stack([jnp.full(10, jnp.nan), jnp.arange(10.0)])
     task = get_task("classification")
-    sums = task.count(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
-    assert task.figures(np.asarray(sums))["top5"] == 0.5
+    sums = task.batch_metrics(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
+    assert task.compute(np.asarray(sums))["top5"] == 0.5
 
 
 def test_top1_and_top5_count_what_is_among_the_best():
@@ -536,12 +536,14 @@ def test_top1_and_top5_count_what_is_among_the_best():
     mask = np.arange(200) < 150
     task = get_task("classification")
     sums = np.asarray(
-        task.count(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask))
+        task.batch_metrics(
+            jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask)
+        )
     )
     order = np.argsort(-logits, axis=-1)
     hits = order == labels[:, None]
     assert sums[LOSS_SUM] == sums[COUNT] == 150
-    figures = task.figures(sums)
+    figures = task.compute(sums)
     assert figures["loss"] == 1
     assert figures["top1"] == pytest.approx(hits[:150, 0].mean(), rel=1e-6)
     assert figures["top5"] == pytest.approx(hits[:150, :5].any(-1).mean(), rel=1e-6)

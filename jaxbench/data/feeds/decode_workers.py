@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.data.images.decode import Damaged
+from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.images.encoded import EncodedSplit, ExampleDraws
-from jaxbench.data.sampler import PADDING, Orders
+from jaxbench.data.sampler import PADDING, EpochSampler
 
 # Examples that one thread decodes in one go: few enough that all threads share a batch.
 _MOST_IN_PART = 32
@@ -23,7 +23,7 @@ _MOST_IN_PART = 32
 _LOOK_S = 1.0
 
 
-class PartDecoder:
+class ChunkDecoder:
     """Decodes parts by number; can be sent to another process.
 
     Args:
@@ -31,28 +31,28 @@ class PartDecoder:
       orders: which of them is read when.
       training: the training split's epochs in their orders, varied; else the evaluation's order.
       random_window, flip: how training examples are varied.
-      num_classes: K; an example whose label is not within 0 to K-1 is damaged.
-      max_damaged: a part with more damaged examples is given up: the run ends there anyway.
+      num_classes: K; an example whose label is not within 0 to K-1 is corrupt.
+      max_corrupt: a part with more corrupt examples is given up: the run ends there anyway.
     """
 
     def __init__(
         self,
         split: EncodedSplit,
-        orders: Orders,
+        orders: EpochSampler,
         *,
         training: bool,
         random_window: bool,
         flip: bool,
         num_classes: int,
-        max_damaged: int,
+        max_corrupt: int,
     ):
         self._split = split
-        self._orders = orders
+        self._sampler = orders
         self._training = training
         self._random_window = random_window
         self._flip = flip
         self._num_classes = num_classes
-        self._max_damaged = max_damaged
+        self._max_damaged = max_corrupt
         self.num_devices, self.steps, self.share = self._order(0).shape
         self.size = max(part for part in range(1, _MOST_IN_PART + 1) if self.share % part == 0)
         self.parts = self.num_devices * self.share // self.size
@@ -63,14 +63,14 @@ class PartDecoder:
         return {"images": images_BxHxWx3, **self.decode_into(number, images_BxHxWx3)}
 
     def decode_into(self, number: int, images_BxHxWx3: np.ndarray) -> dict[str, Any]:
-        """Decodes a part; in place of a damaged example comes the next one, or padding.
+        """Decodes a part; in place of a corrupt example comes the next one, or padding.
 
         Args:
           number: of the part.
           images_BxHxWx3: uint8, contiguous; takes the pixels.
 
         Returns:
-          `batch`, its number; `labels` and `indices`, int32 of shape (B,); `damaged`, JSON of
+          `batch`, its number; `labels` and `indices`, int32 of shape (B,); `corrupt`, JSON of
           {name: reason}: text goes from process to process as it is.
         """
         batch, part = divmod(number, self.parts)
@@ -78,12 +78,12 @@ class PartDecoder:
         device, place = divmod(part * self.size, self.share)
         indices_B = self._order(epoch)[device, step, place : place + self.size].copy()
         labels_B = np.zeros(self.size, np.int32)
-        damaged: dict[str, str] = {}
+        corrupt: dict[str, str] = {}
         draws = None
         if self._training and (self._random_window or self._flip):
-            draws = ExampleDraws(int(self._orders.seeds_D[device]), epoch)
+            draws = ExampleDraws(int(self._sampler.seeds_D[device]), epoch)
         for place, index in enumerate(indices_B):
-            own = self._decode(int(index), draws, labels_B, place, images_BxHxWx3[place], damaged)
+            own = self._decode(int(index), draws, labels_B, place, images_BxHxWx3[place], corrupt)
             if own == PADDING:
                 images_BxHxWx3[place] = 0
             indices_B[place] = own
@@ -91,7 +91,7 @@ class PartDecoder:
             "batch": batch,
             "labels": labels_B,
             "indices": indices_B,
-            "damaged": json.dumps(damaged),
+            "corrupt": json.dumps(corrupt),
         }
 
     def _decode(
@@ -101,7 +101,7 @@ class PartDecoder:
         labels_B: np.ndarray,
         place: int,
         out_HxWx3: np.ndarray,
-        damaged: dict[str, str],
+        corrupt: dict[str, str],
     ) -> int:
         """Decodes an example or the one that takes its place; returns which it was."""
         tries = len(self._split) if self._training else 1
@@ -116,12 +116,12 @@ class PartDecoder:
                     flip=self._flip,
                 )
                 if not 0 <= labels_B[place] < self._num_classes:
-                    raise Damaged(
+                    raise CorruptImageError(
                         f"label {labels_B[place]} is not within 0 to {self._num_classes - 1}"
                     )
-            except Damaged as error:
-                damaged[self._split.source.name(own)] = str(error)
-                if len(damaged) > self._max_damaged:
+            except CorruptImageError as error:
+                corrupt[self._split.source.name(own)] = str(error)
+                if len(corrupt) > self._max_damaged:
                     break
             else:
                 return own
@@ -129,7 +129,7 @@ class PartDecoder:
         return PADDING
 
     def _order(self, epoch: int) -> np.ndarray:
-        return self._orders.train_DxSxB(epoch) if self._training else self._orders.eval_DxSxB
+        return self._sampler.train_DxSxB(epoch) if self._training else self._sampler.eval_DxSxB
 
 
 def begin_worker(index: int, count: int) -> None:
@@ -160,7 +160,7 @@ class SharedBatches:
       image_shape: (height, width, 3).
     """
 
-    def __init__(self, decoder: PartDecoder, image_shape: tuple[int, int, int]):
+    def __init__(self, decoder: ChunkDecoder, image_shape: tuple[int, int, int]):
         self._decoder = decoder
         self._shape = (decoder.parts * decoder.size, *image_shape)
         self._lock = threading.Lock()

@@ -13,28 +13,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.batch import Batch
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.sampler import PADDING, Orders
+from jaxbench.data.examples import Examples
+from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.distributed.mesh import DataMesh
 
 
-def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array) -> Batch:
+def unpack_batch(
+    data: dict[str, jax.Array], batch: dict[str, jax.Array], step: jax.Array
+) -> Examples:
     """Draws the batch of `step` (counted from the start of training) inside the step.
 
     Where the order says PADDING some example stands in; only the mask tells.
     """
-    order_SxB = row["order"]
+    order_SxB = batch["order"]
     epoch, place = jnp.divmod(step, order_SxB.shape[0])
     indices_B = jax.lax.dynamic_index_in_dim(order_SxB, place, keepdims=False)
     mask_B = indices_B != PADDING
     safe_B = jnp.where(mask_B, indices_B, 0)
-    return Batch(
+    return Examples(
         images_BxHxWxC=data["images"][safe_B],
         labels_Bx=data["labels"][safe_B],
         indices_B=indices_B,
         mask_B=mask_B,
-        seed=row["seed"],
+        seed=batch["seed"],
         epoch=epoch,
     )
 
@@ -49,13 +51,13 @@ class ResidentFeed:
         data: DataConfig,
         dataset: Dataset,
         mesh: DataMesh,
-        orders: Orders,
+        orders: EpochSampler,
         param_dtype: Any,
         num_steps: int,
     ):
         del data, num_steps  # the step does what it asks for, as long as it is asked
         self._mesh = mesh
-        self._orders = orders
+        self._sampler = orders
         self.steps_per_epoch = orders.steps_per_epoch
         # Arguments of the step rather than constants in it: one executable serves every seed
         # and every data set of the same shape.
@@ -63,7 +65,7 @@ class ResidentFeed:
         self.train_data = self._place(dataset.train, statistics)
         self.eval_data = self._place(dataset.eval, statistics)
         self.num_eval = self.eval_count = orders.num_eval
-        self.damaged: dict[str, str] = {}
+        self.corrupt: dict[str, str] = {}
         self.num_threads: int | None = None
         self.num_workers: int | None = None
         self.jpeg_decoder: str | None = None
@@ -83,15 +85,15 @@ class ResidentFeed:
         )
 
     def _shard(self, order_DxSxB: np.ndarray) -> dict[str, jax.Array]:
-        return self._mesh.shard({"order": order_DxSxB, "seed": self._orders.seeds_D})
+        return self._mesh.shard({"order": order_DxSxB, "seed": self._sampler.seeds_D})
 
-    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
-        """Sends the order of an epoch over; every step gets it whole and finds its own row."""
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """Sends the order of an epoch over; every step gets it whole and finds its own batch."""
         del first_step  # the state knows
-        row = self._shard(self._orders.train_DxSxB(epoch))
-        return itertools.repeat(row, num_steps)
+        batch = self._shard(self._sampler.train_DxSxB(epoch))
+        return itertools.repeat(batch, num_steps)
 
-    def eval_rows(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Any]:
         return iter(self._eval_rows)
 
     def close(self) -> None:

@@ -21,28 +21,30 @@ from absl import flags
 
 from jaxbench.config import DataConfig
 from jaxbench.data import augment
-from jaxbench.data.batch import Batch
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.feeds.decode_workers import PartDecoder, SharedBatches, begin_worker
+from jaxbench.data.examples import Examples
+from jaxbench.data.feeds.decode_workers import ChunkDecoder, SharedBatches, begin_worker
 from jaxbench.data.images.decode import load_decoder
-from jaxbench.data.sampler import PADDING, Orders
+from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.distributed.mesh import DataMesh
-from jaxbench.errors import BadInput, DamagedData, WorkerLost
+from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
 from jaxbench.hardware.environment import available_cores
 
 _QUIET = "ignore:resource_tracker:UserWarning"
 
 
-def take(data: dict[str, jax.Array], row: dict[str, jax.Array], step: jax.Array) -> Batch:
+def unpack_batch(
+    data: dict[str, jax.Array], batch: dict[str, jax.Array], step: jax.Array
+) -> Examples:
     """Unpacks the batch that was sent for this step."""
     del data, step
-    return Batch(
-        images_BxHxWxC=row["images"],
-        labels_Bx=row["labels"],
-        indices_B=row["indices"],
-        mask_B=row["indices"] != PADDING,
-        seed=row["seed"],
-        epoch=row["epoch"],
+    return Examples(
+        images_BxHxWxC=batch["images"],
+        labels_Bx=batch["labels"],
+        indices_B=batch["indices"],
+        mask_B=batch["indices"] != PADDING,
+        seed=batch["seed"],
+        epoch=batch["epoch"],
     )
 
 
@@ -68,7 +70,7 @@ class StreamFeed:
         data: DataConfig,
         dataset: Dataset,
         mesh: DataMesh,
-        orders: Orders,
+        orders: EpochSampler,
         param_dtype: Any,
         num_steps: int,
     ):
@@ -80,7 +82,7 @@ class StreamFeed:
         self._data = data
         self._dataset = dataset
         self._mesh = mesh
-        self._orders = orders
+        self._sampler = orders
         self._num_steps = num_steps
         self.steps_per_epoch = orders.steps_per_epoch
         self.eval_steps = orders.eval_DxSxB.shape[1]
@@ -100,7 +102,7 @@ class StreamFeed:
         cores = available_cores()
         self.num_workers: int | None = data.num_workers
         self.num_threads: int | None = data.num_threads or -(-cores // max(1, data.num_workers))
-        self._damaged: dict[str, str] = {}
+        self._corrupt: dict[str, str] = {}
         self._eval_damaged: set[str] = set()
         self._draw = jax.jit(self._draw_windows)
         self._windows_by_epoch: dict[int, list[augment.Window] | None] = {}
@@ -110,13 +112,13 @@ class StreamFeed:
         self._next_step = 0
 
     @property
-    def damaged(self) -> dict[str, str]:
+    def corrupt(self) -> dict[str, str]:
         """{name: reason} of what could not be decoded so far."""
-        return dict(self._damaged)
+        return dict(self._corrupt)
 
     @property
     def eval_count(self) -> int:
-        """How many examples an evaluation counts: all but the damaged ones."""
+        """How many examples an evaluation counts: all but the corrupt ones."""
         return self.num_eval - len(self._eval_damaged)
 
     def close(self) -> None:
@@ -126,7 +128,7 @@ class StreamFeed:
         self._ahead.close()
         self._ahead = None
 
-    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yields the batches from `first_step` on; what comes before it is not read.
 
         Where this goes on from where it was left, what has been worked ahead is used.
@@ -139,7 +141,7 @@ class StreamFeed:
             self._next_step = start
         for _ in range(num_steps):
             try:
-                row = next(self._ahead)
+                batch = next(self._ahead)
             except Exception as error:
                 self.close()
                 if "Worker process was terminated" in str(error):  # grain's words
@@ -149,20 +151,20 @@ class StreamFeed:
                     ) from error
                 raise
             self._next_step += 1
-            yield row
+            yield batch
 
     def host_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """The same batches, left on the host: each a dict of arrays with a leading axis D."""
         start = epoch * self.steps_per_epoch + first_step
         return self._iterate(self._train_batches(start, start + num_steps))
 
-    def eval_rows(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Any]:
         """Yields the batches of the evaluation, which threads prepare in any case."""
         self._eval_damaged = set()  # an image may be readable again
         yield from self._iterate(self._send(self._eval_batches()))
         if not self.eval_count:
-            raise DamagedData(
-                f"{list(self._damaged)[-1]}: no image of the evaluation split can be decoded"
+            raise CorruptDataError(
+                f"{list(self._corrupt)[-1]}: no image of the evaluation split can be decoded"
             )
 
     def _train_batches(self, start: int, stop: int) -> Any:
@@ -172,7 +174,7 @@ class StreamFeed:
 
         def prepare(step: int) -> dict[str, np.ndarray]:
             epoch, place = divmod(step, self.steps_per_epoch)
-            order_DxB = self._orders.train_DxSxB(epoch)[:, place]
+            order_DxB = self._sampler.train_DxSxB(epoch)[:, place]
             return self._assemble(self._dataset.train, order_DxB, epoch, self._windows(epoch))
 
         return self._work_ahead(prepare, start, stop)
@@ -182,7 +184,7 @@ class StreamFeed:
             return self._decode_ahead(0, self.eval_steps, training=False)
 
         def prepare(step: int) -> dict[str, np.ndarray]:
-            order_DxB = self._orders.eval_DxSxB[:, step]
+            order_DxB = self._sampler.eval_DxSxB[:, step]
             return self._assemble(self._dataset.eval, order_DxB, 0, None)
 
         return self._work_ahead(prepare, 0, self.eval_steps)
@@ -192,14 +194,14 @@ class StreamFeed:
         import grain
 
         split = self._dataset.train if training else self._dataset.eval
-        decoder = PartDecoder(
+        decoder = ChunkDecoder(
             split,
-            self._orders,
+            self._sampler,
             training=training,
             random_window=self._data.random_resized_crop,
             flip=self._data.flip,
             num_classes=self._dataset.num_classes,
-            max_damaged=self._data.max_damaged,
+            max_corrupt=self._data.max_corrupt,
         )
         devices, share = decoder.num_devices, decoder.share
         in_processes = training and self._data.num_workers > 0
@@ -207,30 +209,30 @@ class StreamFeed:
 
         def join(parts: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for part in parts:
-                self._note_damaged(json.loads(part["damaged"]), training)
+                self._note_damaged(json.loads(part["corrupt"]), training)
                 if training and (part["indices"] == PADDING).any():
-                    raise DamagedData(
-                        f"{list(self._damaged)[-1]}: no image of the training split is left that "
+                    raise CorruptDataError(
+                        f"{list(self._corrupt)[-1]}: no image of the training split is left that "
                         "can be decoded"
                     )
-            batch = parts[0]["batch"]
+            number = parts[0]["batch"]
             if shared is not None:
-                images_NxHxWx3 = shared.take(batch)
+                images_NxHxWx3 = shared.take(number)
             else:
                 images_NxHxWx3 = np.concatenate([part["images"] for part in parts])
-            row = {
+            batch = {
                 "images": images_NxHxWx3.reshape(devices, share, *split.image_shape),
                 **{
                     name: np.concatenate([part[name] for part in parts]).reshape(devices, share)
                     for name in ("labels", "indices")
                 },
-                **self._keys(batch // self.steps_per_epoch if training else 0),
+                **self._keys(number // self.steps_per_epoch if training else 0),
             }
             for part in parts:
                 # A worker process handed it over in shared memory, which is freed with the last
                 # reference; grain keeps some of the parts until its end.
                 part.clear()
-            return row
+            return batch
 
         ahead = self._work_ahead(
             shared or decoder,
@@ -252,15 +254,15 @@ class StreamFeed:
             )
         return ahead.batch(decoder.parts, batch_fn=join)
 
-    def _note_damaged(self, damaged: dict[str, str], training: bool) -> None:
-        self._damaged |= damaged
+    def _note_damaged(self, corrupt: dict[str, str], training: bool) -> None:
+        self._corrupt |= corrupt
         if not training:
-            self._eval_damaged |= damaged.keys()
-        if len(self._damaged) > self._data.max_damaged:
-            name, reason = list(self._damaged.items())[self._data.max_damaged]
-            raise DamagedData(
-                f"{name}: {reason} (damaged images so far: {len(self._damaged)}; "
-                f"data.max_damaged={self._data.max_damaged} allows no more)"
+            self._eval_damaged |= corrupt.keys()
+        if len(self._corrupt) > self._data.max_corrupt:
+            name, reason = list(self._corrupt.items())[self._data.max_corrupt]
+            raise CorruptDataError(
+                f"{name}: {reason} (corrupt images so far: {len(self._corrupt)}; "
+                f"data.max_corrupt={self._data.max_corrupt} allows no more)"
             )
 
     def _work_ahead(
@@ -306,17 +308,17 @@ class StreamFeed:
             if epoch not in self._windows_by_epoch:
                 drawn = {
                     seed: jax.device_get(self._draw(np.uint32(seed), np.int32(epoch)))
-                    for seed in set(self._orders.seeds_D.tolist())
+                    for seed in set(self._sampler.seeds_D.tolist())
                 }
                 # Batches of two epochs are prepared at once where one ends and the other begins.
                 self._windows_by_epoch.pop(epoch - 2, None)
                 self._windows_by_epoch[epoch] = [
-                    drawn[seed] for seed in self._orders.seeds_D.tolist()
+                    drawn[seed] for seed in self._sampler.seeds_D.tolist()
                 ]
             return self._windows_by_epoch[epoch]
 
     def _draw_windows(self, seed: jax.Array, epoch: jax.Array) -> augment.Window:
-        indices_N = jnp.arange(self._orders.num_train, dtype=jnp.int32)
+        indices_N = jnp.arange(self._sampler.num_train, dtype=jnp.int32)
         keys_N = augment.example_keys(seed, epoch, indices_N)
         windows = augment.draw_windows(keys_N, padding=self._data.crop_padding)
         if self._data.flip_order == "alternating":
@@ -340,7 +342,7 @@ class StreamFeed:
                     augment.crop_and_flip_on_host,
                     augment.Window(*(values_N[safe_B] for values_N in windows_D[device])),
                     padding=self._data.crop_padding,
-                    fill=self._data.crop_fill,
+                    fill=self._data.padding_mode,
                     flip=self._data.flip,
                 )
                 images_BxHxWxC = cut(images_BxHxWxC)
@@ -356,5 +358,5 @@ class StreamFeed:
         }
 
     def _keys(self, epoch: int) -> dict[str, np.ndarray]:
-        seeds_D = self._orders.seeds_D
+        seeds_D = self._sampler.seeds_D
         return {"seed": seeds_D, "epoch": np.full(len(seeds_D), epoch, np.int32)}

@@ -18,7 +18,7 @@ from jaxbench.distributed.mesh import DataMesh
 _STEPS_PER_EPOCH = 1000
 
 
-class MadeUpFeed:
+class SyntheticFeed:
     """Holds one batch for training and one for evaluation, both the same.
 
     Args:
@@ -59,14 +59,14 @@ class MadeUpFeed:
             labels_LxBx = generator.integers(0, data.num_classes, (devices, share), np.int32)
         first = process[0] * devices * share
         indices_N = np.arange(first, first + devices * share, dtype=np.int32)
-        row = {
+        batch = {
             "images": generator.integers(0, 256, shape, np.uint8),
             "labels": labels_LxBx,
             "indices": indices_N.reshape(devices, share),
             "seed": seeds_L,
             "epoch": np.zeros(devices, np.int32),
         }
-        self._row = mesh.shard(row)
+        self._batch = mesh.shard(batch)
         channels = data.image_shape[-1]
         self.train_data = self.eval_data = mesh.replicate(
             {
@@ -75,19 +75,19 @@ class MadeUpFeed:
             }
         )
         self.num_eval = self.eval_count = process[1] * devices * share
-        self.damaged: dict[str, str] = {}
+        self.corrupt: dict[str, str] = {}
         self.resident_bytes_per_device = sum(
             leaf.nbytes for leaf in jax.tree.leaves(self.train_data)
-        ) + sum(leaf.nbytes // devices for leaf in row.values())
+        ) + sum(leaf.nbytes // devices for leaf in batch.values())
 
-    def train_rows(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yields the one batch again and again."""
         del epoch, first_step
-        return itertools.repeat(self._row, num_steps)
+        return itertools.repeat(self._batch, num_steps)
 
-    def eval_rows(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Any]:
         """Yields the one batch."""
-        return iter([self._row])
+        return iter([self._batch])
 
     def close(self) -> None:
         """Nothing works ahead."""

@@ -31,7 +31,7 @@ _JPEG = b"\xff\xd8\xff"
 _ROWS = 16
 
 
-class Damaged(Exception):
+class CorruptImageError(Exception):
     """The bytes cannot be decoded as an image; the message says why."""
 
 
@@ -123,12 +123,12 @@ class Image:
       content: the file's bytes.
 
     Raises:
-      Damaged: it is no image that can be decoded.
+      CorruptImageError: it is no image that can be decoded.
     """
 
     def __init__(self, content: bytes):
         if not content:
-            raise Damaged("an empty file")
+            raise CorruptImageError("an empty file")
         self._content = content
         self._header = _read_header(content)
         self._pixels: np.ndarray | None = None
@@ -161,7 +161,7 @@ class Image:
           exact: decode the whole image at full size first, for comparing.
 
         Raises:
-          Damaged: it cannot be decoded.
+          CorruptImageError: it cannot be decoded.
         """
         import cv2
 
@@ -180,7 +180,7 @@ class Image:
         try:
             cv2.resize(cut, (out_width, out_height), dst=out_HxWx3, interpolation=how)
         except cv2.error as error:
-            raise Damaged(str(error).strip().splitlines()[-1]) from error
+            raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
         if mirrored:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
@@ -201,12 +201,12 @@ def shrink(
       nothing was made or compared.
 
     Raises:
-      Damaged: the image cannot be decoded.
+      CorruptImageError: the image cannot be decoded.
     """
     import cv2
     import simplejpeg
 
-    pixels = Image(content).whole()  # a copy must not hide that its original is damaged
+    pixels = Image(content).whole()  # a copy must not hide that its original is corrupt
     height, width = pixels.shape[:2]
     if min(height, width) <= side:
         return content, None
@@ -240,7 +240,7 @@ def _decode_part(content: bytes, header: _Header, window: Window, scale: int) ->
     try:
         return turbojpeg.decode(content, smaller, size=size, scale=scale, unit=header.unit)
     except ValueError as error:
-        raise Damaged(str(error)) from error
+        raise CorruptImageError(str(error)) from error
 
 
 def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> np.ndarray:
@@ -266,7 +266,7 @@ def _decode_upper(content: bytes, header: _Header, bottom: int, scale: int) -> n
         )
     except ValueError as error:
         if not (cut_short and _CUT_SHORT.match(str(error))):
-            raise Damaged(str(error)) from error
+            raise CorruptImageError(str(error)) from error
         decoded = pixels
     if decoded.shape != pixels.shape:
         raise AssertionError(f"decoded {decoded.shape}, expected {pixels.shape}")
@@ -282,22 +282,22 @@ def _decode_whole(content: bytes, header: _Header | None) -> np.ndarray:
     if header is not None:
         # In what follows the scan's beginning, these two bytes are the end of the image.
         if content.find(b"\xff\xd9", header.scan_at) < 0:
-            raise Damaged("Premature end of JPEG file")
+            raise CorruptImageError("Premature end of JPEG file")
         if header.plain:
             # It tells damage, which OpenCV fills in.
             try:
                 return _turn(simplejpeg.decode_jpeg(content, "RGB"), header.orientation)
             except ValueError as error:
-                raise Damaged(str(error)) from error
+                raise CorruptImageError(str(error)) from error
         how |= cv2.IMREAD_IGNORE_ORIENTATION
     # OpenCV turns grey and CMYK into colour, takes PNG by any name, and returns None for most
     # damage.
     try:
         image = cv2.imdecode(np.frombuffer(content, np.uint8), how)
     except cv2.error as error:
-        raise Damaged(str(error).strip().splitlines()[-1]) from error
+        raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
     if image is None:
-        raise Damaged("no image that OpenCV can decode")
+        raise CorruptImageError("no image that OpenCV can decode")
     return _turn(image[..., ::-1], header.orientation if header else 1)
 
 
@@ -321,7 +321,7 @@ def _read_header(content: bytes) -> _Header | None:
     at, end = 2, len(content)
     while at + 9 < end:
         if content[at] != 0xFF:
-            raise Damaged("a JPEG whose header is not one")
+            raise CorruptImageError("a JPEG whose header is not one")
         marker = content[at + 1]
         if marker == 0xFF:  # filling
             at += 1
@@ -334,7 +334,7 @@ def _read_header(content: bytes) -> _Header | None:
             height = int.from_bytes(content[at + 5 : at + 7], "big")
             width = int.from_bytes(content[at + 7 : at + 9], "big")
             if not height or not width:
-                raise Damaged(f"a JPEG of {height}x{width} pixels")
+                raise CorruptImageError(f"a JPEG of {height}x{width} pixels")
             components = content[at + 9]
             # Sampling factors: horizontal in the upper half of a byte, vertical in the lower.
             factors = tuple(content[at + 11 : at + 11 + 3 * components : 3])
@@ -352,7 +352,7 @@ def _read_header(content: bytes) -> _Header | None:
         if length < 2:
             break
         at += 2 + length
-    raise Damaged("a JPEG without a frame")
+    raise CorruptImageError("a JPEG without a frame")
 
 
 def _plain(factors: tuple[int, ...]) -> bool:

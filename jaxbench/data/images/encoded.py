@@ -9,7 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.decode import NUM_WINDOW_DRAWS, Damaged, Image, centre_window, draw_window
+from jaxbench.data.images.decode import (
+    NUM_WINDOW_DRAWS,
+    CorruptImageError,
+    Image,
+    centre_window,
+    draw_window,
+)
 
 
 class Source(Protocol):
@@ -18,7 +24,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Returns an encoded image and its label. Raises Damaged, or OSError."""
+        """Returns an encoded image and its label. Raises CorruptImageError, or OSError."""
 
     def name(self, index: int) -> str:
         """What a person finds the example by."""
@@ -44,7 +50,7 @@ class Files:
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
-                raise Damaged("not an ordinary file")
+                raise CorruptImageError("not an ordinary file")
             content = os.read(file, found.st_size)
         finally:
             os.close(file)
@@ -71,8 +77,8 @@ class TfdsExamples:
     def read(self, index: int) -> tuple[bytes, int]:
         try:
             example = self.records[index]
-        except Exception as error:  # whatever the readers below raise for damaged files
-            raise Damaged(" ".join(str(error).split())[:200]) from error
+        except Exception as error:  # whatever the readers below raise for corrupt files
+            raise CorruptImageError(" ".join(str(error).split())[:200]) from error
         return example["image"], int(example["label"])
 
     def name(self, index: int) -> str:
@@ -135,12 +141,12 @@ class EncodedSplit:
           flip: mirror half of the images.
 
         Raises:
-          Damaged: it cannot be read or decoded.
+          CorruptImageError: it cannot be read or decoded.
         """
         try:
             content, label = self.source.read(index)
         except OSError as error:
-            raise Damaged(error.strerror or str(error)) from error
+            raise CorruptImageError(error.strerror or str(error)) from error
         image = Image(content)
         window = centre_window(*image.size, *out_HxWx3.shape[:2])
         mirrored = False

@@ -89,7 +89,7 @@ class TurboJpeg:
           overwrites.
 
         Raises:
-          ValueError: the image is damaged, in the rectangle or above it.
+          ValueError: the image is corrupt, in the rectangle or above it.
         """
         top, left, height, width = region
         first = max(0, (left - _CONTEXT) * scale // unit * unit // scale)

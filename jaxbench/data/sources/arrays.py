@@ -27,15 +27,15 @@ def load_npz(path: str, *, masks: bool = False) -> Dataset:
         same ones, is held out.
 
     Raises:
-      BadInput: no such file, damaged, or without these arrays.
+      BadInput: no such file, corrupt, or without these arrays.
     """
     file = pathlib.Path(path).expanduser()
     if not path or not file.is_file():
-        raise BadInput(f"data.dir={path!r}: data.source=npz needs the path of an .npz file")
+        raise BadInput(f"data.path={path!r}: data.source=npz needs the path of an .npz file")
     needed: tuple[str, ...] = ("x_train", "y_train", "x_test", "y_test")
     ways = ", ".join(needed) + (" (or image, mask)" if masks else "")
     try:
-        # Opened here: numpy leaves a file open that turns out to be damaged.
+        # Opened here: numpy leaves a file open that turns out to be corrupt.
         with open(file, "rb") as stream, zipfile.ZipFile(stream), np.load(file) as archive:
             if masks and {"image", "mask"} <= set(archive.files):
                 needed = ("image", "mask")
@@ -48,7 +48,7 @@ def load_npz(path: str, *, masks: bool = False) -> Dataset:
             arrays = {name: archive[name] for name in needed}
     except BadInput:
         raise
-    # A damaged archive can raise nearly anything.
+    # A corrupt archive can raise nearly anything.
     except Exception as error:
         raise BadInput(f"{file}: cannot be read as .npz: {_first_line(error)}") from error
     if masks:
@@ -107,7 +107,7 @@ def load_cifar10_batches(path: str) -> Dataset:
         folder = folder / "cifar-10-batches-py"
     if not path or not (folder / "data_batch_1").is_file():
         raise BadInput(
-            f"data.dir={path!r}: data.source=cifar10_batches needs the folder "
+            f"data.path={path!r}: data.source=cifar10_batches needs the folder "
             "cifar-10-batches-py, which holds data_batch_1"
         )
     train = [_read_batch(folder / f"data_batch_{number}") for number in range(1, 6)]
@@ -149,9 +149,9 @@ def _read_batch(file: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
         images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     except FileNotFoundError as error:
         raise BadInput(f"{file}: missing; the folder should hold all six batch files") from error
-    # A damaged pickle can raise nearly anything.
+    # A corrupt pickle can raise nearly anything.
     except Exception as error:
-        raise BadInput(f"{file}: damaged or not a CIFAR-10 batch: {_first_line(error)}") from error
+        raise BadInput(f"{file}: corrupt or not a CIFAR-10 batch: {_first_line(error)}") from error
     return np.ascontiguousarray(images), labels
 
 

@@ -24,7 +24,7 @@ import psutil
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.images.decode import Damaged, shrink
+from jaxbench.data.images.decode import CorruptImageError, shrink
 from jaxbench.data.images.encoded import EncodedSplit, Source
 from jaxbench.errors import BadInput
 from jaxbench.hardware.environment import available_cores
@@ -37,7 +37,7 @@ _CHUNK = 512
 # So many images, evenly spaced, are compared with what they were before they became JPEGs.
 _COMPARED = 64
 # A record is a label (int32, little-endian) and a JPEG; this label, which no set has, says that the
-# original is damaged, and text stands in the JPEG's place.
+# original is corrupt, and text stands in the JPEG's place.
 _DAMAGED = -(2**31)
 
 
@@ -91,7 +91,7 @@ class DiskCopy:
             return self._original.read(index)
         label = int.from_bytes(record[:4], "little", signed=True)
         if label == _DAMAGED:
-            raise Damaged(record[4:].decode())
+            raise CorruptImageError(record[4:].decode())
         return record[4:], label
 
     def name(self, index: int) -> str:
@@ -149,7 +149,7 @@ def _in_memory(
     def read(index: int) -> tuple[bytes, int] | None:
         try:
             return split.source.read(index)
-        except (Damaged, OSError):
+        except (CorruptImageError, OSError):
             return None  # told when its turn comes
 
     contents: list[tuple[bytes, int] | None] = []
@@ -203,7 +203,7 @@ def _folder(split: EncodedSplit, name: str, data: DataConfig) -> pathlib.Path:
     settings = (
         data.source,
         data.name,
-        os.path.realpath(os.path.expanduser(data.dir)),
+        os.path.realpath(os.path.expanduser(data.path)),
         (data.train_split, data.eval_split)[name == "eval"],
         len(split),
         data.cache_side,
@@ -241,7 +241,7 @@ def _fingerprint(split: EncodedSplit) -> str:
         try:
             stat = os.stat(path)
             digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-        except OSError:  # such a file is damaged, not the copy
+        except OSError:  # such a file is corrupt, not the copy
             digest.update(b"\0missing\0")
     return digest.hexdigest()
 
@@ -299,7 +299,7 @@ def _build(
             smaller, psnr_db = shrink(
                 content, data.cache_side, data.cache_quality, compare=index in compared
             )
-        except (Damaged, OSError) as error:
+        except (CorruptImageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             content, label, smaller = b"", _DAMAGED, (reason or str(error)).encode()
         return label.to_bytes(4, "little", signed=True) + smaller, len(content), psnr_db

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.images.decode import RESIZE_PER_CROP, Damaged, Image
+from jaxbench.data.images.decode import RESIZE_PER_CROP, CorruptImageError, Image
 from jaxbench.data.images.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput, nearest
 
@@ -40,11 +40,11 @@ def load(
       progress: told now and then how far the reading is.
 
     Raises:
-      BadInput: no such folder, no images, a damaged file, or too many to hold in memory.
+      BadInput: no such folder, no images, a corrupt file, or too many to hold in memory.
     """
     root = pathlib.Path(path).expanduser()
     if not path or not root.is_dir():
-        raise BadInput(f"data.dir={path!r}: data.source=folder needs a folder with {splits[0]}/")
+        raise BadInput(f"data.path={path!r}: data.source=folder needs a folder with {splits[0]}/")
     if image_shape[-1] != 3:
         raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
     listed = [_list_split(root, name) for name in splits]
@@ -129,7 +129,7 @@ def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
         image = Image(pathlib.Path(file).read_bytes()).whole()
     except OSError as error:
         raise BadInput(f"{file}: {error.strerror}") from error
-    except Damaged as error:
+    except CorruptImageError as error:
         raise BadInput(f"{file}: cannot be decoded as an image: {error}") from error
     height, width = image_shape[:2]
     if image.shape[:2] != (height, width):

@@ -18,7 +18,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
       progress: told now and then how far the reading is.
 
     Raises:
-      BadInput: missing, damaged, or does not fit the experiment.
+      BadInput: missing, corrupt, or does not fit the experiment.
     """
     data, task = config.data, get_task(config.task)
     masks = task.name == "segmentation"
@@ -30,7 +30,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
     elif data.source == "tfds":
         dataset = tfds.load(
             data.name,
-            data.dir,
+            data.path,
             splits=(data.train_split, data.eval_split),
             limits=limits,
             mask_shape=data.image_shape[:2] if masks else None,
@@ -38,10 +38,10 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             progress=progress,
         )
     elif data.source == "cifar10_batches":
-        dataset = arrays.load_cifar10_batches(data.dir)
+        dataset = arrays.load_cifar10_batches(data.path)
     elif data.source == "folder":
         dataset = folder.load(
-            data.dir,
+            data.path,
             data.image_shape,
             splits=(data.train_split, data.eval_split),
             limits=limits,
@@ -49,7 +49,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
             progress=progress,
         )
     elif data.source == "npz":
-        dataset = arrays.load_npz(data.dir, masks=masks)
+        dataset = arrays.load_npz(data.path, masks=masks)
     else:
         raise ValueError(f"no data source {data.source!r}")
     dataset.check(task.label_shape(dataset.image_shape))

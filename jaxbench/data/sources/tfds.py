@@ -54,7 +54,7 @@ def load(
       progress: told now and then how far the reading is.
 
     Raises:
-      BadInput: not prepared and cannot be prepared here, not ArrayRecord, damaged, no such split,
+      BadInput: not prepared and cannot be prepared here, not ArrayRecord, corrupt, no such split,
         or not images with labels.
     """
     if not name:
@@ -164,14 +164,14 @@ def _read_masked_split(
 
 @contextlib.contextmanager
 def _damage_told(folder: pathlib.Path):
-    """Whatever the readers below TFDS raise for damaged files becomes one line."""
+    """Whatever the readers below TFDS raise for corrupt files becomes one line."""
     try:
         yield
     except BadInput:
         raise
     except Exception as error:
         message = " ".join(str(error).split())[:300]
-        raise BadInput(f"{folder}: damaged or unreadable: {message}") from error
+        raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
 
 
 def _data_dir(given: str) -> pathlib.Path:
@@ -183,10 +183,10 @@ def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.P
     """Returns the newest prepared version's folder; prepares the data set where there is none."""
     if given and not data_dir.is_dir():
         hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
-        raise BadInput(f"data.dir={given!r}: no such folder{hint}")
+        raise BadInput(f"data.path={given!r}: no such folder{hint}")
     if (data_dir / "data_batch_1").is_file():
         raise BadInput(
-            f"data.dir={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
+            f"data.path={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
         )
     found = _find(name, data_dir)
     if found is None:
@@ -207,7 +207,7 @@ def _tell_near_misses(name: str, data_dir: pathlib.Path) -> None:
     above = data_dir
     for _ in range(2):
         if above.name == path.split("/")[0] and _find(path, above.parent):
-            raise BadInput(f"data.dir={str(data_dir)!r}: name its parent, {above.parent}")
+            raise BadInput(f"data.path={str(data_dir)!r}: name its parent, {above.parent}")
         above = above.parent
     there = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
     close = nearest(path, there)
@@ -240,8 +240,8 @@ def _prepare(name: str, data_dir: pathlib.Path) -> None:
     ways = (
         f"data.name={name!r} is not prepared in {data_dir}; three ways on: (1) with a network, "
         "pip install 'jaxbench[prepare]' and start again; (2) copy a folder prepared elsewhere "
-        "and give --experiment.data.dir=FOLDER; (3) give local files with "
-        "--experiment.data.source=cifar10_batches or npz and --experiment.data.dir=PATH"
+        "and give --experiment.data.path=FOLDER; (3) give local files with "
+        "--experiment.data.source=cifar10_batches or npz and --experiment.data.path=PATH"
     )
     # Only looked for, never imported here.
     if importlib.util.find_spec("tensorflow") is None:

@@ -202,11 +202,11 @@ class _ReaderThread(threading.Thread):
 
     def run(self) -> None:
         watch = Stopwatch()
-        go_on = True
-        while go_on:
+        restore = True
+        while restore:
             began_s = watch.elapsed_s()
             self._sample()
-            go_on = self._wait(watch, began_s + _SOONEST * self._interval_s)
+            restore = self._wait(watch, began_s + _SOONEST * self._interval_s)
         self._sample()
 
     def _sample(self) -> None:

@@ -7,7 +7,7 @@ keys; what is unknown is absent or None.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 
 
 class Writer(Protocol):
@@ -29,16 +29,16 @@ class Writers:
         self._writers.append(writer)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        with postponed():
+        with defer_signals():
             for writer in self._writers:
                 writer.write(record)
 
     def flush(self) -> None:
-        with postponed():
+        with defer_signals():
             for writer in self._writers:
                 writer.flush()
 
     def close(self) -> None:
-        with postponed():
+        with defer_signals():
             for writer in self._writers:
                 writer.close()

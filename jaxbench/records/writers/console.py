@@ -339,8 +339,8 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
         lost = ", ".join(map(str, record["diverged_seeds"]))
         lines.append(f"diverged: seed {lost} (counted in the mean)")
     lines += _describe_scaling(record)
-    if record.get("damaged"):
-        lines.append(f"{len(record['damaged'])} damaged images left out (run.json names them)")
+    if record.get("corrupt"):
+        lines.append(f"{len(record['corrupt'])} corrupt images left out (run.json names them)")
     if record.get("profile"):
         profile = record["profile"]
         lines.append(
@@ -361,7 +361,7 @@ def _describe_summary(record: Mapping[str, Any]) -> list[str]:
     if record.get("startup_s") is not None:
         lines.append(
             f"start-up: {record['startup_s']:.2f} s from the process's start to its first step's "
-            f"end; {record['before_s']:.2f} s of it (imports) come before the times below"
+            f"end; {record['import_s']:.2f} s of it (imports) come before the times below"
         )
     lines.append("time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in shares))
     return lines

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from jaxbench.distributed.signals import postponed
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, WandbFailed
 from jaxbench.records.run_dir import finite
 from jaxbench.records.writers.curves import Curves
@@ -59,7 +59,7 @@ def check_wandb(project: str) -> None:
 
 
 def _import_wandb(given: str) -> Any:
-    with postponed():  # a broken off import is a riddle
+    with defer_signals():  # a broken off import is a riddle
         try:
             import wandb
         except ImportError:

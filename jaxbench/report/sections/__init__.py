@@ -1,7 +1,7 @@
 """What a report has to say, a module for each kind of section.
 
-A section is a function that gets the `Material` and returns a `Section`, or None where there is
-nothing of its kind. Another one is added to `SECTIONS`, in the order of reading.
+A section is a function that gets the `ReportContext` and returns a `Section`, or None where there
+is nothing of its kind. Another one is added to `SECTIONS`, in the order of reading.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from jaxbench.report.sections.conv2d import conv2d
 from jaxbench.report.sections.cost import cost
 from jaxbench.report.sections.history import history
 from jaxbench.report.sections.learning import learning
-from jaxbench.report.sections.material import Material
+from jaxbench.report.sections.material import ReportContext
 from jaxbench.report.sections.overview import overview
 from jaxbench.report.sections.rates import rates
 from jaxbench.report.sections.roofline import roofline
@@ -21,7 +21,7 @@ from jaxbench.report.sections.telemetry import telemetry
 from jaxbench.report.sections.time_split import time_split
 from jaxbench.report.sections.to_target import to_target
 
-SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
+SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
     overview,
     batches,
     history,
@@ -37,7 +37,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
 )
 
 
-def make_sections(material: Material) -> list[Section]:
+def make_sections(material: ReportContext) -> list[Section]:
     """Returns the sections that the material has something for."""
     made = [section(material) for section in SECTIONS]
     return [section for section in made if section is not None]

@@ -7,7 +7,7 @@ from typing import Any
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Cell, Section, Table
 from jaxbench.report.measurements import Measurement, differing, setting_key
-from jaxbench.report.sections.material import Material, run_cell, status_cell
+from jaxbench.report.sections.material import ReportContext, run_cell, status_cell
 from jaxbench.report.values import (
     clock_time,
     count,
@@ -36,10 +36,10 @@ _FIGURES = (
 )
 # Where nothing was measured, the column has reasons alone.
 _NO_FIGURES = (("what became of it", None, None),)
-_ENDED_EARLY = ("oom", "timeout", "failed", "killed", "damaged", "running", "preempted", "diverged")
+_ENDED_EARLY = ("oom", "timeout", "failed", "killed", "corrupt", "running", "preempted", "diverged")
 
 
-def batches(material: Material) -> Section | None:
+def batches(material: ReportContext) -> Section | None:
     """A table for each experiment and mode that was run with more than one batch or setting."""
     groups: dict[tuple, list[Measurement]] = {}
     for row in material.measurements:

@@ -7,7 +7,7 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import BarChart, Section, Table, Text
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.details import timed_rounds
-from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell
+from jaxbench.report.sections.material import MOST_CHARTS, ReportContext, left_out, run_cell
 from jaxbench.report.values import (
     count,
     interval,
@@ -27,7 +27,7 @@ _PARTS = {
 }
 
 
-def conv2d(material: Material) -> Section | None:
+def conv2d(material: ReportContext) -> Section | None:
     """A bar for each problem and number of devices; compiling and SciPy in the table."""
     runs = [(run, run.of_kind("conv2d")) for run in material.runs]
     runs = [(run, cells) for run, cells in runs if cells]

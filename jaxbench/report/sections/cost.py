@@ -17,16 +17,16 @@ from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import STAGES, Measurement, series_labels
 from jaxbench.report.offers import is_of_other_hardware, price_label, price_words
 from jaxbench.report.published import Sources, hardware_of, images_of, is_made_up, other_work
-from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
+from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, interval, number, percent, plain, rate, seconds, text
-from jaxbench.report.ways import SCORES, way_of
+from jaxbench.report.ways import SCORES, time_to_target
 
 _MOST_DOTS = 16
 # (row, run, price).
 _Priced = tuple[Measurement, Any, Price]
 
 
-def cost(material: Material) -> Section | None:
+def cost(material: ReportContext) -> Section | None:
     """Images/s for a USD an hour, USD for a million images and for whole runs."""
     by_id = {run.id: run for run in material.runs}
     priced = [
@@ -198,7 +198,7 @@ def _table(priced: Sequence[_Priced]) -> Table:
     )
 
 
-def _electricity(material: Material, priced: Sequence[_Priced]) -> Table | None:
+def _electricity(material: ReportContext, priced: Sequence[_Priced]) -> Table | None:
     """What was measured of it, where somebody asks for costs."""
     usd_per_kwh = material.offers.usd_per_kwh
     asked = {run.id for _, run, _ in priced}
@@ -207,7 +207,7 @@ def _electricity(material: Material, priced: Sequence[_Priced]) -> Table | None:
         energy_j = number(run.summary, "telemetry", "energy_j")
         if energy_j is None or not (usd_per_kwh or run.id in asked):
             continue
-        way = way_of(run, material.target)
+        way = time_to_target(run, material.target)
         to_target_j = way and way.energy_j
         rows.append(
             [
@@ -243,7 +243,7 @@ def _electricity(material: Material, priced: Sequence[_Priced]) -> Table | None:
         title=f"Electricity{stated}",
         note="Energy is what telemetry measured while the run trained or its windows ran: "
         "compiling, evaluations and reading are not in it. To the target: of runs that ended there "
-        "(--stop_at_top1). Rented hardware has it in its price."
+        "(--target_accuracy). Rented hardware has it in its price."
         + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
         text_columns=(0, 1, 2, 3, 4, 7, 10),
     )

@@ -8,7 +8,7 @@ from jaxbench.analysis.published import load_published
 from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
 from jaxbench.report.measurements import STAGES, Measurement, series_labels, setting_key
 from jaxbench.report.published import Sources, hardware_of, is_made_up, other_work
-from jaxbench.report.sections.material import Material, run_cell, run_ids
+from jaxbench.report.sections.material import ReportContext, run_cell, run_ids
 from jaxbench.report.values import (
     clock_time,
     count,
@@ -37,7 +37,7 @@ _MOST_DOTS = 16
 _SAID = ("num_devices", "device_kind")
 
 
-def history(material: Material) -> Section | None:
+def history(material: ReportContext) -> Section | None:
     """Tables and charts of published rows, with this report's runs of the same networks."""
     measured: dict[str, list[Measurement]] = {}
     for row in material.measurements:
@@ -316,7 +316,7 @@ def _own_source(row: Measurement, other: str) -> Cell:
     return Cell("; ".join(filter(None, told)), "soft" if other else "")
 
 
-def _convolutions(material: Material) -> list[Table]:
+def _convolutions(material: ReportContext) -> list[Table]:
     """The published convolution, a first call on 840 images of 100x100."""
     own = [
         (run, cell)

@@ -10,7 +10,13 @@ from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Tabl
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import Material, left_out, run_cell, run_ids, status_cell
+from jaxbench.report.sections.material import (
+    ReportContext,
+    left_out,
+    run_cell,
+    run_ids,
+    status_cell,
+)
 from jaxbench.report.values import count, interval, items, loss, number, percent, plain
 
 # Of more epochs only so many are drawn and listed; the last one always is.
@@ -55,7 +61,7 @@ class _Course:
 _Line = list[_Course]
 
 
-def learning(material: Material) -> Section | None:
+def learning(material: ReportContext) -> Section | None:
     """Curves of the runs of one experiment, network and data together; a line for each setting."""
     trained = [(run, run.of_kind("epoch")) for run in material.runs]
     trained = [(run, epochs) for run, epochs in trained if epochs]

@@ -14,7 +14,7 @@ _MARKS = {"ok": "good", "running": "running"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Material:
+class ReportContext:
     """What a report is made of.
 
     Attributes:

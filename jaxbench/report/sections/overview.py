@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxbench.report.blocks import Cell, Section, Table, Text
 from jaxbench.report.collect import ReportedRun
-from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
+from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
 from jaxbench.report.values import (
     count,
     find,
@@ -27,12 +27,12 @@ _MOST_ENVIRONMENTS = 6
 _MOST_WARNINGS = 200
 
 
-def overview(material: Material) -> Section:
+def overview(material: ReportContext) -> Section:
     """What was run on what: states, the table of runs, environments and their differences."""
     runs = material.runs
     sweeps = material.collection.sweeps
     blocks: list[Any] = [Text(note) for note in material.collection.notes]
-    blocks += [Text(f"The sweep {s.name} is damaged: {s.problem}.") for s in sweeps if s.problem]
+    blocks += [Text(f"The sweep {s.name} is corrupt: {s.problem}.") for s in sweeps if s.problem]
     careful = _careful(runs)
     blocks += [table for table in (careful, _runs_table(material), *_environments(runs)) if table]
     return Section(
@@ -96,7 +96,7 @@ def _careful(runs: list[ReportedRun]) -> Table | None:
     )
 
 
-def _runs_table(material: Material) -> Table:
+def _runs_table(material: ReportContext) -> Table:
     by_run: dict[str, Any] = {}
     for row in material.measurements:
         if row.run and row.stage in ("training", "train_step", None):

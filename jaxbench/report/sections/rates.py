@@ -10,7 +10,7 @@ from jaxbench.report.measurements import Measurement, series_labels, setting_key
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.sections.material import (
     MOST_CHARTS,
-    Material,
+    ReportContext,
     left_out,
     run_cell,
     run_ids,
@@ -22,7 +22,7 @@ from jaxbench.report.values import count, interval, milliseconds, percent, rate
 _OF_A_CHART = ("experiment", "network", "data", "feed", "stage")
 
 
-def rates(material: Material) -> Section | None:
+def rates(material: ReportContext) -> Section | None:
     """Charts over the batch size for each network, feed and stage; all rates in a table."""
     rows = [row for row in material.measurements if row.images_per_s is not None]
     if not rows:

@@ -3,14 +3,20 @@
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell, run_ids
+from jaxbench.report.sections.material import (
+    MOST_CHARTS,
+    ReportContext,
+    left_out,
+    run_cell,
+    run_ids,
+)
 from jaxbench.report.values import count, mapping, number, percent, plain, text
 
 # Logarithmic axes need something to take the logarithm of.
 _LEAST = 1e-12
 
 
-def roofline(material: Material) -> Section | None:
+def roofline(material: ReportContext) -> Section | None:
     """Arithmetic intensity against arithmetic done, below the device's roof where it is known."""
     rows = [
         row

@@ -6,7 +6,13 @@ from typing import Any
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.measurements import interval_of
-from jaxbench.report.sections.material import MOST_CHARTS, Material, left_out, run_cell, status_cell
+from jaxbench.report.sections.material import (
+    MOST_CHARTS,
+    ReportContext,
+    left_out,
+    run_cell,
+    status_cell,
+)
 from jaxbench.report.values import (
     count,
     interval,
@@ -21,7 +27,7 @@ from jaxbench.report.values import (
 )
 
 
-def scaling(material: Material) -> Section | None:
+def scaling(material: ReportContext) -> Section | None:
     """Rates over devices with the ideal line, efficiencies, predictions and the all-reduce."""
     measured = [
         (run, record)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table, Text
 from jaxbench.report.collect import ReportedRun
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import Material, run_cell, run_ids, status_cell
+from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
 from jaxbench.report.values import count, mapping, mebibytes, number, plain, text, words
 
 # Runs whose panels are drawn: the longest. The table has all of them.
@@ -34,21 +34,21 @@ _NEEDED = {"device", "elapsed_s"}
 Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 
-def telemetry(material: Material) -> Section | None:
+def telemetry(material: ReportContext) -> Section | None:
     """Panels of the longest runs: load, clock, memory, temperature, power; a table of all."""
     runs = [run for run in material.runs if os.path.isfile(run.path / "telemetry.csv")]
     table = _table([run for run in material.runs if mapping(run.summary, "telemetry", "devices")])
     longest = sorted(runs, key=lambda run: -_size(run.path / "telemetry.csv"))
     charts: list[Any] = []
     drawn = []
-    damaged = [run.id for run in runs if not _has_header(run.path / "telemetry.csv")]
+    corrupt = [run.id for run in runs if not _has_header(run.path / "telemetry.csv")]
     for run in longest[: 2 * _MOST_RUNS]:
         if len(drawn) < _MOST_RUNS:
             readings, skipped = read_readings(run.path / "telemetry.csv")
             panels = _panels(run, readings, skipped)
             charts += panels
             drawn += [run] if panels else []
-    if not charts and table is None and not damaged:
+    if not charts and table is None and not corrupt:
         return None
     more = len(runs) - len(drawn)
     return Section(
@@ -58,7 +58,7 @@ def telemetry(material: Material) -> Section | None:
         "samples the line is the mean of each stretch of time, in a band from its least to its "
         "most reading."
         + (f" Panels of the {len(drawn)} longest of {len(runs)} runs." if more > 0 else ""),
-        [*_complaints(damaged), *charts, *([table] if table else [])],
+        [*_complaints(corrupt), *charts, *([table] if table else [])],
     )
 
 
@@ -72,9 +72,9 @@ def _has_header(path: pathlib.Path) -> bool:
     return not head or set(head.decode(errors="replace").splitlines()[0].split(",")) >= _NEEDED
 
 
-def _complaints(damaged: list[str]) -> list[Text]:
-    told = "telemetry.csv is damaged, its first line names no columns: no panels."
-    return [Text(f"{run_ids(damaged)}: {told}")] if damaged else []
+def _complaints(corrupt: list[str]) -> list[Text]:
+    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
+    return [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
 
 
 def _size(path: pathlib.Path) -> int:
@@ -85,7 +85,7 @@ def _size(path: pathlib.Path) -> int:
 
 
 def read_readings(path: pathlib.Path) -> tuple[Readings, int]:
-    """Reads telemetry.csv; returns it, and how many of its lines are damaged."""
+    """Reads telemetry.csv; returns it, and how many of its lines are corrupt."""
     readings: Readings = {}
     skipped = 0
     try:
@@ -152,7 +152,7 @@ def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChar
                         note=(
                             f"n = {' to '.join(count(s) for s in n[:1] + n[1:][-1:])} samples a "
                             f"device, every {every} s{drawn}; {run.id}"
-                            + (f"; {skipped} damaged lines left out" if skipped else "")
+                            + (f"; {skipped} corrupt lines left out" if skipped else "")
                         ),
                         x_label=f"since the run began [{unit}]",
                         y_label=y_label,

@@ -2,7 +2,7 @@
 
 from jaxbench.report.blocks import BarChart, Section, Table
 from jaxbench.report.collect import ReportedRun
-from jaxbench.report.sections.material import Material, run_cell, status_cell
+from jaxbench.report.sections.material import ReportContext, run_cell, status_cell
 from jaxbench.report.values import number, percent, seconds
 
 _MOST_BARS = 16
@@ -23,7 +23,7 @@ _PARTS = {
 _SAME = 1e-3
 
 
-def time_split(material: Material) -> Section | None:
+def time_split(material: ReportContext) -> Section | None:
     """A bar for each run, and the seconds of every part beside the whole."""
     split = [(run, _split(run)) for run in material.runs]
     split = [(run, parts) for run, parts in split if parts]

@@ -17,25 +17,25 @@ from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.published import Sources
 from jaxbench.report.sections.material import (
     MOST_CHARTS,
-    Material,
+    ReportContext,
     left_out,
     run_cell,
     run_ids,
     status_cell,
 )
 from jaxbench.report.values import count, number, percent, plain, text
-from jaxbench.report.ways import SCORES, Way, way_of
+from jaxbench.report.ways import SCORES, TimeToTarget, time_to_target
 
 # Fewer seeds are no result.
 _SEEDS = 5
 _MOST_POINTS = 120
-_UNENDED = {"running": "not yet", "damaged": "not known"}
+_UNENDED = {"running": "not yet", "corrupt": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
 
 
-def to_target(material: Material) -> Section | None:
+def to_target(material: ReportContext) -> Section | None:
     """Score over time and money; each run's way to the target, and what seeds say together."""
-    ways = [way for run in material.runs if (way := way_of(run, material.target))]
+    ways = [way for run in material.runs if (way := time_to_target(run, material.target))]
     if not any(way.evaluations for way in ways):
         return None
     table = _runs_table(material, ways)
@@ -55,9 +55,9 @@ def to_target(material: Material) -> Section | None:
     )
 
 
-def _charts(material: Material, ways: Sequence[Way], table: Table) -> list[LineChart]:
+def _charts(material: ReportContext, ways: Sequence[TimeToTarget], table: Table) -> list[LineChart]:
     """Score over hours, and over USD; a chart for each network, data and target."""
-    groups: dict[tuple, list[Way]] = {}
+    groups: dict[tuple, list[TimeToTarget]] = {}
     for way in ways:
         if not way.evaluations:
             continue
@@ -119,7 +119,7 @@ def _over(
     return charts
 
 
-def _thinned(way: Way) -> list[tuple[float, float]]:
+def _thinned(way: TimeToTarget) -> list[tuple[float, float]]:
     """The evaluations that are drawn: the last is, and the one that reached the target."""
     step = -(-len(way.evaluations) // _MOST_POINTS)
     last = len(way.evaluations) - 1
@@ -148,9 +148,9 @@ def _endless(value: float | None, show: Callable[[float], str] = plain) -> str:
     return "–" if value is None else "∞" if math.isinf(value) else show(value)
 
 
-def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
+def _seeds_table(material: ReportContext, ways: Sequence[TimeToTarget]) -> Table:
     """Runs that differ in nothing but their seed, together."""
-    groups: dict[tuple, list[Way]] = {}
+    groups: dict[tuple, list[TimeToTarget]] = {}
     for way in ways:
         groups.setdefault((setting_key(_setting(way.run)), way.target), []).append(way)
     labels = series_labels([_setting(group[0].run) for group in groups.values()])
@@ -218,12 +218,14 @@ def _seeds_table(material: Material, ways: Sequence[Way]) -> Table:
     )
 
 
-def _first_of_each_seed(group: Sequence[Way]) -> tuple[list[Way], list[Way]]:
+def _first_of_each_seed(
+    group: Sequence[TimeToTarget],
+) -> tuple[list[TimeToTarget], list[TimeToTarget]]:
     """A way of every seed, and the repeats, which say nothing of other seeds.
 
     Of several runs of one seed the first that ended counts; where none has, the first.
     """
-    first: dict[Any, Way] = {}
+    first: dict[Any, TimeToTarget] = {}
     for way in sorted(group, key=lambda way: not way.ended):
         seed = _seed(way.run)
         # A run whose seed nobody knows stands for itself.
@@ -233,7 +235,7 @@ def _first_of_each_seed(group: Sequence[Way]) -> tuple[list[Way], list[Way]]:
     return seeds, [way for way in group if way.run.id not in counted]
 
 
-def _compiled(ways: Sequence[Way]) -> list[str]:
+def _compiled(ways: Sequence[TimeToTarget]) -> list[str]:
     """Says so where some seeds compiled and others found their programs kept."""
     outcomes = collections.Counter(
         text(way.run.summary, "compile_cache") or "unknown" for way in ways
@@ -244,7 +246,7 @@ def _compiled(ways: Sequence[Way]) -> list[str]:
     return [f"compilation cache differs ({told}): compare the epochs alone"]
 
 
-def _ids(group: Sequence[Way]) -> Cell | str:
+def _ids(group: Sequence[TimeToTarget]) -> Cell | str:
     return run_cell(group[0].run.id) if len(group) == 1 else run_ids(way.run.id for way in group)
 
 
@@ -252,7 +254,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return None if None in values or not values else statistics.median(values)
 
 
-def _costs(material: Material, ways: Sequence[Way]) -> dict[str, list[float]]:
+def _costs(material: ReportContext, ways: Sequence[TimeToTarget]) -> dict[str, list[float]]:
     """{price: USD of each}, for prices that all have."""
     costs: dict[str, list[float]] = {}
     for way in ways:
@@ -262,7 +264,7 @@ def _costs(material: Material, ways: Sequence[Way]) -> dict[str, list[float]]:
     return {label: c for label, c in costs.items() if len(c) == len(ways)}
 
 
-def _runs_table(material: Material, ways: Sequence[Way]) -> Table:
+def _runs_table(material: ReportContext, ways: Sequence[TimeToTarget]) -> Table:
     rows = []
     for way in ways:
         run, reached = way.run, way.epoch is not None
@@ -323,7 +325,7 @@ def _runs_table(material: Material, ways: Sequence[Way]) -> Table:
     )
 
 
-def _published(ways: Sequence[Way], sources: Sources) -> list[Table]:
+def _published(ways: Sequence[TimeToTarget], sources: Sources) -> list[Table]:
     """What others say it took them, where the same network was trained here."""
     networks = {way.run.published_network for way in ways}
     listed = [row for row in load_published("time_to_accuracy") if row["model"] in networks]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 
 
-class Batch(NamedTuple):
+class Examples(NamedTuple):
     images_BxHxWxC: jax.Array  # uint8
     labels_Bx: jax.Array  # int32, or uint8 masks
     indices_B: jax.Array  # int32, the examples' places in their split
