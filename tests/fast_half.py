@@ -43,7 +43,7 @@ def limit_s(load: float, cores: int) -> float:
 
 
 def _note_process(event: str, args: tuple) -> None:
-    if event in ("os.fork", "os.posix_spawn", "os.system"):
+    if event in ("os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
         _started.append(event)
     if event == "subprocess.Popen" and pathlib.Path(os.fsdecode(args[0])).name not in _MAY_START:
         _started.append(str(args[1]))
@@ -69,8 +69,21 @@ def pytest_runtest_logstart():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     result = yield
-    assert not (is_fast(item) and _started), f"belongs in tests/integration: starts {_started}"
+    _check_started(item)
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    result = yield
+    _check_started(item)
+    return result
+
+
+def _check_started(item) -> None:
+    started = list(_started)
+    _started.clear()
+    assert not (is_fast(item) and started), f"belongs in tests/integration: starts {started}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,14 +1,15 @@
 """Does the suite notice? Makes one plausible mistake in the code at a time and runs the tests.
 
     python tests/mutations.py [--only=NAME,...] [--list] [--json=FILE] [--jobs=1] [--integration]
+        [--asked_only] [--checked] [--timeout_s=1200] [--deselect=TEST] [--checkout=FOLDER]
 
 For each mutation the checkout is copied into a temporary folder, one text in it is replaced, and
 pytest runs there: first the test files of the fast half that are likeliest to fail, then, if none
 does, the whole fast half, and with --integration the integration half. A mutation is caught when a
-test fails. What passes without a mutation is made sure of first (--checked leaves that out).
+test fails. All these tests must pass without a mutation; that is tried first (not with --checked).
 
-The table says for each mutation which test failed first, and the seconds. Exit code 1 if the fast
-half caught fewer than 90 %, 2 if a mutation's text is no longer found exactly once: the code has
+The lines say for each mutation which test failed first, and the seconds; a table counts by area.
+Exit code 1 if the fast half caught fewer than 90 %, 2 if a mutation's text is no longer found exactly once: the code has
 moved, and the list must follow it.
 
 It stands with the tests because it measures them and names their files; no test runs all of it.
@@ -31,8 +32,8 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The share of mutations that the fast half must catch.
 GOAL = 0.9
-# Left out: in a copy that is mutated it misses the mutation's text.
-_OWN_TEST = "tests/test_mutations.py"
+# Left out: in a copy that is mutated they miss the mutation's text, and git.
+_OWN_TESTS = ("tests/test_mutations.py", "tests/integration/test_mutations.py")
 _INTEGRATION = "integration and not slow"
 
 
@@ -40,6 +41,7 @@ class Mutation(NamedTuple):
     """A mistake that somebody might make.
 
     Attributes:
+      area: the heading that it stands under.
       name: of it.
       file: under jaxbench/.
       old: the text that it replaces, exactly once in the file.
@@ -47,6 +49,7 @@ class Mutation(NamedTuple):
       ask: the test files that are likeliest to notice, `step` for test_step.py, best first.
     """
 
+    area: str
     name: str
     file: str
     old: str
@@ -441,12 +444,16 @@ a_run_with_impossible_figures_is_done records/recorder.py: train throughput
 
 
 def _parse(text: str) -> Iterator[Mutation]:
-    for block in re.sub(r"^## .*\n", "", text, flags=re.MULTILINE).strip().split("\n\n"):
+    area = ""
+    for block in text.strip().split("\n\n"):
+        if block.startswith("## "):
+            area = block.removeprefix("## ").rstrip(".")
+            continue
         match = re.fullmatch(r"(\w+) ([\w/]+\.py): ([\w ]+)\n- (.+)\n\+ (.+)", block.strip())
         if not match:
             raise ValueError(f"no mutation: {block}")
         name, file, ask, old, new = match.groups()
-        yield Mutation(name, file, old, new, ask)
+        yield Mutation(area, name, file, old, new, ask)
 
 
 MUTATIONS = tuple(_parse(_LIST))
@@ -550,7 +557,8 @@ class Suite:
                 *(shutil.which("env"), "-C", str(copy), f"PYTHONPATH={search}"),
                 *(f"JAX_COMPILATION_CACHE_DIR={self._cache}", sys.executable, "-m", "pytest"),
                 *("-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"),
-                *(f"--ignore={_OWN_TEST}", *self._deselected, *arguments),
+                *(f"--ignore={test}" for test in _OWN_TESTS),
+                *(*self._deselected, *arguments),
             ],
             log,
             timeout_s=self._timeout_s,
@@ -560,7 +568,7 @@ class Suite:
             return None, f"no answer within {self._timeout_s:g} s"
         if (test := first_failure(output)) or ending.exit_code in (0, 1):
             return test, "survived"
-        raise RuntimeError(f"pytest ended with {ending.exit_code}:\n{output[-2000:]}")
+        return None, f"pytest ended with exit code {ending.exit_code}"
 
 
 def summarize(records: Sequence[dict], whole_half: bool = True) -> tuple[str, int]:
@@ -620,8 +628,10 @@ def main() -> None:
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise BadInput(f"--checkout={checkout.value}: {error}") from error
         if not checked.value:
-            files = sorted({file for files in asked.values() for file in files})
-            if (failed := suite.run(None, files))[1] != "survived":
+            calls = [sorted({file for files in asked.values() for file in files})]
+            calls += [] if asked_only.value else [[]]
+            calls += [["-m", _INTEGRATION]] if integration.value else []
+            if (failed := suite.run(None, *calls))[1] != "survived":
                 raise BadInput(f"without a mutation: {failed[1]}; --deselect=TEST leaves it out")
 
         def try_one(mutation: Mutation) -> dict:
@@ -633,6 +643,7 @@ def main() -> None:
             watch = Stopwatch()
             number, told = suite.run(mutation, *calls)
             return {
+                "area": mutation.area,
                 "name": mutation.name,
                 "file": mutation.file,
                 "half": None if number is None else halves[number],
@@ -651,6 +662,10 @@ def main() -> None:
                 print(f"{record['name']:<40} {record['seconds']:6.1f} s  {told}", flush=True)
                 if path.value:
                     pathlib.Path(path.value).write_text(json.dumps(records, indent=1) + "\n")
+        for area in dict.fromkeys(record["area"] for record in records):
+            own = [record for record in records if record["area"] == area]
+            fast = sum(record["half"] == "fast" for record in own)
+            print(f"{area:<50} {len(own):3} mistakes, {fast:3} caught by the fast half")
         line, code = summarize(records, not asked_only.value)
         print(line)
         return code

@@ -15,7 +15,7 @@ def test_every_mutation_is_found_exactly_once_and_parses():
 
 def test_mutations_have_names_of_their_own():
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 48
-    assert len({mutation[1:4] for mutation in MUTATIONS}) == len(MUTATIONS)
+    assert len({mutation[2:5] for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
 def test_text_that_has_moved_is_told():

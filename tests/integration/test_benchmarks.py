@@ -104,7 +104,7 @@ def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
         "--images=128",
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^jaxbench +\d+ images/s", done.stdout, re.MULTILINE)
+    assert re.search(r"^jaxbench +[\d,]+ images/s", done.stdout, re.MULTILINE)
     assert re.search(r"^decode +.*jaxbench / decode \d\.\d\d", done.stdout, re.MULTILINE)
     assert "tf.data is left out" in done.stdout and "pytorch is left out" in done.stdout
 

@@ -65,7 +65,7 @@ def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):  # noqa:
         for name in (
             "source=folder",
             "feed=stream",
-            f"dir={folder}",
+            f"path={folder}",
             "eval_split=val",
             "num_classes=2",
             "crop_padding=0",

@@ -55,8 +55,6 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     def elsewhere(config):
         config.data.source, config.data.path, config.data.feed = "folder", "/nowhere", "stream"
         config.data.image_shape = (8, 8, 3)
-        # A step that takes longer than its dispatch.
-        config.model.hidden, config.batch_size = (32,), 64
 
     result = measure(change=elsewhere)
     check_stages(tmp_path / "run", result)
@@ -67,7 +65,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     summary = run_json(tmp_path / "run")["summary"]
     # The made-up batch is learnt by heart: the steps that were timed do train.
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
-    assert summary["images_per_s"] == step["images_per_s"] and summary["invalid"] == []
+    assert summary["images_per_s"] == step["images_per_s"]
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
