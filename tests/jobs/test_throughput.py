@@ -54,7 +54,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
 
     def elsewhere(config):
         config.data.source, config.data.path, config.data.feed = "folder", "/nowhere", "stream"
-        config.data.image_shape = (8, 8, 3)
+        config.data.image_shape, config.batch_size = (8, 8, 3), 64
 
     result = measure(change=elsewhere)
     check_stages(tmp_path / "run", result)
