@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxbench.models.batch_norm import BatchNorm
 
 # Kaiming He's initialisation, counting outputs: it keeps the variance of the gradients.
-he_normal_fan_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+_HE_NORMAL_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def conv_layer(dtype: Any, param_dtype: Any) -> Any:
@@ -19,7 +19,7 @@ def conv_layer(dtype: Any, param_dtype: Any) -> Any:
         nn.Conv,
         use_bias=False,
         padding="SAME",
-        kernel_init=he_normal_fan_out,
+        kernel_init=_HE_NORMAL_FAN_OUT,
         dtype=dtype,
         param_dtype=param_dtype,
     )

@@ -12,11 +12,10 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig, choice, number
-from jaxbench.models.layers import classify, conv_layer, he_normal_fan_out, norm_layer
+from jaxbench.config import ModelConfig, number
+from jaxbench.models.layers import classify, conv_layer, norm_layer
 from jaxbench.models.pooling import max_pool
 
 
@@ -28,17 +27,12 @@ class ResNetConfig(ModelConfig):
     width: int = number(64, low=1)
     # Begin with every block as the identity: its last batch norm scales by 0 (Goyal et al. 2017).
     zero_init: bool = True
-    # How a training step computes the first convolution. space_to_depth: as one of 4x4 and stride 1
-    # over blocks of 2x2 pixels, four times as many channels as images have: the same numbers and
-    # the same parameters, for devices that multiply matrices faster than 3 channels fill them.
-    stem: str = choice("plain", "space_to_depth")
 
     def create(self, *, num_classes, dtype, param_dtype, norm_axis):
         return ResNet(
             stages=self.stages,
             width=self.width,
             zero_init=self.zero_init,
-            stem=self.stem,
             num_classes=num_classes,
             dtype=dtype,
             param_dtype=param_dtype,
@@ -76,45 +70,12 @@ class Bottleneck(nn.Module):
         return nn.relu(y + shortcut)
 
 
-class SpaceToDepthStem(nn.Module):
-    """The first convolution, 7x7 and stride 2, over blocks of 2x2 pixels; its kernel is the same.
-
-    The form that MLPerf's TPU submissions gave ResNet-50 (Ying et al., "Image Classification at
-    Supercomputer Scale", 2018).
-    """
-
-    channels: int
-    dtype: Any
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(self, images_BxHxWxC):
-        batch, height, width, channels = images_BxHxWxC.shape
-        shape = (7, 7, channels, self.channels)
-        kernel = self.param("kernel", he_normal_fan_out, shape, self.param_dtype)
-        # A row and a column of zeros before the others: the window then begins where a block does.
-        kernel_8x8xCxF = jnp.pad(kernel.astype(self.dtype), ((1, 0), (1, 0), (0, 0), (0, 0)))
-        kernel_4x4xDxF = kernel_8x8xCxF.reshape(4, 2, 4, 2, channels, self.channels)
-        kernel_4x4xDxF = kernel_4x4xDxF.transpose(0, 2, 1, 3, 4, 5)
-        blocks = images_BxHxWxC.astype(self.dtype)
-        blocks = blocks.reshape(batch, height // 2, 2, width // 2, 2, channels)
-        blocks = blocks.transpose(0, 1, 3, 2, 4, 5)
-        return jax.lax.conv_general_dilated(
-            blocks.reshape(batch, height // 2, width // 2, 4 * channels),
-            kernel_4x4xDxF.reshape(4, 4, 4 * channels, self.channels),
-            (1, 1),
-            ((2, 1), (2, 1)),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-
-
 class ResNet(nn.Module):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
     stages: tuple[int, ...]
     width: int
     zero_init: bool
-    stem: str
     num_classes: int
     dtype: Any
     param_dtype: Any
@@ -125,18 +86,7 @@ class ResNet(nn.Module):
         conv = conv_layer(self.dtype, self.param_dtype)
         norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
 
-        sizes = images_BxHxWxC.shape[1:3]
-        if self.stem == "space_to_depth" and (sizes[0] % 2 or sizes[1] % 2):
-            raise ValueError(
-                f"images of {sizes[0]}x{sizes[1]} have no blocks of 2x2 pixels; stem='plain' takes "
-                "any size"
-            )
-        # The forward pass alone, by which operations are counted, is always the plain one.
-        if self.stem == "space_to_depth" and train:
-            stem = SpaceToDepthStem(self.width, self.dtype, self.param_dtype, name="stem")
-        else:
-            stem = conv(self.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")
-        x = stem(images_BxHxWxC)
+        x = conv(self.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(images_BxHxWxC)
         x = norm(name="stem_norm", relu=True)(x)
         x = max_pool(x, window=3, stride=2, padding=1)
         for stage, num_blocks in enumerate(self.stages):

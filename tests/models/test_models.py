@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxbench.cli import registry
@@ -10,12 +9,11 @@ from jaxbench.distributed.mesh import create_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.cnn10 import Cnn10Config
 from jaxbench.models.mnist_cnn import MnistCnnConfig
-from jaxbench.models.resnet import ResNetConfig, SpaceToDepthStem
+from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.training.program import build_program
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
-from tests.conftest import equations
 
 
 def program_of(model, **data):
@@ -190,89 +188,6 @@ def test_initial_parameters_depend_on_the_seed():
         leaves.append(jax.device_get(state.params["stem"]["kernel"]))
     assert (leaves[0] == leaves[1]).all()
     assert (leaves[0] != leaves[2]).any()
-
-
-def test_a_network_with_a_stem_over_blocks_of_pixels_is_the_plain_one():
-    """The same parameters to begin with, the same outputs."""
-    with jax.enable_x64(True):
-        fields = {"num_classes": 3, "dtype": jnp.float64, "param_dtype": jnp.float64}
-        plain, blocks = (
-            ResNetConfig(stages=(1,), width=4, stem=stem).create(norm_axis=None, **fields)
-            for stem in ("plain", "space_to_depth")
-        )
-        images = np.random.default_rng(0).normal(size=(3, 10, 14, 3))
-        variables, same = (
-            jax.device_get(
-                jax.jit(net.init, static_argnames="train")(jax.random.key(0), images, train=True)
-            )
-            for net in (plain, blocks)
-        )
-        assert jax.tree.all(jax.tree.map(np.array_equal, variables, same))
-
-        @jax.jit
-        def both(images):
-            return [
-                net.apply(variables, images, train=True, mutable=["batch_stats"])
-                for net in (plain, blocks)
-            ]
-
-        for a, b in zip(*(jax.tree.leaves(outputs) for outputs in both(images)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
-
-
-def test_gradients_of_a_stem_over_blocks_of_pixels_are_those_of_the_plain_one():
-    with jax.enable_x64(True):
-        generator = np.random.default_rng(0)
-        images = generator.normal(size=(3, 10, 14, 3))
-        kernel = generator.normal(size=(7, 7, 3, 4))
-        own = SpaceToDepthStem(4, jnp.float64, jnp.float64)
-
-        @jax.jit
-        def gradients(kernel, images):
-            def pulled(convolve):
-                out, back = jax.vjp(convolve, kernel, images)
-                return back(jnp.cos(jnp.arange(out.size)).reshape(out.shape))
-
-            sides = ((3, 3), (3, 3))
-            dimensions = ("NHWC", "HWIO", "NHWC")
-            return (
-                pulled(lambda k, x: own.apply({"params": {"kernel": k}}, x)),
-                pulled(
-                    lambda k, x: jax.lax.conv_general_dilated(
-                        x, k, (2, 2), sides, dimension_numbers=dimensions
-                    )
-                ),
-            )
-
-        for a, b in zip(*gradients(kernel, images), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("stem", "kernel"), [("plain", (7, 7, 3, 4)), ("space_to_depth", (4, 4, 12, 4))]
-)
-def test_the_stem_that_is_asked_for_is_computed(stem, kernel):
-    """In a training step; operations are counted in the plain one, whatever it is."""
-    fields = {"num_classes": 3, "dtype": jnp.float32, "param_dtype": jnp.float32}
-    network = ResNetConfig(stages=(1,), width=4, stem=stem).create(norm_axis=None, **fields)
-    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
-
-    def first_kernel(train):
-        def init(images):
-            return network.init(jax.random.key(0), images, train=train)
-
-        found = equations(jax.make_jaxpr(init)(images).jaxpr)
-        names = [equation.primitive.name for equation in found]
-        return found[names.index("conv_general_dilated")].invars[1].aval.shape
-
-    assert first_kernel(train=True) == kernel
-    assert first_kernel(train=False) == (7, 7, 3, 4)
-
-
-def test_odd_images_have_no_blocks_of_pixels():
-    program = program_of(ResNetConfig(stem="space_to_depth"), image_shape=(33, 32, 3))
-    with pytest.raises(BadInput, match="33x32 have no blocks of 2x2 pixels"):
-        program.check()
 
 
 @pytest.mark.parametrize(
