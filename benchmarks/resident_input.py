@@ -128,7 +128,7 @@ def main() -> int:
     from jaxbench.jobs.windows import check_window_s, wait_for_steps, warm_up
     from jaxbench.precision import get_precision
     from jaxbench.training.program import build_program
-    from jaxbench.xla.hlo import count_work
+    from jaxbench.xla.hlo import instructions
 
     config = flags.FLAGS.experiment
     if not isinstance(config, Config):
@@ -158,7 +158,7 @@ def main() -> int:
 
         def make_input(form):
             def take(train_data, row, step):
-                batch = resident.take(train_data, row, step)
+                batch = resident.unpack_batch(train_data, row, step)
                 keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
                 windows = augment.draw_windows(keys_B, padding=data.crop_padding)
                 if data.flip_order == "alternating":
@@ -189,8 +189,8 @@ def main() -> int:
                 .compile()
             )
             # Of the crop alone: on a CPU JAX draws random numbers in loops.
-            alone = jax.jit(form).lower(windows, before).compile()
-            loops[name] = count_work(alone.as_text(), ())["while_loops"]
+            alone = jax.jit(form).lower(windows, before).compile().as_text()
+            loops[name] = sum(one.opcode == "while" for one in instructions(alone))
 
             def run(calls: int, compiled=compiled) -> float:
                 watch = Stopwatch()

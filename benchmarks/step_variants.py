@@ -142,6 +142,7 @@ class Form:
     def __init__(self, variant: Variant, config: Any, devices: Any):
         import jax
         import numpy as np
+        from hlo_work import count_work
 
         from jaxbench.clock import Stopwatch
         from jaxbench.data.feeds.feed import abstract_args, create_feed
@@ -151,7 +152,6 @@ class Form:
         from jaxbench.precision import get_precision
         from jaxbench.training.program import build_program
         from jaxbench.xla.collectives import count_collectives
-        from jaxbench.xla.hlo import count_work
 
         self.name = variant.name
         steps, options = variant.steps_per_call, variant.xla_options

@@ -96,9 +96,8 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
 
 
 def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
-    from jaxbench.xla.hlo import count_work
-
     script = load_script("step_variants")
+    count_work = load_script("hlo_work").count_work
     failed = {"variant": "big", "failed": "out of memory: it said so"}
     script.print_record(failed)
     assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"

@@ -1,9 +1,19 @@
 """What a compiled program's text says of it, in the words of XLA for GPUs, and of a real one."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
+import pytest
 
-from jaxbench.xla.hlo import count_work
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def count_work(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("hlo_work").count_work
+
 
 # Activations have 512 values here: one is written by a convolution, one by a fusion, one in another
 # order, one as another type; what the fusion makes inside is not written.
@@ -49,7 +59,7 @@ ENTRY %main (x: bf16[4,8,16], w: bf16[9]) -> f32[4,8,16] {
 """
 
 
-def test_work_is_counted_where_it_reaches_memory():
+def test_work_is_counted_where_it_reaches_memory(count_work):
     assert count_work(GPU, {512}) == {
         "fusions": 2,
         "while_loops": 1,
@@ -63,7 +73,7 @@ def test_work_is_counted_where_it_reaches_memory():
     assert count_work(GPU, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
 
 
-def test_a_real_program_is_counted_as_xla_counts_it():
+def test_a_real_program_is_counted_as_xla_counts_it(count_work):
     def chain(x, w):
         return jnp.sum(jnp.tanh(x @ w) ** 2, axis=0)
 
