@@ -1,7 +1,10 @@
-"""Flags for XLA's compiler beside those of the environment.
+"""Check flags for XLA's compiler and add them to XLA_FLAGS.
 
-XLA reads XLA_FLAGS once, and ends the process at a flag that it does not know. What is known
-differs from release to release, so a process of its own is asked first.
+XLA reads XLA_FLAGS once, and aborts the process at a flag that it does not know. The known flags
+differ from release to release, so a process of 0.1 s tries each flag first. The alternative,
+`lowered.compile(compiler_options=...)`, refuses unknown options with an error, but it comes too
+late for flags that make the devices (--xla_force_host_platform_device_count), `jax.pmap` takes no
+such options, and a step compiled with them is compiled again without them when it is called.
 """
 
 import os
@@ -14,12 +17,12 @@ from jaxbench.errors import BadInput
 
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: ")
 _ERROR = re.compile(r"^E\d+ .*?\] (.*?)\.?$", re.MULTILINE)
-# Reads XLA_FLAGS and makes no device.
+# Has XLA read XLA_FLAGS; creates no device.
 _READ = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 
 def check_xla_flags(text: str) -> list[str]:
-    """Returns the flags that a text holds; raises BadInput for what is no flag of XLA's."""
+    """Return the flags in a text; raise BadInput for a word that is not `--xla_NAME[=VALUE]`."""
     flags = text.split()
     for flag in flags:
         if not re.fullmatch(r"--xla_\w+(=.*)?", flag):
@@ -28,59 +31,55 @@ def check_xla_flags(text: str) -> list[str]:
 
 
 def add_xla_flags(text: str) -> list[str]:
-    """Appends flags to XLA_FLAGS, before JAX makes its devices; those of the environment stay.
+    """Append flags to XLA_FLAGS, before JAX creates its devices; the environment's flags stay.
 
     Args:
-      text: `--xla_NAME=VALUE ...`, apart by spaces.
+      text: `--xla_NAME=VALUE ...`, separated by spaces.
 
     Returns:
-      The flags that this XLA does not know, which are left out.
+      The flags that this XLA does not know. They are left out.
 
     Raises:
-      BadInput: what is no flag, or a value that its flag cannot have; a flag of the environment
-        over which XLA would end.
+      BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
+        environment.
     """
     given = check_xla_flags(text)
     environment = os.environ.get("XLA_FLAGS", "").split()
-    unknown = []
-    if _read([*environment, *given]) is not None:
-        # One by one: XLA does not always say which flag it ends over.
-        for flag in environment if _read(environment) is not None else []:
-            if said := _read([flag]):
-                raise BadInput(f"XLA_FLAGS in the environment: {_explain(flag, said)}")
-        for flag in given:
-            said = _read([flag])
-            if said and _UNKNOWN.search(said):
-                unknown.append(flag)
-            elif said:
-                raise BadInput(f"--xla_flags={text}: {_explain(flag, said)}")
-    known = [flag for flag in given if flag not in unknown]
+    for flag in environment:
+        if refusal := _refusal(flag):
+            raise BadInput(f"XLA_FLAGS in the environment: {_explain(flag, refusal)}")
+    known, unknown = [], []
+    for flag in given:
+        refusal = _refusal(flag)
+        if refusal and not _UNKNOWN.search(refusal):
+            raise BadInput(f"--xla_flags={text}: {_explain(flag, refusal)}")
+        (unknown if refusal else known).append(flag)
     os.environ["XLA_FLAGS"] = " ".join([*environment, *known])
     return unknown
 
 
-def _read(flags: list[str]) -> str | None:
-    """Has XLA read flags; returns what it says where it ends over them."""
+def _refusal(flag: str) -> str | None:
+    """Return what XLA prints where it aborts over this flag, None where it takes the flag."""
     done = subprocess.run(
         [sys.executable, "-c", _READ],
-        env=os.environ | {"XLA_FLAGS": " ".join(flags)},
+        env=os.environ | {"XLA_FLAGS": flag},
         capture_output=True,
         text=True,
     )
     return done.stderr if done.returncode else None
 
 
-def _explain(flag: str, said: str) -> str:
-    """One line of what XLA said of a flag: the value, and what its list of flags knows of it."""
-    if _UNKNOWN.search(said):
+def _explain(flag: str, refusal: str) -> str:
+    """Return one line: why XLA refuses a flag, and the flag's type, default and purpose."""
+    if _UNKNOWN.search(refusal):
         return f"XLA does not know {flag}"
-    name = flag.partition("=")[0]
-    error = _ERROR.search(said)
+    error = _ERROR.search(refusal)
     why = error[1] if error else f"XLA does not take {flag}"
-    # `<tab>--xla_NAME=DEFAULT<tab>TYPE<tab>what it is for`; XLA cuts the list off, maybe before.
-    known = re.search(rf"^\t{name}=(.*?) *\t(\w+)\t(.*)$", said, re.MULTILINE)
-    if not known:
+    # XLA lists all flags as `<tab>--xla_NAME=DEFAULT<tab>TYPE<tab>PURPOSE`, cut off at some length.
+    name = flag.partition("=")[0]
+    listed = re.search(rf"^\t{name}=(.*?) *\t(\w+)\t(.*)$", refusal, re.MULTILINE)
+    if not listed:
         return why
-    default, kind, purpose = known.groups()
+    default, kind, purpose = listed.groups()
     purpose = textwrap.shorten(purpose, 200, placeholder=" ...")
     return f"{why}; it takes {kind}, {default} by default: {purpose}"
