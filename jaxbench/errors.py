@@ -35,10 +35,6 @@ class MixedDevices(Exception):
     """The backend does not run one program on devices of these kinds; the message names them."""
 
 
-class WandbFailed(Exception):
-    """Weights & Biases was asked for and could not begin; the message says why."""
-
-
 class Unreachable(Exception):
     """The processes of a run do not come together; the message says where and how long."""
 

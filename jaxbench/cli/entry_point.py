@@ -26,13 +26,12 @@ from jaxbench.errors import (
     OtherProcessEnded,
     Terminated,
     Unreachable,
-    WandbFailed,
     WorkerLost,
     nearest,
 )
 
 # What ends a run with one line, and exit code 1.
-_FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WandbFailed, WorkerLost)
+_FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WorkerLost)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 
