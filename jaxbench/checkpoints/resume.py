@@ -1,4 +1,4 @@
-"""Taking a run directory up again: which one, from where, its records set back to there."""
+"""Resume a run: find it, check that it may be resumed, open its run directory again."""
 
 import contextlib
 import dataclasses
@@ -7,12 +7,13 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import psutil
 
-from jaxbench.checkpoints.checkpointer import Checkpoint, copy_checkpoint
+from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint
 from jaxbench.clock import now, timestamp_s
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import Run, flat
@@ -27,7 +28,7 @@ from jaxbench.records.run_dir import (
 )
 
 CHECKPOINTS = "checkpoints"
-# Fields of a config that change neither losses nor records: where and how fast, not what.
+# Fields of a config that change neither losses nor records, only where and how fast it runs.
 _FREE = {
     "num_devices",
     "parallelism",
@@ -42,13 +43,14 @@ _FREE = {
 
 @dataclasses.dataclass(frozen=True)
 class Resume:
-    """A run to go on with.
+    """A run to resume.
 
     Attributes:
-      run: its directory, as it was left.
-      checkpoint: the one to take, None for the newest that can be read.
-      again: where there is none, the run begins again in its directory rather than not at all.
-      lock: an open folder that no other process can take up meanwhile; None where it is only read.
+      run: its run directory, as it was left.
+      checkpoint: the name of the checkpoint to read; None for the newest that is intact.
+      again: whether a run without an intact checkpoint starts anew in its run directory.
+      lock: descriptor of the run directory, which no other process can resume meanwhile; None where
+        the run is resumed in a new one.
     """
 
     run: Run
@@ -58,27 +60,28 @@ class Resume:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do; from one of its checkpoints there always is."""
+        """Return whether nothing is left to do; from a given checkpoint there always is."""
         return self.run.document["status"] in ("done", "invalid") and self.checkpoint is None
 
     def close(self) -> None:
-        """Lets others take the run up."""
+        """Let other processes resume the run."""
         if self.lock is not None:
             os.close(self.lock)
 
 
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
-    """Returns the run that `--resume` asks for; None where a new one begins.
+    """Return the run that `--resume` names; None where a new one begins.
 
     Args:
       workdir: as given to `check_workdir`.
-      resume: `none`; `auto`: the run in `workdir`, a new one where there is none; or a run
-        directory or one of its checkpoints, to go on with in a new `workdir` or, without one, in
-        its own folder.
+      resume: `none`; `auto` for the run in `workdir`, or a new run where that is empty; or the path
+        of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or,
+        without one, in its own folder.
       run_name: the experiment's.
 
     Raises:
-      BadInput: there is no such run or checkpoint, it is still running, or `workdir` is not new.
+      BadInput: there is no such run, it is still running or has diverged, or `workdir` is not
+        empty.
     """
     if resume == "none":
         check_workdir(workdir, run_name)
@@ -86,10 +89,10 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
     checkpoint = None
     if resume == "auto":
         if not workdir:
-            raise BadInput("--resume=auto: give --workdir, the folder in which to go on or begin")
+            raise BadInput("--resume=auto: give --workdir, the folder of the run")
         path = pathlib.Path(workdir).expanduser()
         if not (path / "run.json").exists():
-            # All that a process leaves that is killed in its first moment.
+            # A process that is killed in its first moment leaves this file alone.
             with contextlib.suppress(OSError):
                 (path / "run.json.partial").unlink()
             check_workdir(workdir, run_name)
@@ -105,7 +108,7 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
         elif checkpoint:
             raise BadInput(
                 f"--resume={resume}: what came after that checkpoint would be lost; give a new "
-                "--workdir to go on in"
+                "--workdir"
             )
         found = Resume(_load(path), checkpoint, lock=None if workdir else _lock(path))
     try:
@@ -117,19 +120,19 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
 
 
 def _check_ended(resume: Resume) -> None:
-    """Raises BadInput where a run is still under way, or ended so that it would end so again."""
+    """Raise BadInput for a run that is still running, or that would diverge again."""
     path, document = resume.run.path, resume.run.document
-    if process := _process(document):
+    if process := _running_process(document):
         raise BadInput(f"{path}: is still running (process {process})")
     if document["status"] == "diverged" and resume.checkpoint is None:
         raise BadInput(
-            f"{path}: has diverged, and would again; one of its {CHECKPOINTS} may be gone on with "
-            "in a new --workdir"
+            f"{path}: has diverged, and would again; one of its {CHECKPOINTS} may be resumed in a "
+            "new --workdir"
         )
 
 
 def _lock(path: pathlib.Path) -> int | None:
-    """Opens a run directory for this process alone, as long as it stays open."""
+    """Open a run directory and lock it for this process, until the descriptor is closed."""
     if not path.is_dir():
         return None
     folder = os.open(path, os.O_RDONLY)
@@ -137,14 +140,14 @@ def _lock(path: pathlib.Path) -> int | None:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(folder)
-        raise BadInput(f"{path}: another process has taken it up") from None
+        raise BadInput(f"{path}: another process has resumed it") from None
     except OSError:  # a file system without locks
         pass
     return folder
 
 
 def _load(path: pathlib.Path) -> Run:
-    """Reads a run directory as far as it is whole: what comes after a checkpoint is cut off."""
+    """Read a run directory up to the first corrupt record: later ones are cut off anyway."""
     if not (path / "run.json").is_file():
         raise BadInput(f"{path}: no run directory, it has no run.json")
     try:
@@ -161,30 +164,30 @@ def _load(path: pathlib.Path) -> Run:
     return Run(path, document, [record for record in records if isinstance(record, dict)])
 
 
-def _process(document: Mapping[str, Any]) -> int | None:
-    """The number of the process that is at it, None where none is, or none is known of here."""
+def _running_process(document: Mapping[str, Any]) -> int | None:
+    """Return the id of the process that runs it, None where there is none on this host."""
     last = (document.get("resumes") or [document])[-1]
     try:
         host, pid = document["environment"]["hostname"], int(last["pid"])
         if document["status"] != "running" or last.get("hostname", host) != platform.node():
             return None
         began_s = psutil.Process(pid).create_time()
-        # A later process may have the same number; clocks agree to a second.
+        # A later process may have the same id; the clocks agree to a second.
         return pid if began_s <= timestamp_s(last["started_at"]) + 1 else None
     except (KeyError, TypeError, ValueError, psutil.Error):
         return None
 
 
 def check_same(resume: Resume, config: Any) -> None:
-    """Raises BadInput where an experiment is another one than the run was made with.
+    """Raise BadInput where a run was made with another experiment than this config.
 
-    Fields that there were none of when the run was made had their defaults.
+    Fields that did not exist when the run was made had their defaults.
     """
     before = _defaults(config) | dict(flat(resume.run.document["config"]))
-    # By way of JSON, as the record has it.
+    # Through JSON, as the record has it.
     now = dict(flat(json.loads(json.dumps(dataclasses.asdict(config), default=str))))
     free = _FREE if now.get("replicas") != "independent" else _FREE - {"num_devices"}
-    # Smaller copies are other pixels, which those in memory are not.
+    # Resized copies have other pixels than the originals; copies in memory have not.
     if "resized" in (before.get("data.cache"), now.get("data.cache")):
         free = free - {"data.cache"}
     differing = [
@@ -200,7 +203,7 @@ def check_same(resume: Resume, config: Any) -> None:
 
 
 def _defaults(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns {field: default} of all fields that have one, as a record would have them."""
+    """Return {field: default} of all fields with a default, as a record would have them."""
     found = {}
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
@@ -212,20 +215,31 @@ def _defaults(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def truncate_records(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
-    """Cuts off what was recorded after `measure_records` returned these sizes.
+    """Cut a run's records to the lengths that they had at a checkpoint, and remove later files.
+
+    All files alike, for none can be made anew from metrics.jsonl without loss: telemetry.csv holds
+    other figures, and TensorBoard's events hold the times at which they were written.
+
+    Args:
+      folder: the run directory.
+      sizes: {file: bytes}, as `measure_records` returned it then.
 
     Returns:
-      What is not as long as it was; the records themselves, metrics.jsonl, must be.
+      The files that are shorter than that already.
 
     Raises:
-      BadInput: they are not.
+      BadInput: metrics.jsonl is one of them.
     """
-    there = measure_records(folder)
-    short = _check_sizes(folder, there, sizes)
+    found = measure_records(folder)
+    valid = all(isinstance(size, int) and size >= 0 for size in sizes.values())
+    short = [name for name, size in sizes.items() if found.get(name, -1) < size] if valid else []
+    if not valid or RECORDS[0] in short:
+        raise BadInput(f"{folder}: {RECORDS[0]} is shorter than it was at the checkpoint")
     for name in (*RECORDS, EVENTS):
-        if (folder / name).is_symlink():  # what it leads to is not this run's to go on with
+        if (folder / name).is_symlink():  # its target is no part of this run
             (folder / name).unlink()
-    for name, size in there.items():
+    # Anybody may have written the names in `sizes`: only files of records are touched.
+    for name, size in found.items():
         if name not in sizes:
             (folder / name).unlink()
         elif size > sizes[name]:
@@ -233,29 +247,12 @@ def truncate_records(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str
     return short
 
 
-def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
-    """Copies what had been recorded when `measure_records` returned these sizes; else as above."""
-    there = measure_records(source)
-    short = _check_sizes(source, there, sizes)
-    # Names come from a file that anybody may have written: those of records lead nowhere else.
-    for name in sizes.keys() & there.keys():
+def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> None:
+    """Copy a run's records to another folder, as they were at a checkpoint, see above."""
+    for name in measure_records(source):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        with open(source / name, "rb") as old, open(target / name, "wb") as new:
-            left = sizes[name]
-            while left and (piece := old.read(min(left, 1 << 20))):
-                new.write(piece)
-                left -= len(piece)
-    return short
-
-
-def _check_sizes(
-    folder: pathlib.Path, there: Mapping[str, int], sizes: Mapping[str, int]
-) -> list[str]:
-    whole = all(isinstance(size, int) and size >= 0 for size in sizes.values())
-    short = [name for name, size in sizes.items() if there.get(name, -1) < size] if whole else []
-    if not whole or RECORDS[0] in short:
-        raise BadInput(f"{folder}: {RECORDS[0]} is shorter than it was at the checkpoint")
-    return short
+        shutil.copyfile(source / name, target / name)
+    truncate_records(target, sizes)
 
 
 def resume_run_dir(
@@ -265,35 +262,21 @@ def resume_run_dir(
     run_name: str,
     document: dict[str, Any],
 ) -> RunDir:
-    """Opens the folder in which a run goes on, with the records that it had at the checkpoint.
+    """Open the run directory of a resumed run, with the records that it had at the checkpoint.
 
     Args:
       resume: the run.
-      checkpoint: None where it begins again.
-      workdir: as `find_resume` was given it.
+      checkpoint: None where the run starts anew.
+      workdir: as given to `find_resume`.
       run_name: the experiment's.
-      document: what run.json says of this process.
+      document: run.json's fields about this process.
 
     Raises:
-      BadInput: the folder cannot be made, or records are gone.
+      BadInput: the folder cannot be created, or records are missing.
     """
-    environment = document["environment"]
-    point = checkpoint.point if checkpoint else {"step": 0, "totals_s": {}, "records": {}}
-    spent_s = sum(point["totals_s"].values())
-    old = resume.run.document
-    entry = {
-        "started_at": now().isoformat(),
-        "checkpoint": checkpoint and checkpoint.name,
-        "step": point["step"],
-        "elapsed_s": spent_s,
-        # What had been done since and is done again; unknown where nobody took notes.
-        "lost_s": max(0.0, _last_sign_s(resume.run) - spent_s),
-        "damaged_checkpoints": checkpoint.corrupt if checkpoint else {},
-        "before": {name: old.get(name) for name in ("status", "reason", "finished_at")},
-        **{name: document[name] for name in ("command_line", "pid")},
-        **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
-    }
-    path = resume.run.path
+    path, old = resume.run.path, resume.run.document
+    sizes = checkpoint.point["records"] if checkpoint else {}
+    entry = _resume_entry(resume.run, checkpoint, document)
     for name in ("train_examples", "eval_examples"):
         before, here = (found.get("data", {}).get(name) for found in (old, document))
         if before != here:
@@ -301,18 +284,18 @@ def resume_run_dir(
     if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
         entry["from"] = str(path)
         run_dir = create_run_dir(workdir, run_name, document | {"resumes": [entry]})
-        copy_records(path, run_dir.path, point["records"])
-        if checkpoint:  # its own to go on from, if it ends before it has another
+        copy_records(path, run_dir.path, sizes)
+        if checkpoint:  # the new run may end before it has written one
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
         return run_dir
-    # In its own folder it stays the run that it was.
+    # In its own folder it stays the same run.
     before, here = old.get("target_accuracy"), document.get("target_accuracy")
     if before != here:
         raise BadInput(
             f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
-            f"{CHECKPOINTS} can be gone on with in a new --workdir"
+            f"{CHECKPOINTS} can be resumed in a new --workdir"
         )
-    entry["short"] = truncate_records(path, point["records"])
+    entry["short"] = truncate_records(path, sizes)
     run_dir = RunDir(path, old)
     run_dir.update(
         status="running",
@@ -324,8 +307,28 @@ def resume_run_dir(
     return run_dir
 
 
-def _last_sign_s(run: Run) -> float:
-    """The run's time when it was last heard of."""
+def _resume_entry(
+    run: Run, checkpoint: Checkpoint | None, document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the entry of run.json's `resumes` about this process."""
+    environment = document["environment"]
+    elapsed_s = sum(checkpoint.point["totals_s"].values()) if checkpoint else 0.0
+    return {
+        "started_at": now().isoformat(),
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint.point["step"] if checkpoint else 0,
+        "elapsed_s": elapsed_s,
+        # The time of the work after the checkpoint, which is lost, as far as records tell.
+        "lost_s": max(0.0, _last_elapsed_s(run) - elapsed_s),
+        "damaged_checkpoints": checkpoint.corrupt if checkpoint else {},
+        "before": {name: run.document.get(name) for name in ("status", "reason", "finished_at")},
+        **{name: document[name] for name in ("command_line", "pid")},
+        **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
+    }
+
+
+def _last_elapsed_s(run: Run) -> float:
+    """Return the run's time at its last record or sample of telemetry."""
     times_s = [record.get("elapsed_s") for record in run.records[-20:]]
     try:
         with open(run.path / "telemetry.csv", "rb") as file:

@@ -9,16 +9,13 @@ import jax
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.checkpoints.checkpointer import (
-    NO_CHECKPOINTS,
+from jaxbench.checkpoints.checkpoint import (
     Checkpoint,
-    Checkpoints,
     CorruptCheckpointError,
-    Policy,
-    check_policy,
     read_checkpoint,
     read_newest,
 )
+from jaxbench.checkpoints.checkpointer import NO_CHECKPOINTS, Checkpoints, Policy, check_policy
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
     Resume,

@@ -16,14 +16,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.checkpoints import checkpointer
-from jaxbench.checkpoints.checkpointer import (
-    Checkpoints,
-    Policy,
-    list_checkpoints,
-    read_checkpoint,
-    read_newest,
-)
+from jaxbench.checkpoints import checkpoint
+from jaxbench.checkpoints.checkpoint import list_checkpoints, read_checkpoint, read_newest
+from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
     Resume,
@@ -436,7 +431,7 @@ def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path
 def test_one_process_at_a_time_takes_a_run_up(undisturbed, tmp_path):
     run = copy_of(undisturbed, tmp_path)
     first = find_resume(str(run), "auto", "")
-    with pytest.raises(BadInput, match="another process has taken it up"):
+    with pytest.raises(BadInput, match="another process has resumed it"):
         find_resume(str(run), "auto", "")
     # To read it for a run of one's own is no harm.
     find_resume(str(tmp_path / "new"), str(run), "").close()
@@ -517,7 +512,7 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
     run.mkdir()
     config = registry.load(MICRO)
     said = []
-    genuine = checkpointer._save_arrays
+    genuine = checkpoint._save_arrays
 
     def full(orbax, path, state):
         if "00022" not in str(path):
@@ -526,7 +521,7 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
         genuine(orbax, path, state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpointer, "_save_arrays", full)
+        patch.setattr(checkpoint, "_save_arrays", full)
         result = trained(run, epochs=2, num_devices=1, say=said)
     assert result.summary["status"] == "done" and config.epochs == 2
     [warning] = [w for w in result.summary["warnings"] if "checkpoint" in w]

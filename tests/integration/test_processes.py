@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from jaxbench.checkpoints.checkpointer import list_checkpoints
+from jaxbench.checkpoints.checkpoint import list_checkpoints
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
 from jaxbench.jobs.train import train_and_evaluate
