@@ -16,8 +16,14 @@ from jaxbench.cli.main_checks import check_flags, checkpoint_policy, chosen_mode
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
+from jaxbench.distributed.coordinator import (
+    CoordinatorConfig,
+    check_single_host,
+    detect_cluster,
+)
 from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.distributed.signals import defer_signals
+from jaxbench.distributed.watch import ExitStatus
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import flat
 
@@ -39,7 +45,7 @@ def main() -> int:
 
         for flag in add_xla_flags(main_flags.XLA_FLAGS.value):
             print(f"jaxbench: XLA does not know {flag}: left out", file=sys.stderr, flush=True)
-    with coordination.process_group(_coordinator(mode), _ending):
+    with coordination.process_group(_coordinator(mode), _exit_status):
         if coordination.count() > 1:
             coordination.check_same("the command", _what_is_done(experiment, mode))
         return _run(experiment, mode)
@@ -132,19 +138,19 @@ def _run(experiment: Experiment, mode: str) -> int:
     return 0
 
 
-def _coordinator(mode: str) -> coordination.CoordinatorConfig | None:
-    """Returns where this process meets others, None where it is alone."""
+def _coordinator(mode: str) -> CoordinatorConfig | None:
+    """Return how this process joins the others; None for a single process."""
     timeouts = {
         "initialization_timeout_s": main_flags.INITIALIZATION_TIMEOUT_S.value,
         "heartbeat_timeout_s": main_flags.HEARTBEAT_TIMEOUT_S.value,
     }
     if main_flags.DISTRIBUTED.value == "auto":
-        return coordination.coordinator_of_jax(**timeouts)
+        return detect_cluster(**timeouts)
     if main_flags.COORDINATOR_ADDRESS.value is None:
         if main_flags.DISTRIBUTED.value is None and mode != "describe":
-            coordination.check_single()
+            check_single_host()
         return None
-    return coordination.CoordinatorConfig(
+    return CoordinatorConfig(
         main_flags.COORDINATOR_ADDRESS.value,
         main_flags.NUM_PROCESSES.value,
         main_flags.PROCESS_ID.value,
@@ -152,13 +158,13 @@ def _coordinator(mode: str) -> coordination.CoordinatorConfig | None:
     )
 
 
-def _ending(error: BaseException) -> coordination.ExitStatus:
+def _exit_status(error: BaseException) -> ExitStatus:
     from jaxbench.records.recorder import classify
 
     code, line = entry_point.exit_code(error)
     if isinstance(error, BadInput):
-        return coordination.ExitStatus("failed", str(error), code, line)
-    return coordination.ExitStatus(*classify(error), code, line)
+        return ExitStatus("failed", str(error), code, line)
+    return ExitStatus(*classify(error), code, line)
 
 
 def _print_catalog() -> None:

@@ -76,7 +76,7 @@ def test_jax_distributed_is_named_in_one_module():
         and node.attr == "distributed"
         and ast.unparse(node.value) == "jax"
     }
-    assert found == {"jaxbench.distributed.coordination"}
+    assert found == {"jaxbench.distributed.connection"}
 
 
 def _naming(*names: str) -> set[str]:

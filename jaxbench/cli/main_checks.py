@@ -6,7 +6,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point, main_flags, price_flags
 from jaxbench.config import Experiment
-from jaxbench.distributed import coordination
+from jaxbench.distributed.coordinator import check_coordinator
 from jaxbench.errors import BadInput
 
 
@@ -55,13 +55,13 @@ def check_flags(experiment: Experiment, mode: str) -> None:
         from jaxbench.jobs.scaling import check_link
 
         check_link(main_flags.LINK_GB_PER_S.value)
-    meeting = [flags.FLAGS[name].value for name in main_flags.COORDINATOR_FLAGS]
-    if main_flags.LOCAL_PROCESSES.value and any(value is not None for value in meeting):
+    given = [flags.FLAGS[name].value for name in main_flags.COORDINATOR_FLAGS]
+    if main_flags.LOCAL_PROCESSES.value and any(value is not None for value in given):
         raise BadInput(
             f"--local_processes={main_flags.LOCAL_PROCESSES.value}: "
             "starts the others itself; leave out --" + ", --".join(main_flags.COORDINATOR_FLAGS)
         )
-    coordination.check_coordinator(*meeting)
+    check_coordinator(*given)
     if mode == "train":
         check_target(experiment, main_flags.TARGET_ACCURACY.value)
         check_policy(checkpoint_policy())

@@ -218,7 +218,7 @@ def broadcast_arrays(tree: Any) -> Any:
 
     # As bytes: they are sent as a sum, and -0.0 + 0.0 is 0.0.
     as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
-    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_first())
+    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_primary())
     return jax.tree.map(
         lambda leaf, data: np.asarray(data).view(leaf.dtype).reshape(leaf.shape), tree, sent
     )

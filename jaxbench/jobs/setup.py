@@ -137,7 +137,7 @@ def setup_job(
     Raises:
       BadInput: the experiment cannot run here.
     """
-    if not checked and coordination.is_first():
+    if not checked and coordination.is_primary():
         check_workdir(workdir, config.name)
     if coordination.count() > 1:
         _check_across_processes(config)

@@ -103,7 +103,7 @@ def train_and_evaluate(
     if wandb is not None:
         check_wandb(wandb)
     resumed = None
-    if coordination.is_first():
+    if coordination.is_primary():
         resumed = find_resume(workdir, resume, config.name)
     with contextlib.ExitStack() as stack:
         if resumed:

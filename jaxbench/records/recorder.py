@@ -129,7 +129,7 @@ def recording(
     check_interval(telemetry_s)
     # Whoever cannot run has said so by now: nothing has been written then.
     coordination.barrier("the record")
-    if not coordination.is_first():
+    if not coordination.is_primary():
         recorder = Recorder(None, Telemetry(None, 0.0, clock, []))
         yield recorder
         recorder.finish("done", None)
@@ -155,7 +155,7 @@ def recording(
         run_dir.path / "telemetry.csv", telemetry_s, clock, readers, len(own) / mesh.num_devices
     )
     # Where another process has ended and this one's main thread hangs.
-    coordination.on_cut_short(
+    coordination.on_abort(
         lambda end: run_dir.update(
             status=end.status, reason=str(end), finished_at=now().isoformat()
         )

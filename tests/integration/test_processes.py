@@ -55,12 +55,12 @@ class Processes:
         self.running = []
         for index, own in enumerate(self.folders):
             own.mkdir(parents=True, exist_ok=True)
-            meeting = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
-            meeting += [f"--process_id={index}", "--heartbeat_timeout_s=3"]
+            own_flags = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
+            own_flags += [f"--process_id={index}", "--heartbeat_timeout_s=3"]
             if command:
                 line = [sys.executable, "-c", command, str(port), str(index)]
             else:
-                line = program(*args, *meeting, *(of_one or {}).get(index, ()))
+                line = program(*args, *own_flags, *(of_one or {}).get(index, ()))
             with open(folder / f"out-{index}", "w") as out, open(folder / f"err-{index}", "w") as e:
                 self.running.append(
                     subprocess.Popen(line, cwd=own, env=environment, stdout=out, stderr=e)
@@ -254,13 +254,13 @@ def test_throughput_over_two_processes(tmp_path):
 AGREEING = """
 import sys
 from jaxbench import errors
-from jaxbench.distributed import coordination, signals
+from jaxbench.distributed import coordination, coordinator, signals, watch
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
-meeting = coordination.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
-def ending(error):
-    return coordination.ExitStatus("failed", "no", 7, str(error))
-with coordination.process_group(meeting, ending):
+config = coordinator.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
+def exit_status(error):
+    return watch.ExitStatus("failed", "no", 7, str(error))
+with coordination.process_group(config, exit_status):
     print([coordination.broadcast_value([index, turn]) for turn in range(3)])
     coordination.barrier("here")
     coordination.check_same("facts", {"a": (1, 2), "b": lambda: None})

@@ -40,7 +40,7 @@ def create_console(stream=None) -> Console:
 
     In any process but the first of a run, one that says nothing.
     """
-    if not coordination.is_first():
+    if not coordination.is_primary():
         return PlainConsole(None)
     stream = stream or sys.stdout
     return RichConsole() if stream.isatty() else PlainConsole(stream)
