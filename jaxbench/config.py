@@ -1,25 +1,15 @@
 """What an experiment is: typed dataclasses, and the checks that need neither device nor data.
 
-The fields are plain and mutable while the command line is applied to them; `Config.validate` is
-called once after that, and nothing changes a config later.
+The command line sets the fields one by one. `Config.validate` is called once after that, and
+nothing changes a config later.
 """
 
 import dataclasses
-import math
 import typing
 from typing import Any
 
-from jaxbench.errors import BadInput, nearest
-
-
-def choice(default: str, *others: str) -> Any:
-    """A string field that takes `default` or one of `others`."""
-    return dataclasses.field(default=default, metadata={"choices": (default, *others)})
-
-
-def number(default: Any, *, low: float, high: float = math.inf) -> Any:
-    """A number field (or tuple of numbers) whose values lie within [low, high]."""
-    return dataclasses.field(default=default, metadata={"range": (low, high)})
+from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number, plain, validate_fields
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,10 +17,10 @@ class ModelConfig:
     """Base of the model configurations; each lives beside its network in `jaxbench/models`."""
 
     def validate(self) -> None:
-        """Raises BadInput for values that no network can be built from."""
+        """Raise BadInput for values that no network can be built from."""
 
     def create(self, *, num_classes: int, dtype: Any, param_dtype: Any, norm_axis: str | None):
-        """Builds the flax module.
+        """Build the flax module.
 
         Args:
           num_classes: K, the width of the logits.
@@ -41,21 +31,23 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not say how to create its network")
 
     def num_init_images(self) -> int:
-        """How many training images `parameters_from_images` looks at; 0 where it is not asked."""
+        """Return how many training images `parameters_from_images` needs; 0 leaves it out."""
         return 0
 
     def parameters_from_images(self, images_NxHxWxC: Any) -> dict[str, Any]:
-        """Returns parameters that follow from images, nested as flax has them; the rest are drawn.
+        """Return parameters computed from images, nested as flax has them; the rest are drawn.
 
         Args:
-          images_NxHxWxC: the first training images, normalised as in the step, float32 in NumPy.
+          images_NxHxWxC: the first N = `num_init_images()` training images, normalised as in the
+            step, float32 in NumPy.
         """
-        raise TypeError(f"{type(self).__name__} does not say what follows from images")
+        raise TypeError(f"{type(self).__name__} computes no parameters from images")
 
     def trainable_epochs(self) -> dict[str, float]:
-        """Parameters that do not learn to the end, by path (`stem/kernel`): for how many epochs.
+        """Return, by path (`stem/kernel`), how many epochs a parameter trains if not all of them.
 
-        Their rate falls linearly to 0 over these, whatever the schedule; 0: they never change.
+        Its rate falls linearly to 0 over these epochs, whatever the schedule. A parameter with 0
+        epochs never changes.
         """
         return {}
 
@@ -65,53 +57,53 @@ class DataConfig:
     """Where the images come from and how they are varied."""
 
     source: str = choice("digits", "tfds", "cifar10_batches", "npz", "folder", "synthetic")
-    # How images reach the devices. resident: they lie there, whole, and are cut and mirrored in the
-    # step. stream: the host prepares each batch and sends it.
+    # How images reach the devices. resident: all of them are placed there once, and the step crops
+    # and mirrors them. stream: the host prepares each batch and sends it.
     feed: str = choice("resident", "stream")
-    # stream: threads that prepare batches (0: one for each core), and how many batches are kept
-    # ready on the devices.
-    num_threads: int = number(0, low=0, high=256)
-    # stream, images decoded as they are needed: processes that do it for training, `num_threads`
-    # in each; 0 leaves it to threads of this process.
-    num_workers: int = number(0, low=0, high=256)
-    prefetch_batches: int = number(2, low=1, high=64)
+    # Threads that prepare batches (0: one for each core).
+    num_threads: int = number(0, low=0, high=256, only_with=("feed", "stream"))
+    # For images decoded on the fly: worker processes that decode training images, `num_threads` in
+    # each; 0 leaves that to threads of this process.
+    num_workers: int = number(0, low=0, high=256, only_with=("feed", "stream"))
+    # Batches that are kept ready on the devices.
+    prefetch_batches: int = number(2, low=1, high=64, only_with=("feed", "stream"))
     # The TFDS builder's name, such as "cifar10" or "cifar10:3.0.2".
     name: str = ""
     # tfds: the folder that holds `cifar10/3.0.2/`; cifar10_batches: the folder that holds
-    # `data_batch_1`; npz: the file; folder: what holds `train/<class>/*.JPEG` and its like.
+    # `data_batch_1`; npz: the file; folder: the folder that holds `train/<class>/*.JPEG` and the
+    # evaluation split.
     path: str = ""
     train_split: str = "train"
     eval_split: str = "test"
-    # Only the first so many examples of a split; 0 takes all.
+    # How many examples of a split are used, the first ones; 0 uses all.
     train_examples: int = number(0, low=0)
     eval_examples: int = number(0, low=0)
     # What the experiment is made for: (height, width, channels) and the number of classes. The
-    # data must be so; synthetic images are made so.
+    # data must have them; synthetic images are generated with them.
     image_shape: tuple[int, ...] = number((32, 32, 3), low=1)
     num_classes: int = number(10, low=2)
-    # Random crop: pad so many pixels on each side, cut the original size out of it; 0 is off.
+    # Random crop: pad by this many pixels on each side and cut the original size out; 0 is off.
     crop_padding: int = number(0, low=0)
     # What the padding holds: the image reflected at its edge, or black.
     padding_mode: str = choice("reflect", "black")
-    # Cut a random window of 8 to 100 % of the area out of each training image and resize it, as is
-    # usual for ImageNet; streamed from a folder or TFDS, decoded as they are needed.
-    random_resized_crop: bool = False
-    # stream: go on without so many corrupt images, named in the record; the next one ends the run.
-    max_corrupt: int = number(0, low=0)
-    # stream, images decoded as they are needed. memory: encoded images are read once, into the
-    # host's memory. resized: smaller copies are made once in `cache_dir` (default
-    # ~/.cache/jaxbench/images), JPEGs of quality `cache_quality` whose shorter side has
-    # `cache_side` pixels.
-    cache: str = choice("none", "memory", "resized")
-    cache_dir: str = ""
-    cache_side: int = number(256, low=8)
-    cache_quality: int = number(95, low=1, high=100)
+    # Crop 8 to 100 % of each training image's area at random and resize it, as is usual for
+    # ImageNet. Images of a folder or of TFDS are then decoded on the fly.
+    random_resized_crop: bool = plain(False, only_with=("feed", "stream"))
+    # How many corrupt images a run skips and records; one more ends it.
+    max_corrupt: int = number(0, low=0, only_with=("feed", "stream"))
+    # For images decoded on the fly. memory: encoded images are read once, into the host's memory.
+    # resized: smaller copies are made once in `cache_dir` (default ~/.cache/jaxbench/images), JPEGs
+    # of quality `cache_quality` whose shorter side has `cache_side` pixels.
+    cache: str = choice("none", "memory", "resized", only_with=("feed", "stream"))
+    cache_dir: str = plain("", only_with=("cache", "resized"))
+    cache_side: int = number(256, low=8, only_with=("cache", "resized"))
+    cache_quality: int = number(95, low=1, high=100, only_with=("cache", "resized"))
     # Mirror left to right with probability 1/2.
     flip: bool = False
     # random: drawn anew in each epoch. alternating: drawn for the first epoch, from then on each
     # image is mirrored in every other one (Jordan 2024), so that two epochs show both of its sides.
-    flip_order: str = choice("random", "alternating")
-    # Shift each image by up to so many grey levels (of 256), up or down; 0 is off.
+    flip_order: str = choice("random", "alternating", only_with=("flip", True))
+    # Shift each image by up to this many grey levels (of 256), up or down; 0 is off.
     brightness: float = number(0.0, low=0, high=255)
     # Stretch each image's contrast by a factor between these two; (1,1) is off.
     contrast: tuple[float, ...] = number((1.0, 1.0), low=0, high=100)
@@ -119,53 +111,47 @@ class DataConfig:
     # own (whitening).
     standardization: str = choice("dataset", "per_image")
 
-    # Fields that only one feed reads.
-    _STREAM_ONLY: typing.ClassVar[tuple[str, ...]] = (
-        "num_threads",
-        "num_workers",
-        "prefetch_batches",
-        "random_resized_crop",
-        "max_corrupt",
-        "cache",
-    )
-    _RESIZED_ONLY: typing.ClassVar[tuple[str, ...]] = ("cache_dir", "cache_side", "cache_quality")
+    @property
+    def decodes_on_the_fly(self) -> bool:
+        """Whether images stay encoded until a batch needs them."""
+        return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
 
     def validate(self) -> None:
-        """Raises BadInput where the fields do not go together."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name in self._STREAM_ONLY:
-            if self.feed != "stream" and getattr(self, name) != defaults[name]:
-                raise BadInput(
-                    f"data.{name}={getattr(self, name)} does nothing with data.feed={self.feed!r}; "
-                    "it goes with data.feed=stream"
-                )
-        if self.flip_order != "random" and not self.flip:
+        """Raise BadInput where the fields contradict each other."""
+        if self.path and self.source in ("digits", "synthetic"):
             raise BadInput(
-                f"data.flip_order={self.flip_order!r} does nothing with data.flip=False; it goes "
-                "with data.flip=True"
+                f"data.path={self.path!r} does nothing with data.source={self.source!r}; "
+                "give data.source=tfds, cifar10_batches, npz or folder with it"
             )
         if self.random_resized_crop and self.source not in ("folder", "tfds"):
             raise BadInput(
                 f"data.random_resized_crop=True with data.source={self.source!r}: it is for "
-                "images decoded as they are needed, data.source=folder or tfds"
+                "images decoded on the fly, data.source=folder or tfds"
             )
-        encoded = self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
-        if self.cache != "none" and not encoded:
+        if self.decodes_on_the_fly:
+            self._check_decoding_on_the_fly()
+        elif self.cache != "none":
             raise BadInput(
-                f"data.cache={self.cache!r}: it is for images decoded as they are needed; those of "
-                f"data.source={self.source!r} lie decoded in memory"
+                f"data.cache={self.cache!r}: it is for images decoded on the fly; those of "
+                f"data.source={self.source!r} are held in memory, decoded"
             )
-        if self.flip_order != "random" and encoded:
+        self._check_images()
+
+    def _check_decoding_on_the_fly(self) -> None:
+        if self.flip_order != "random":
             raise BadInput(
-                f"data.flip_order={self.flip_order!r} with images decoded as they are needed: "
-                "those are mirrored at random"
+                f"data.flip_order={self.flip_order!r} with images decoded on the fly: those are "
+                "mirrored at random"
             )
-        for name in self._RESIZED_ONLY:
-            if self.cache != "resized" and getattr(self, name) != defaults[name]:
-                raise BadInput(
-                    f"data.{name}={getattr(self, name)!r} does nothing with "
-                    f"data.cache={self.cache!r}; it goes with data.cache=resized"
-                )
+        if self.crop_padding:
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding} with images decoded on the fly: "
+                "data.random_resized_crop varies those"
+            )
+        if self.image_shape[-1:] != (3,):
+            raise BadInput(
+                f"data.image_shape={self.image_shape}: images decoded on the fly have 3 channels"
+            )
         if self.cache == "memory" and self.num_workers:
             raise BadInput(
                 f"data.num_workers={self.num_workers} with data.cache=memory: each process would "
@@ -176,21 +162,8 @@ class DataConfig:
                 f"data.cache_side={self.cache_side}: images are {self.image_shape[0]}x"
                 f"{self.image_shape[1]}, so at least {min(self.image_shape[:2])}"
             )
-        if self.crop_padding and encoded:
-            raise BadInput(
-                f"data.crop_padding={self.crop_padding} with images decoded as they are needed: "
-                "data.random_resized_crop varies those"
-            )
-        if encoded and self.image_shape[-1:] != (3,):
-            raise BadInput(
-                f"data.image_shape={self.image_shape}: images decoded as they are needed have "
-                "3 channels"
-            )
-        if self.path and self.source in ("digits", "synthetic"):
-            raise BadInput(
-                f"data.path={self.path!r} does nothing with data.source={self.source!r}; "
-                "give data.source=tfds, cifar10_batches, npz or folder with it"
-            )
+
+    def _check_images(self) -> None:
         shape = self.image_shape
         if len(shape) != 3:
             raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
@@ -216,66 +189,46 @@ class OptimizerConfig:
     bias_learning_rate: float = number(0.0, low=0)
     head_learning_rate: float = number(0.0, low=0)
     base_batch_size: int = number(128, low=1)
-    # sgd, nesterov, lars, muon.
-    momentum: float = number(0.9, low=0, high=1)
-    # adam, adamw: decay of the running mean and of the running square.
-    b1: float = number(0.9, low=0, high=1)
-    b2: float = number(0.999, low=0, high=1)
-    # adadelta: decay of its running squares.
-    rho: float = number(0.95, low=0, high=1)
-    # adam, adamw, adadelta.
-    eps: float = number(1e-8, low=0)
-    # muon orthogonalises the momentum of all kernels but the head's by so many Newton-Schulz
-    # iterations, and keeps each kernel's norm; what else there is takes Nesterov steps with
-    # `sgd_momentum`, and it alone decays.
-    newton_schulz_steps: int = number(5, low=1, high=20)
-    sgd_momentum: float = number(0.9, low=0, high=1)
+    momentum: float = number(
+        0.9, low=0, high=1, only_with=("name", "sgd", "nesterov", "lars", "muon")
+    )
+    # Decay of the running mean and of the running square.
+    b1: float = number(0.9, low=0, high=1, only_with=("name", "adam", "adamw"))
+    b2: float = number(0.999, low=0, high=1, only_with=("name", "adam", "adamw"))
+    # Decay of Adadelta's running squares.
+    rho: float = number(0.95, low=0, high=1, only_with=("name", "adadelta"))
+    eps: float = number(1e-8, low=0, only_with=("name", "adam", "adamw", "adadelta"))
+    # Muon orthogonalises the momentum of all kernels but the head's with this many Newton-Schulz
+    # iterations, and keeps each kernel's norm. All other parameters take Nesterov steps with
+    # `sgd_momentum`, and they alone decay.
+    newton_schulz_steps: int = number(5, low=1, high=20, only_with=("name", "muon"))
+    sgd_momentum: float = number(0.9, low=0, high=1, only_with=("name", "muon"))
     # An L2 penalty added to the gradient, as torch.optim.SGD does; adamw and lars take the decay
     # out of the parameters in their own way.
     weight_decay: float = number(0.0, low=0)
-    # share: `weight_decay` is the share of a parameter that goes in a step at its full rate,
-    # however large that is (before momentum, which repeats it).
-    weight_decay_mode: str = choice("coupled", "decoupled")
+    # decoupled: a step at the full rate takes the fraction `weight_decay` off a parameter, however
+    # high that rate is (before momentum, which repeats it).
+    weight_decay_mode: str = choice(
+        "coupled", "decoupled", only_with=("name", "sgd", "nesterov", "muon")
+    )
     # What decays: every parameter, or the kernels and not batch norm's parameters and biases.
     weight_decay_on: str = choice("all", "kernels")
     schedule: str = choice("constant", "step", "cosine", "linear", "one_cycle", "triangle")
     # step: after each of these epochs the rate is multiplied by `decay_factor`.
     decay_epochs: tuple[int, ...] = number((), low=1)
     decay_factor: float = number(0.1, low=0, high=1)
-    # one_cycle, triangle: the share of all steps in which the rate rises.
-    pct_start: float = number(0.3, low=0, high=1)
-    # triangle: the shares of the full rate that it begins and ends with.
-    start_factor: float = number(0.0, low=0, high=1)
-    end_factor: float = number(0.0, low=0, high=1)
-    # The rate rises linearly from 0 over so many epochs; one_cycle, triangle have their rise.
-    warmup_epochs: float = number(0.0, low=0)
-
-    # Which fields belong to which choice: one that was set and would do nothing is an error.
-    _BELONGS: typing.ClassVar[dict[str, tuple[str, tuple[str, ...]]]] = {
-        "momentum": ("name", ("sgd", "nesterov", "lars", "muon")),
-        "newton_schulz_steps": ("name", ("muon",)),
-        "sgd_momentum": ("name", ("muon",)),
-        "weight_decay_mode": ("name", ("sgd", "nesterov", "muon")),
-        "b1": ("name", ("adam", "adamw")),
-        "b2": ("name", ("adam", "adamw")),
-        "rho": ("name", ("adadelta",)),
-        "eps": ("name", ("adam", "adamw", "adadelta")),
-        "pct_start": ("schedule", ("one_cycle", "triangle")),
-        "start_factor": ("schedule", ("triangle",)),
-        "end_factor": ("schedule", ("triangle",)),
-        "warmup_epochs": ("schedule", ("constant", "step", "cosine", "linear")),
-    }
+    # The fraction of all steps in which the rate rises.
+    pct_start: float = number(0.3, low=0, high=1, only_with=("schedule", "one_cycle", "triangle"))
+    # The fractions of the full rate at the first and at the last step.
+    start_factor: float = number(0.0, low=0, high=1, only_with=("schedule", "triangle"))
+    end_factor: float = number(0.0, low=0, high=1, only_with=("schedule", "triangle"))
+    # Epochs in which the rate rises linearly from 0.
+    warmup_epochs: float = number(
+        0.0, low=0, only_with=("schedule", "constant", "step", "cosine", "linear")
+    )
 
     def validate(self, epochs: int) -> None:
-        """Raises BadInput where the fields do not go together, for a run of so many epochs."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name, (selector, needed) in self._BELONGS.items():
-            value, chosen = getattr(self, name), getattr(self, selector)
-            if value != defaults[name] and chosen not in needed:
-                raise BadInput(
-                    f"optimizer.{name}={value} does nothing with optimizer.{selector}={chosen!r}; "
-                    f"it goes with {', '.join(needed)}"
-                )
+        """Raise BadInput where the fields contradict each other in a run of this many epochs."""
         if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
             raise BadInput(
                 f"optimizer.decay_epochs={self.decay_epochs}: epochs must rise from one to the next"
@@ -295,17 +248,17 @@ class Experiment:
     # The entry point's mode that runs it.
     job: typing.ClassVar[str] = ""
 
-    # Set by the lookup to what followed --experiment=; it names the runs folder.
+    # What followed --experiment=, set by the registry; it names the runs folder.
     name: str = ""
     seed: int = number(0, low=0, high=2**32 - 1)
-    # How many local devices take part; 0 takes all.
+    # How many devices take part, of all processes; 0 takes all.
     num_devices: int = number(0, low=0)
     # Two spellings of the same computation.
     parallelism: str = choice("pmap", "shard_map")
 
     def validate(self) -> None:
-        """Raises BadInput for the first field whose value is not allowed."""
-        _validate_fields(self, prefix="")
+        """Raise BadInput for the first field whose value is not allowed."""
+        validate_fields(self)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -320,39 +273,39 @@ class Config(Experiment):
     task: str = choice("classification", "segmentation")
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    # Always the global batch: all that one model sees in a step, over all its devices.
+    # Always the global batch: all images that one model sees in a step, over all its devices.
     batch_size: int = number(128, low=1)
-    # together: one model, its batch dealt out to the devices. independent: every device trains a
+    # data_parallel: one model, its batch split over the devices. independent: every device trains a
     # model of its own, with the seeds seed, seed + 1 ..., and nothing is exchanged.
     replicas: str = choice("data_parallel", "independent")
-    # Each device works through its share in so many parts and adds up their gradients: a batch
+    # Each device splits its batch into this many parts and adds up their gradients, for a batch
     # that does not fit in memory at once. Batch norm then sees one part at a time.
     gradient_accumulation_steps: int = number(1, low=1)
     # Global batch of the evaluation; 0 takes batch_size. Any size: the last batch is padded.
     eval_batch_size: int = number(0, low=0)
     epochs: int = number(1, low=1)
-    # End after so many training steps, whatever `epochs` says; 0 is off. Schedules are unchanged.
+    # End after this many training steps, whatever `epochs` says; 0 is off. Schedules are unchanged.
     max_steps: int = number(0, low=0)
-    # Evaluate after every so many epochs, and after the last.
+    # Evaluate once in this many epochs, and after the last.
     eval_every_epochs: int = number(1, low=1)
     # Also evaluate the mean of the outputs for each test image, its mirror image and, with
     # mirror_translate, both moved by a pixel up and left, and down and right: a figure of its own.
     test_time_augmentation: str = choice("none", "mirror", "mirror_translate")
-    # The share of the target that is spread evenly over all classes, in training.
+    # The fraction of the training target that is spread evenly over all classes.
     label_smoothing: float = number(0.0, low=0, high=1)
     # What the network computes in. Parameters, batch-norm statistics, logits and loss are fp32
     # under fp32, bf16 and fp16; fp16 has its loss scaled, for GPUs without bf16 units; fp64 is for
     # checking.
     precision: str = choice("fp32", "bf16", "fp16", "fp64")
-    # What the backward pass makes again rather than keep in memory. norms: all but the outputs of
-    # convolutions and dense layers, and batch norm's statistics. XLA plans less memory for a GPU
-    # then, and more for a CPU.
+    # What the backward pass recomputes rather than keeps in memory. norms: all but the outputs of
+    # convolutions and dense layers, and batch norm's statistics. XLA then plans less memory for a
+    # GPU, and more for a CPU.
     remat: str = choice("none", "norms")
-    # Statistics over each device's share, or over the whole global batch.
+    # Statistics over each device's batch, or over the whole global batch.
     batch_norm: str = choice("local", "sync")
-    # One `step` record in metrics.jsonl covers so many steps.
+    # How many steps one `step` record in metrics.jsonl covers.
     log_every_steps: int = number(10, low=1)
-    # Print a line for each of those records, and keep its steps' time and rate.
+    # Print a line for each of those records, and record its steps' time and rate.
     step_log: bool = False
 
     def validate(self) -> None:
@@ -383,78 +336,18 @@ class Config(Experiment):
             )
 
     def num_models(self, num_devices: int) -> int:
-        """R: how many models train at once on so many devices."""
+        """Return R, the number of models that train at once on this many devices."""
         return num_devices if self.replicas == "independent" else 1
 
     def seeds(self, num_devices: int) -> tuple[int, ...]:
-        """Returns seeds_R, one for each model."""
+        """Return seeds_R, one for each model."""
         return tuple((self.seed + model) % 2**32 for model in range(self.num_models(num_devices)))
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Returns how many training steps the whole run takes."""
+        """Return how many training steps the whole run takes."""
         steps = self.epochs * steps_per_epoch
         return min(steps, self.max_steps or steps)
 
     @property
     def global_eval_batch(self) -> int:
         return self.eval_batch_size or self.batch_size
-
-
-def _validate_fields(config: Any, prefix: str) -> None:
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        name = prefix + field.name
-        if dataclasses.is_dataclass(value):
-            _validate_fields(value, prefix=name + ".")
-            continue
-        if not _fits(value, hints[field.name]):
-            raise BadInput(f"{name}={value!r}: must be {describe_type(hints[field.name])}")
-        if value == () and field.default != ():
-            raise BadInput(f"{name}=(): must hold at least one number")
-        choices = field.metadata.get("choices")
-        if choices and value not in choices:
-            raise BadInput(
-                f"{name}={value!r}: must be one of {', '.join(choices)}"
-                + nearest(str(value), choices)
-            )
-        if "range" in field.metadata:
-            low, high = field.metadata["range"]
-            for item in value if isinstance(value, tuple) else (value,):
-                # Written so that nan fails it too.
-                if not low <= item <= high or item == math.inf:
-                    limit = f"at least {low}" if high == math.inf else f"within [{low}, {high}]"
-                    raise BadInput(f"{name}={value}: must be {limit}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is tuple:
-        item_hint = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(_fits(item, item_hint) for item in value)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def describe_type(hint: Any) -> str:
-    """Returns what a value of this type looks like, in words for an error line."""
-    if typing.get_origin(hint) is tuple:
-        items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
-        return f"{items}s in parentheses, such as (30,60)"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def overridable(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns {dotted field path: type} of everything `--experiment.FIELD=` may set."""
-    types = {}
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            types |= overridable(value, prefix=prefix + field.name + ".")
-        elif prefix + field.name != "name":
-            types[prefix + field.name] = hints[field.name]
-    return types

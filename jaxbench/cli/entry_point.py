@@ -16,7 +16,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from jaxbench.cli import registry
-from jaxbench.config import Experiment, describe_type, overridable
+from jaxbench.config import Experiment
 from jaxbench.distributed.signals import defer_signals, raise_on_signals
 from jaxbench.errors import (
     BadInput,
@@ -29,6 +29,7 @@ from jaxbench.errors import (
     WorkerLost,
     nearest,
 )
+from jaxbench.fields import describe_type, overridable
 
 # What ends a run with one line, and exit code 1.
 _FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WorkerLost)

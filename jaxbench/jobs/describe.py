@@ -8,9 +8,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.config import Config, Experiment, overridable
+from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.fields import overridable
 from jaxbench.jobs import conv2d
 from jaxbench.precision import get_precision
 from jaxbench.training.program import Program, build_program, compile_step

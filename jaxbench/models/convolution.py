@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.config import Experiment, choice, number
+from jaxbench.config import Experiment
 from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number
 
 
 class Problem(typing.NamedTuple):

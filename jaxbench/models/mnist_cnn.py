@@ -9,7 +9,8 @@ from typing import Any
 
 import flax.linen as nn
 
-from jaxbench.config import ModelConfig, number
+from jaxbench.config import ModelConfig
+from jaxbench.fields import number
 from jaxbench.models.layers import classify, dropout
 
 

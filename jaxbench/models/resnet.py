@@ -14,7 +14,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig, number
+from jaxbench.config import ModelConfig
+from jaxbench.fields import number
 from jaxbench.models.layers import classify, conv_layer, norm_layer
 from jaxbench.models.pooling import max_pool
 

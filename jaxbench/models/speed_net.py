@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbench.config import ModelConfig, number
+from jaxbench.config import ModelConfig
+from jaxbench.fields import number
 from jaxbench.models.layers import conv_layer, norm_layer
 
 _SIDE = 2  # of a patch

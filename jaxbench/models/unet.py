@@ -17,8 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig, choice, number
+from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number
 from jaxbench.models.layers import conv_layer, norm_layer
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import flax.linen as nn
 
-from jaxbench.config import ModelConfig, choice, number
+from jaxbench.config import ModelConfig
+from jaxbench.fields import choice, number
 from jaxbench.models.layers import classify, dropout, norm_layer
 
 

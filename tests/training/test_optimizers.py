@@ -182,13 +182,13 @@ def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with muon"),
-        ({"name": "adamw", "weight_decay_mode": "decoupled"}, "it goes with sgd, nesterov, muon"),
-        ({"end_factor": 0.5}, "it goes with triangle"),
+        ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with optimizer.name=muon"),
+        ({"name": "adamw", "weight_decay_mode": "decoupled"}, "name=sgd or nesterov or muon"),
+        ({"end_factor": 0.5}, "it goes with optimizer.schedule=triangle"),
         ({"name": "adam", "momentum": 0.5}, "momentum=0.5 does nothing with optimizer.name='adam'"),
-        ({"name": "sgd", "b1": 0.5}, "it goes with adam, adamw"),
-        ({"name": "sgd", "rho": 0.5}, "it goes with adadelta"),
-        ({"pct_start": 0.5}, "it goes with one_cycle"),
+        ({"name": "sgd", "b1": 0.5}, "it goes with optimizer.name=adam or adamw"),
+        ({"name": "sgd", "rho": 0.5}, "it goes with optimizer.name=adadelta"),
+        ({"pct_start": 0.5}, "it goes with optimizer.schedule=one_cycle"),
         ({"schedule": "one_cycle", "warmup_epochs": 1}, "warmup_epochs=1 does nothing"),
     ],
 )
