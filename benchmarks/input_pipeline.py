@@ -51,6 +51,7 @@ def run_jaxbench(files: list[str], threads: int) -> None:
     from jaxbench.data.images.encoded import EncodedSplit, Files
     from jaxbench.data.sampler import EpochSampler
     from jaxbench.distributed.mesh import DataMesh
+    from jaxbench.geometry import BatchGeometry
 
     # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
     count = 400 * BATCH
@@ -65,22 +66,24 @@ def run_jaxbench(files: list[str], threads: int) -> None:
         num_threads=threads,
         max_corrupt=count,
     )
-    orders = EpochSampler(
-        num_train=count,
-        num_eval=count,
-        batch_size=BATCH,
-        eval_batch_size=BATCH,
-        seeds_R=(0,),
+    geometry = BatchGeometry(
+        global_batch=BATCH,
+        global_eval_batch=BATCH,
         num_devices=1,
+        process_index=0,
+        num_processes=1,
+        num_models=1,
+        gradient_accumulation_steps=1,
     )
+    sampler = EpochSampler(geometry, num_train=count, num_eval=count, seeds_R=(0,))
     dataset = Dataset(description="files", train=split, eval=split, num_classes=2)
     mesh = DataMesh((jax.devices()[0],), "pmap")
-    feed = StreamFeed(data, dataset, mesh, orders, jnp.float32, num_steps=1)
-    rows = feed.host_rows(0, 2**40)
+    feed = StreamFeed(data, dataset, mesh, sampler, jnp.float32, num_steps=1)
+    batches = feed.host_batches(0, 2**40)
 
     def work(images: int) -> None:
         for _ in range(images // BATCH):
-            assert next(rows)["images"].shape == (1, BATCH, SIZE, SIZE, 3)
+            assert next(batches)["images"].shape == (1, BATCH, SIZE, SIZE, 3)
 
     serve(work)
 

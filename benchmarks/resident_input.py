@@ -174,12 +174,13 @@ def main() -> int:
         for name, form in make_forms(data).items():
             take = make_input(form)
             images, (windows, before, pixels) = jax.jit(take)(feed.train_data, row, step)
-            on_host = augment.crop_and_flip_on_host(
+            on_host = augment.crop_and_flip(
                 jax.tree.map(np.asarray, windows),
                 np.asarray(before),
                 padding=data.crop_padding,
                 fill=data.padding_mode,
                 flip=data.flip,
+                numpy=np,
             )
             if not np.array_equal(on_host, np.asarray(pixels)):
                 wrong.append(name)

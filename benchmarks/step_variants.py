@@ -128,11 +128,12 @@ def layers_of(whose: str) -> Iterator[None]:
 
 def mesh_of(config: Any, devices: Any) -> Any:
     """Returns the devices here that the experiment asks for, else those to compile for."""
-    from jaxbench.distributed.mesh import DataMesh, check_batch, create_training_mesh
+    from jaxbench.distributed.mesh import DataMesh, create_training_mesh
+    from jaxbench.geometry import BatchGeometry
 
     if devices is None:
         return create_training_mesh(config)
-    check_batch(config, len(devices))
+    BatchGeometry.create(config, len(devices))
     return DataMesh(tuple(devices), "shard_map")
 
 
@@ -147,6 +148,7 @@ class Form:
         from jaxbench.clock import Stopwatch
         from jaxbench.data.feeds.feed import abstract_args, create_feed
         from jaxbench.data.sources.load import load_dataset
+        from jaxbench.geometry import BatchGeometry
         from jaxbench.jobs.describe import list_layers
         from jaxbench.jobs.setup import with_feed
         from jaxbench.precision import get_precision
@@ -177,9 +179,9 @@ class Form:
             compiled = step.lower(state, *args).compile(compiler_options=options or None)
             compile_s = watch.elapsed_s()
             self._step, self._args, self._state = compiled, args, None
-            images = config.batch_size * config.num_models(self.mesh.num_devices)
-            self.images_per_call = images * steps
-            share = images // self.mesh.num_devices // config.gradient_accumulation_steps
+            geometry = BatchGeometry.create(config, self.mesh.num_devices)
+            self.images_per_call = geometry.images_per_step * steps
+            share = geometry.batch_per_device // geometry.gradient_accumulation_steps
             shapes = [config.data.image_shape]
             shapes += [row["output_shape"] for row in list_layers(program, {})]
             sizes = {share * math.prod(shape) for shape in shapes if len(shape) == 3}

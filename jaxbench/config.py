@@ -347,7 +347,3 @@ class Config(Experiment):
         """Return how many training steps the whole run takes."""
         steps = self.epochs * steps_per_epoch
         return min(steps, self.max_steps or steps)
-
-    @property
-    def global_eval_batch(self) -> int:
-        return self.eval_batch_size or self.batch_size

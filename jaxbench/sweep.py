@@ -21,6 +21,7 @@ from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.clock import now
 from jaxbench.distributed.child import ProcessResult, check_memory_limit, run_child
 from jaxbench.errors import BadInput
+from jaxbench.geometry import batch_multiple
 from jaxbench.records.reader import CELL_STATUSES, load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
 from jaxbench.records.writers.console import Console, create_console, duration
@@ -402,9 +403,7 @@ def _trial(record: dict[str, Any], first: dict[str, Any]) -> Trial:
 
 def _batch_unit(cell: Cell, record: dict[str, Any]) -> int:
     """What the devices need the batch to be a multiple of."""
-    devices = record["num_devices"] or 1
-    config = cell.config
-    return config.gradient_accumulation_steps * (devices // config.num_models(devices))
+    return batch_multiple(cell.config, record["num_devices"] or 1)
 
 
 def _outcome(record: dict[str, Any]) -> str:

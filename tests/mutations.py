@@ -199,9 +199,9 @@ evaluation_drops_its_tail data/sampler.py: sampler
 - steps = -(-num_examples // batch_size)
 + steps = max(1, num_examples // batch_size)
 
-every_process_reads_the_first_share data/sampler.py: sampler
-- self._local = slice(index * share, (index + 1) * share)
-+ self._local = slice(0, share)
+every_process_reads_the_first_share geometry.py: sampler
+- first = self.process_index * self.devices_per_process
++ first = 0
 
 ## Augmentation and normalisation.
 

@@ -11,7 +11,7 @@ FLOORS = (
     {"errors", "clock", "precision"},
     {"fields"},
     {"config", "tasks"},
-    {"analysis", "xla", "models", "experiments"},
+    {"analysis", "geometry", "xla", "models", "experiments"},
     {"distributed"},
     {"hardware"},
     {"data", "records"},

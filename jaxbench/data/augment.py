@@ -27,7 +27,7 @@ def dropout_keys(keys_B: jax.Array) -> jax.Array:
     return jax.vmap(lambda key: jax.random.fold_in(key, _DROPOUT))(keys_B)
 
 
-class Window(NamedTuple):
+class CropWindows(NamedTuple):
     """Where each example is cut out of its padded image, and whether it is mirrored."""
 
     top_B: Any  # int32, 0 to 2 * padding
@@ -35,7 +35,7 @@ class Window(NamedTuple):
     mirrored_B: Any  # bool
 
 
-def draw_windows(keys_B: jax.Array, *, padding: int) -> Window:
+def draw_windows(keys_B: jax.Array, *, padding: int) -> CropWindows:
     """Draws for each example; a mirrored window is drawn whether it will be used or not."""
 
     def one(key):
@@ -44,12 +44,14 @@ def draw_windows(keys_B: jax.Array, *, padding: int) -> Window:
             jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1, jnp.int32
         )
         mirrored = jax.random.bits(jax.random.fold_in(key, _FLIP), (), jnp.uint8) < 128
-        return Window(corner[0], corner[1], mirrored)
+        return CropWindows(corner[0], corner[1], mirrored)
 
     return jax.vmap(one)(keys_B)
 
 
-def alternate(windows: Window, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> Window:
+def alternate(
+    windows: CropWindows, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
+) -> CropWindows:
     """Mirrors each example in every other epoch, from the first or the second on.
 
     Which of the two is what `draw_windows` says of epoch 0. Two epochs in a row then show both
@@ -62,7 +64,13 @@ def alternate(windows: Window, seed: jax.Array, epoch: jax.Array, indices_B: jax
 
 
 def crop_and_flip(
-    windows: Window, images_BxHxWxC: Any, *, padding: int, fill: str, flip: bool, numpy: Any = jnp
+    windows: CropWindows,
+    images_BxHxWxC: Any,
+    *,
+    padding: int,
+    fill: str,
+    flip: bool,
+    numpy: Any = jnp,
 ) -> Any:
     """Pads by `padding` pixels (`fill`: reflect or black), cuts the size out again, mirrors.
 
@@ -98,7 +106,7 @@ def crop_and_flip(
 
 
 def pixel_places(
-    windows: Window, height: int, width: int, *, padding: int, flip: bool, numpy: Any = jnp
+    windows: CropWindows, height: int, width: int, *, padding: int, flip: bool, numpy: Any = jnp
 ) -> tuple[Any, Any]:
     """Returns int32 rows_BxH and columns_BxW: where each pixel lies in its image, or outside."""
     rows_BxH = numpy.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
@@ -113,13 +121,6 @@ def are_outside(rows_BxH: Any, columns_BxW: Any, height: int, width: int) -> Any
     return ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
         (columns_BxW < 0) | (columns_BxW >= width)
     )[:, None, :]
-
-
-def crop_and_flip_on_host(
-    windows: Window, images_BxHxWxC: np.ndarray, *, padding: int, fill: str, flip: bool
-) -> np.ndarray:
-    """The same in NumPy, for the streamed feed."""
-    return crop_and_flip(windows, images_BxHxWxC, padding=padding, fill=fill, flip=flip, numpy=np)
 
 
 def reflected(places: Any, size: int, numpy: Any = jnp) -> Any:

@@ -1,4 +1,4 @@
-"""One device's share of a batch, as the step sees it."""
+"""One device's batch, as the step sees it."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,11 @@ import jax
 
 
 class Examples(NamedTuple):
+    """The B examples that a feed's `unpack_batch` gives to one device's step."""
+
     images_BxHxWxC: jax.Array  # uint8
     labels_Bx: jax.Array  # int32, or uint8 masks
     indices_B: jax.Array  # int32, the examples' places in their split
-    mask_B: jax.Array  # bool, false where the row is padding
-    seed: jax.Array  # uint32, what random draws are keyed by
+    mask_B: jax.Array  # bool, false where the batch is padded
+    seed: jax.Array  # uint32, keys random draws
     epoch: jax.Array  # int32, 0 is the first

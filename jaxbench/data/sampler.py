@@ -1,18 +1,20 @@
 """Which example is read when: a function of seed and epoch alone.
 
-Letters: N examples of a split, D devices, S steps, B examples per device, R models (1, or D when
-each device trains its own). The global batch of a step is the same whatever D is: device d gets
-its d-th slice.
+Letters: N examples of a split, D devices, L of them in this process, S steps, B examples per
+device, R models (1, or D when each device trains its own). The global batch of a step is the same
+on any number of devices: device d gets its d-th slice.
 """
 
 import numpy as np
 
-# Stands in the order where a batch is not full; the steps mask it out.
+from jaxbench.geometry import BatchGeometry
+
+# Fills the order where a batch is not full; the steps mask it out.
 PADDING = -1
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns a permutation of the split, int32 of shape (N,)."""
+    """Return a permutation of the split, int32 of shape (N,)."""
     # Philox is a counter-based generator: (seed, epoch) is its key, so no epoch depends on
     # having drawn the ones before it.
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
@@ -22,16 +24,16 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 def train_order(
     num_examples: int, *, seed: int, epoch: int, batch_size: int, num_devices: int
 ) -> np.ndarray:
-    """Returns order_DxSxB of one epoch: full batches only, the rest waits for another epoch."""
+    """Return order_DxSxB of one epoch: full batches only, the rest waits for another epoch."""
     steps = num_examples // batch_size
     order_N = epoch_order(num_examples, seed, epoch)[: steps * batch_size]
-    return _deal(order_N.reshape(steps, batch_size), num_devices)
+    return _split(order_N.reshape(steps, batch_size), num_devices)
 
 
 def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.ndarray:
-    """Returns order_DxSxB that holds every example exactly once, the remainder PADDING.
+    """Return order_DxSxB that holds every example exactly once, the remainder PADDING.
 
-    Any batch size will do: each step's rows are padded to a multiple of the devices.
+    Any batch size will do: each step's batch is padded to a multiple of the devices.
     """
     steps = -(-num_examples // batch_size)
     padded_batch = -(-batch_size // num_devices) * num_devices
@@ -39,78 +41,73 @@ def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.nd
     for step in range(steps):
         batch = np.arange(step * batch_size, min((step + 1) * batch_size, num_examples))
         order_SxN[step, : len(batch)] = batch
-    return _deal(order_SxN, num_devices)
+    return _split(order_SxN, num_devices)
 
 
-def _deal(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
+def _split(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
     steps, batch = order_SxN.shape
     order_SxDxB = order_SxN.reshape(steps, num_devices, batch // num_devices)
     return np.ascontiguousarray(order_SxDxB.transpose(1, 0, 2))
 
 
+def device_seeds(geometry: BatchGeometry, seeds_R: tuple[int, ...]) -> np.ndarray:
+    """Return seeds_L, uint32: of the model on each of this process's devices."""
+    seeds_D = np.repeat(np.array(seeds_R, np.uint32), geometry.devices_per_model)
+    return seeds_D[geometry.local_slice]
+
+
 class EpochSampler:
-    """Which example is read when by this process's D devices.
+    """Say which example each of this process's L devices reads in which step.
+
+    Each process reads its own devices' examples only, and all together read every example.
 
     Args:
+      geometry: how batches are split over the devices.
       num_train, num_eval: examples of the splits.
-      batch_size, eval_batch_size: a model's, over all its devices.
       seeds_R: one for each model.
-      num_devices: of all processes.
-      process: (index, count); the devices of process 0 come first. Each process reads its own
-        rows only, and all together read every row.
     """
 
     def __init__(
-        self,
-        *,
-        num_train: int,
-        num_eval: int,
-        batch_size: int,
-        eval_batch_size: int,
-        seeds_R: tuple[int, ...],
-        num_devices: int,
-        process: tuple[int, int] = (0, 1),
+        self, geometry: BatchGeometry, *, num_train: int, num_eval: int, seeds_R: tuple[int, ...]
     ):
+        self.geometry = geometry
         self.num_train = num_train
         self.num_eval = num_eval
-        self.batch_size = batch_size
-        self.num_models = len(seeds_R)
-        self.steps_per_epoch = num_train // batch_size
+        self.steps_per_epoch = num_train // geometry.global_batch
+        self.seeds_L = device_seeds(geometry, seeds_R)
         self._seeds_R = seeds_R
         self._train_by_epoch: dict[int, np.ndarray] = {}
-        index, count = process
-        share = num_devices // count
-        # This process's devices; only their rows are read here.
-        self._local = slice(index * share, (index + 1) * share)
-        self._devices_per_model = num_devices // len(seeds_R)
-        # A row of it for each device, whichever model is there.
-        self.seeds_D = np.repeat(np.array(seeds_R, np.uint32), self._devices_per_model)
-        self.seeds_D = self.seeds_D[self._local]
         own_DxSxB = eval_order(
-            num_eval, batch_size=eval_batch_size, num_devices=self._devices_per_model
+            num_eval,
+            batch_size=geometry.global_eval_batch,
+            num_devices=geometry.devices_per_model,
         )
-        self.eval_DxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[self._local]
+        self.eval_LxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[geometry.local_slice]
+        self.eval_steps = self.eval_LxSxB.shape[1]
 
-    def train_DxSxB(self, epoch: int) -> np.ndarray:
-        """The order of an epoch, 0 the first; several threads may ask."""
-        order_DxSxB = self._train_by_epoch.get(epoch)
-        if order_DxSxB is None:
-            order_DxSxB = self._draw(epoch)
+    def train_LxSxB(self, epoch: int) -> np.ndarray:
+        """Return the order of an epoch, 0 the first; several threads may call this."""
+        order_LxSxB = self._train_by_epoch.get(epoch)
+        if order_LxSxB is None:
+            order_LxSxB = self._draw(epoch)
             # Two epochs are read at once where one ends and the other begins.
             last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}
-            self._train_by_epoch = {**last, epoch: order_DxSxB}
-        return order_DxSxB
+            self._train_by_epoch = {**last, epoch: order_LxSxB}
+        return order_LxSxB
+
+    def keys(self, epoch: int) -> dict[str, np.ndarray]:
+        """Return `seed` and `epoch` for each device: what random draws are keyed by."""
+        return {"seed": self.seeds_L, "epoch": np.full(len(self.seeds_L), epoch, np.int32)}
 
     def _draw(self, epoch: int) -> np.ndarray:
-        return np.concatenate(
-            [
-                train_order(
-                    self.num_train,
-                    seed=seed,
-                    epoch=epoch,
-                    batch_size=self.batch_size,
-                    num_devices=self._devices_per_model,
-                )
-                for seed in self._seeds_R
-            ]
-        )[self._local]
+        orders = [
+            train_order(
+                self.num_train,
+                seed=seed,
+                epoch=epoch,
+                batch_size=self.geometry.global_batch,
+                num_devices=self.geometry.devices_per_model,
+            )
+            for seed in self._seeds_R
+        ]
+        return np.concatenate(orders)[self.geometry.local_slice]

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxbench.config import Config, Experiment
 from jaxbench.distributed import coordination
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.geometry import BatchGeometry
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
@@ -178,34 +179,14 @@ def create_mesh(config: Experiment) -> DataMesh:
 
 
 def create_training_mesh(config: Config) -> DataMesh:
-    """The same for a network whose batches are dealt out to the devices.
+    """Return the mesh of an experiment that trains a network.
 
     Raises:
-      BadInput: there are fewer devices, or the batch cannot be dealt out evenly to those of one
-        model, in `gradient_accumulation_steps` equal parts each.
+      BadInput: there are fewer devices, or the batch does not split evenly over them.
     """
     mesh = create_mesh(config)
-    check_batch(config, mesh.num_devices)
+    BatchGeometry.create(config, mesh.num_devices, mesh.process)
     return mesh
-
-
-def check_batch(config: Config, num_devices: int) -> None:
-    """Raises BadInput where a batch cannot be dealt out to so many devices as above."""
-    devices = num_devices // config.num_models(num_devices)
-    parts = devices * config.gradient_accumulation_steps
-    if config.batch_size % parts:
-        below = config.batch_size // parts * parts
-        over = "devices" if devices > 1 else "device"
-        near = [size for size in (below, below + parts) if size]
-        in_parts = (
-            f" in {config.gradient_accumulation_steps} parts each"
-            if config.gradient_accumulation_steps > 1
-            else ""
-        )
-        raise BadInput(
-            f"batch_size={config.batch_size} does not divide over {devices} {over}{in_parts}; "
-            f"the nearest that do: {' and '.join(map(str, near))}"
-        )
 
 
 def broadcast_arrays(tree: Any) -> Any:

@@ -109,11 +109,11 @@ def _measure(job: Job, cold_files: Sequence[str] | None) -> dict[str, list[_Wind
 
     # Each window goes on to other images, as training does, as far as the set has others.
     makers: dict[str, Callable[[int], Iterator[Any]]] = {
-        "prepare": lambda start: feed.host_rows(0, _ENDLESS, start),
+        "prepare": lambda start: feed.host_batches(0, _ENDLESS, start),
         "prepare_and_send": lambda start: feed.train_batches(0, _ENDLESS, start),
         "train_step": train,
     }
-    images = config.batch_size * config.num_models(program.mesh.num_devices)
+    images = program.geometry.images_per_step
     fill = config.data.prefetch_batches + 2
     counts: dict[str, int] = {}
     windows: dict[str, list[_Window]] = {name: [] for name in makers}

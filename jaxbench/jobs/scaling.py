@@ -32,13 +32,13 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import (
     AXIS,
     DataMesh,
-    check_batch,
     create_mesh,
     mixed_devices,
     peak_memory_bytes,
     unequal_copies,
 )
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.environment import available_cores, host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.utilization import utilization
@@ -130,7 +130,7 @@ def measure_scaling(
     config = dataclasses.replace(config, num_devices=counts[-1])
     if scaling != "weak":
         for count in counts:
-            check_batch(config, count)
+            BatchGeometry.create(config, count)
     with setup_job(config, workdir, console) as job:
         meter = _Meter(job, scaling, counts, link_gb_per_s, window_s, rounds)
         document = job.document() | {

@@ -51,19 +51,16 @@ class Job:
     def document(self) -> dict[str, Any]:
         """What run.json says of the job before it has begun."""
         config, program, feed = self.config, self.program, self.feed
+        geometry = program.geometry
         macs = sum(program.forward_macs().values())
         seeds_R = config.seeds(self.mesh.num_devices)
-        share = config.batch_size // (self.mesh.num_devices // len(seeds_R))
-        seen = config.batch_size if config.batch_norm == "sync" else share
+        sync = config.batch_norm == "sync"
+        batch_norm_examples = geometry.global_batch if sync else geometry.batch_per_device
         has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
         data: dict[str, Any] = {
             "feed": feed.name,
-            "num_threads": feed.num_threads,
-            "num_workers": feed.num_workers,
-            "jpeg_decoder": feed.jpeg_decoder,
             "steps_per_epoch": feed.steps_per_epoch,
-            "resident_bytes_per_device": feed.resident_bytes_per_device,
-            "sent_bytes_per_step": feed.sent_bytes_per_step,
+            **dataclasses.asdict(feed.resources),
         }
         if self.dataset is not None:
             data |= {
@@ -77,15 +74,15 @@ class Job:
             "config": dataclasses.asdict(config),
             "task": config.task,
             "model": type(config.model).__name__.removesuffix("Config"),
-            "models": len(seeds_R),
+            "models": geometry.num_models,
             "seeds": list(seeds_R),
             "parameters": program.num_parameters(),
             "forward_macs_per_image": macs,
             "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
             "data": data,
-            "batch_per_device": share,
+            "batch_per_device": geometry.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
-            "batch_norm_examples": seen // config.gradient_accumulation_steps
+            "batch_norm_examples": batch_norm_examples // geometry.gradient_accumulation_steps
             if has_batch_norm
             else None,
         }

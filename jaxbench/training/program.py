@@ -15,6 +15,7 @@ from jaxbench.clock import Clock, Stopwatch
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
 from jaxbench.errors import BadInput
+from jaxbench.geometry import BatchGeometry
 from jaxbench.precision import Precision, get_precision
 from jaxbench.tasks import Task, get_task
 from jaxbench.training.optimizers import create_optimizer, create_schedule
@@ -79,6 +80,11 @@ class Program:
         return self.mesh.parallelize(
             steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
         )
+
+    @functools.cached_property
+    def geometry(self) -> BatchGeometry:
+        """How a step's batch is split over models, processes and devices."""
+        return BatchGeometry.create(self.config, self.mesh.num_devices, self.mesh.process)
 
     def place_train_state(self) -> TrainState:
         """Initialises the state and places it: whole on every device, or each its own."""

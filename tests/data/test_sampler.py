@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxbench.data.sampler import PADDING, EpochSampler, epoch_order, eval_order, train_order
+from jaxbench.geometry import BatchGeometry
 
 
 def test_an_epoch_is_a_permutation_and_no_two_are_alike():
@@ -34,22 +35,26 @@ def test_evaluation_reads_every_example_once(num_examples, batch_size):
 
 @pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
 def test_processes_read_their_share_and_together_everything(num_processes, seeds):
-    how = {
-        "num_train": 103,
-        "num_eval": 29,
-        "batch_size": 24,
-        "eval_batch_size": 10,
-        "seeds_R": seeds,
-        "num_devices": 4,
-    }
-    whole = EpochSampler(**how)
-    parts = [EpochSampler(**how, process=(index, num_processes)) for index in range(num_processes)]
+    def sampler(index, count):
+        geometry = BatchGeometry(
+            global_batch=24,
+            global_eval_batch=10,
+            num_devices=4,
+            process_index=index,
+            num_processes=count,
+            num_models=len(seeds),
+            gradient_accumulation_steps=1,
+        )
+        return EpochSampler(geometry, num_train=103, num_eval=29, seeds_R=seeds)
+
+    whole = sampler(0, 1)
+    parts = [sampler(index, num_processes) for index in range(num_processes)]
     for part in parts:
-        assert len(part.train_DxSxB(1)) == len(part.eval_DxSxB) == 4 // num_processes
-    joined = np.concatenate([part.train_DxSxB(1) for part in parts])
-    assert np.array_equal(joined, whole.train_DxSxB(1))
-    evaluated = np.concatenate([part.eval_DxSxB for part in parts])
-    assert np.array_equal(evaluated, whole.eval_DxSxB)
+        assert len(part.train_LxSxB(1)) == len(part.eval_LxSxB) == 4 // num_processes
+    joined = np.concatenate([part.train_LxSxB(1) for part in parts])
+    assert np.array_equal(joined, whole.train_LxSxB(1))
+    evaluated = np.concatenate([part.eval_LxSxB for part in parts])
+    assert np.array_equal(evaluated, whole.eval_LxSxB)
     read = evaluated[evaluated != PADDING]
     assert sorted(read) == sorted(list(range(29)) * len(seeds))
-    assert np.array_equal(np.concatenate([part.seeds_D for part in parts]), whole.seeds_D)
+    assert np.array_equal(np.concatenate([part.seeds_L for part in parts]), whole.seeds_L)

@@ -11,7 +11,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.jobs.setup import setup_job
 from jaxbench.jobs.train import train_and_evaluate
@@ -128,13 +128,13 @@ def test_the_record_tells_the_feeds_apart():
 
 def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
     """A host that takes its time for each batch: that is data wait, not training."""
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def slow(self, *args):
         pause(0.05)
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    monkeypatch.setattr(ArrayBatches, "assemble", slow)
     result = train(
         MICRO,
         num_devices=1,
@@ -154,14 +154,14 @@ def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
 def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     """And no batch is prepared twice, nor one that comes after the run."""
     prepared = []
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def note(self, split, order_DxB, epoch, windows_D):
         prepared.append((epoch, tuple(order_DxB.ravel().tolist())))
         return genuine(self, split, order_DxB, epoch, windows_D)
 
     feed, _ = feed_of(monkeypatch, num_threads=1)
-    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    monkeypatch.setattr(ArrayBatches, "assemble", note)
     feed._num_steps = 32
     assert len(list(feed.train_batches(0, 16))) == 16
     first = next(feed.train_batches(1, 1))
@@ -172,14 +172,14 @@ def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
 
 
 def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def fail(self, split, order_DxB, epoch, windows_D):
         if epoch == 1:
             raise OSError("the disk is gone")
         return genuine(self, split, order_DxB, epoch, windows_D)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", fail)
+    monkeypatch.setattr(ArrayBatches, "assemble", fail)
     config = registry.load(MICRO)
     config.data.feed = "stream"
     with pytest.raises(OSError, match="the disk is gone"):
@@ -252,7 +252,7 @@ def feed_of(monkeypatch, **fields):
     from jaxbench.distributed.mesh import create_mesh
 
     prepared = []
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def note(self, *args):
         watch = Stopwatch()
@@ -260,7 +260,7 @@ def feed_of(monkeypatch, **fields):
         prepared.append(threading.get_ident())
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", note)
+    monkeypatch.setattr(ArrayBatches, "assemble", note)
     config = registry.load("vgg_cifar10:tiny")
     config.data.feed, config.num_devices, config.batch_size = "stream", 1, 16
     config.epochs = 1

@@ -12,7 +12,7 @@ import pytest
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.cli import registry
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
-from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import sampler
 from jaxbench.hardware.telemetry.host import HostReader
@@ -503,13 +503,13 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     if job is train_and_evaluate:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.
         how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
-        genuine = StreamFeed._assemble
+        genuine = ArrayBatches.assemble
 
         def slow(self, *args):
             pause(0.05)
             return genuine(self, *args)
 
-        monkeypatch.setattr(StreamFeed, "_assemble", slow)
+        monkeypatch.setattr(ArrayBatches, "assemble", slow)
     with without_cache():  # else the steps to be measured are compiled two or three times
         result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
     assert telemetry_threads() == []

@@ -14,6 +14,7 @@ from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.data.sampler import EpochSampler
 from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.geometry import BatchGeometry
 from jaxbench.tasks import get_task
 from jaxbench.training.program import build_program, compile_step
 
@@ -28,16 +29,10 @@ def set_up(config):
     """
     began_s = time.process_time()
     mesh = create_training_mesh(config)
-    orders = EpochSampler(
-        num_train=50_000,
-        num_eval=10_000,
-        batch_size=config.batch_size,
-        eval_batch_size=config.batch_size,
-        seeds_R=(0,),
-        num_devices=mesh.num_devices,
-    )
-    orders.train_DxSxB(0)
-    program = build_program(config, mesh, orders.steps_per_epoch)
+    geometry = BatchGeometry.create(config, mesh.num_devices)
+    sampler = EpochSampler(geometry, num_train=50_000, num_eval=10_000, seeds_R=(0,))
+    sampler.train_LxSxB(0)
+    program = build_program(config, mesh, sampler.steps_per_epoch)
     label_shape = get_task(config.task).label_shape(config.data.image_shape)
     arrays = abstract_args(config, mesh.num_devices, label_shape, program.precision.param_dtype)
     args = (program.abstract_placed_state(), *arrays)

@@ -7,7 +7,7 @@ import pytest
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.jobs import input_benchmark
 from jaxbench.records.writers.console import PlainConsole
@@ -26,13 +26,13 @@ def measure(tmp_path, monkeypatch, **data):
 
 
 def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def slow(self, *args):
         pause(0.03)
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    monkeypatch.setattr(ArrayBatches, "assemble", slow)
     result = measure(tmp_path, monkeypatch, num_threads=1)
     stages = records(tmp_path / "run", "input")
     assert stages == result.stages

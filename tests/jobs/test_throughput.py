@@ -17,8 +17,8 @@ from jaxbench import clock
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs import throughput
@@ -350,13 +350,13 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
 
 def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def slow(self, *args):
         pause(0.01)
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    monkeypatch.setattr(ArrayBatches, "assemble", slow)
 
     def deep(config):
         config.data.prefetch_batches, config.data.num_threads = 8, 1

@@ -11,7 +11,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.validity import impossible_epoch, impossible_total
@@ -232,13 +232,13 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
 
 
 def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def slow(self, *args):
         pause(0.03)
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    monkeypatch.setattr(ArrayBatches, "assemble", slow)
     done = run_cli(
         f"--experiment={MICRO}",
         "--experiment.step_log=true",

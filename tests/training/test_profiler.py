@@ -13,7 +13,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
+from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.jobs.train import train_and_evaluate
@@ -76,13 +76,13 @@ def check_times(folder, profiled):
 @pytest.fixture
 def slow_host(monkeypatch):
     """A stream of 50 batches a second."""
-    genuine = StreamFeed._assemble
+    genuine = ArrayBatches.assemble
 
     def slow(self, *args):
         pause(SLEEP_S)
         return genuine(self, *args)
 
-    monkeypatch.setattr(StreamFeed, "_assemble", slow)
+    monkeypatch.setattr(ArrayBatches, "assemble", slow)
     return {"data__feed": "stream", "data__num_threads": 1, "data__prefetch_batches": 1}
 
 

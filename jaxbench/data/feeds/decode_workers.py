@@ -1,7 +1,7 @@
-"""Parts of batches, decoded by whichever thread or worker process is free.
+"""Chunks of batches, decoded by whichever thread or worker process is free.
 
-Parts are numbered through: those of a batch, the batches of an epoch, the epochs. A number says
-all that decoding it needs, so neither who decodes it nor when changes a pixel. Nothing here
+Chunks are numbered: those of a batch, the batches of an epoch, the epochs. All that decoding needs
+follows from the number, so neither who decodes a chunk nor when changes a pixel. Nothing here
 imports JAX: worker processes need none.
 """
 
@@ -13,80 +13,86 @@ from typing import Any
 
 import numpy as np
 
+from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.images.encoded import EncodedSplit, ExampleDraws
 from jaxbench.data.sampler import PADDING, EpochSampler
 
 # Examples that one thread decodes in one go: few enough that all threads share a batch.
-_MOST_IN_PART = 32
-# How often a worker process looks whether the one that started it is still there.
-_LOOK_S = 1.0
+_MAX_CHUNK = 32
+# How often a worker process checks that the process that started it is still there.
+_WATCH_S = 1.0
 
 
 class ChunkDecoder:
-    """Decodes parts by number; can be sent to another process.
+    """Decodes chunks by number; can be sent to another process.
 
     Args:
+      data: how training examples are varied, and how many may be corrupt. A chunk with more corrupt
+        examples is given up: the run ends there anyway.
       split: the encoded examples.
-      orders: which of them is read when.
-      training: the training split's epochs in their orders, varied; else the evaluation's order.
-      random_window, flip: how training examples are varied.
+      sampler: which of them is read when.
       num_classes: K; an example whose label is not within 0 to K-1 is corrupt.
-      max_corrupt: a part with more corrupt examples is given up: the run ends there anyway.
+      training: decode the training split's epochs, varied; else the evaluation's order.
     """
 
     def __init__(
         self,
+        data: DataConfig,
         split: EncodedSplit,
-        orders: EpochSampler,
+        sampler: EpochSampler,
         *,
-        training: bool,
-        random_window: bool,
-        flip: bool,
         num_classes: int,
-        max_corrupt: int,
+        training: bool,
     ):
+        self._data = data
         self._split = split
-        self._sampler = orders
-        self._training = training
-        self._random_window = random_window
-        self._flip = flip
+        self._sampler = sampler
         self._num_classes = num_classes
-        self._max_damaged = max_corrupt
-        self.num_devices, self.steps, self.share = self._order(0).shape
-        self.size = max(part for part in range(1, _MOST_IN_PART + 1) if self.share % part == 0)
-        self.parts = self.num_devices * self.share // self.size
+        self._training = training
+        self._steps = sampler.steps_per_epoch if training else sampler.eval_steps
+        # The evaluation's batches are padded, and may be of another size.
+        self.num_devices, _, self.batch_per_device = sampler.eval_LxSxB.shape
+        if training:
+            self.batch_per_device = sampler.geometry.batch_per_device
+        sizes = range(1, _MAX_CHUNK + 1)
+        self.chunk_size = max(size for size in sizes if self.batch_per_device % size == 0)
+        self.chunks_per_batch = self.num_devices * self.batch_per_device // self.chunk_size
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Decodes a part into an array of its own; see `decode_into`."""
-        images_BxHxWx3 = np.empty((self.size, *self._split.image_shape), np.uint8)
+        """Decode a chunk into an array of its own; see `decode_into`."""
+        images_BxHxWx3 = np.empty((self.chunk_size, *self._split.image_shape), np.uint8)
         return {"images": images_BxHxWx3, **self.decode_into(number, images_BxHxWx3)}
 
     def decode_into(self, number: int, images_BxHxWx3: np.ndarray) -> dict[str, Any]:
-        """Decodes a part; in place of a corrupt example comes the next one, or padding.
+        """Decode a chunk; the next example, or padding, replaces a corrupt one.
 
         Args:
-          number: of the part.
+          number: of the chunk.
           images_BxHxWx3: uint8, contiguous; takes the pixels.
 
         Returns:
           `batch`, its number; `labels` and `indices`, int32 of shape (B,); `corrupt`, JSON of
-          {name: reason}: text goes from process to process as it is.
+          {name: reason}, because text goes from process to process unchanged.
         """
-        batch, part = divmod(number, self.parts)
-        epoch, step = divmod(batch, self.steps) if self._training else (0, batch)
-        device, place = divmod(part * self.size, self.share)
-        indices_B = self._order(epoch)[device, step, place : place + self.size].copy()
-        labels_B = np.zeros(self.size, np.int32)
-        corrupt: dict[str, str] = {}
+        batch, chunk = divmod(number, self.chunks_per_batch)
+        epoch, step = divmod(batch, self._steps) if self._training else (0, batch)
+        device, first = divmod(chunk * self.chunk_size, self.batch_per_device)
+        order_LxSxB = self._sampler.eval_LxSxB
         draws = None
-        if self._training and (self._random_window or self._flip):
-            draws = ExampleDraws(int(self._sampler.seeds_D[device]), epoch)
+        if self._training:
+            order_LxSxB = self._sampler.train_LxSxB(epoch)
+            if self._data.random_resized_crop or self._data.flip:
+                draws = ExampleDraws(int(self._sampler.seeds_L[device]), epoch)
+        indices_B = order_LxSxB[device, step, first : first + self.chunk_size].copy()
+        labels_B = np.zeros(self.chunk_size, np.int32)
+        corrupt: dict[str, str] = {}
         for place, index in enumerate(indices_B):
-            own = self._decode(int(index), draws, labels_B, place, images_BxHxWx3[place], corrupt)
-            if own == PADDING:
+            indices_B[place], labels_B[place] = self._decode(
+                int(index), draws, images_BxHxWx3[place], corrupt
+            )
+            if indices_B[place] == PADDING:
                 images_BxHxWx3[place] = 0
-            indices_B[place] = own
         return {
             "batch": batch,
             "labels": labels_B,
@@ -98,42 +104,33 @@ class ChunkDecoder:
         self,
         index: int,
         draws: ExampleDraws | None,
-        labels_B: np.ndarray,
-        place: int,
         out_HxWx3: np.ndarray,
         corrupt: dict[str, str],
-    ) -> int:
-        """Decodes an example or the one that takes its place; returns which it was."""
+    ) -> tuple[int, int]:
+        """Decode an example or its replacement; return that one's index and label."""
         tries = len(self._split) if self._training else 1
         for attempt in range(tries if index != PADDING else 0):
             own = (index + attempt) % len(self._split)
             try:
-                labels_B[place] = self._split.decode(
+                label = self._split.decode(
                     own,
                     draws.of(own) if draws else None,
                     out_HxWx3,
-                    random_window=self._random_window,
-                    flip=self._flip,
+                    random_crop=self._data.random_resized_crop,
+                    flip=self._data.flip,
                 )
-                if not 0 <= labels_B[place] < self._num_classes:
-                    raise CorruptImageError(
-                        f"label {labels_B[place]} is not within 0 to {self._num_classes - 1}"
-                    )
+                if 0 <= label < self._num_classes:
+                    return own, label
+                raise CorruptImageError(f"label {label} is not within 0 to {self._num_classes - 1}")
             except CorruptImageError as error:
                 corrupt[self._split.source.name(own)] = str(error)
-                if len(corrupt) > self._max_damaged:
+                if len(corrupt) > self._data.max_corrupt:
                     break
-            else:
-                return own
-        labels_B[place] = 0
-        return PADDING
-
-    def _order(self, epoch: int) -> np.ndarray:
-        return self._sampler.train_DxSxB(epoch) if self._training else self._sampler.eval_DxSxB
+        return PADDING, 0
 
 
 def begin_worker(index: int, count: int) -> None:
-    """Lets a worker process end with the one that started it, and not before.
+    """Let a worker process end with the process that started it, and not before.
 
     Args:
       index, count: of the workers; unused.
@@ -144,16 +141,16 @@ def begin_worker(index: int, count: int) -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # Where that was killed, nobody else would end this one.
+        # Where the first process was killed, nobody else would end this one.
         while os.getppid() == parent:
-            threading.Event().wait(_LOOK_S)
+            threading.Event().wait(_WATCH_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 class SharedBatches:
-    """Batches that several threads decode parts of into one array, so that nothing is copied.
+    """Batches whose chunks several threads decode into one array, so that nothing is copied.
 
     Args:
       decoder: does the decoding.
@@ -162,22 +159,23 @@ class SharedBatches:
 
     def __init__(self, decoder: ChunkDecoder, image_shape: tuple[int, int, int]):
         self._decoder = decoder
-        self._shape = (decoder.parts * decoder.size, *image_shape)
+        self._shape = (decoder.chunks_per_batch * decoder.chunk_size, *image_shape)
+        # Whichever thread meets a batch first makes its array.
         self._lock = threading.Lock()
         self._open: dict[int, np.ndarray] = {}
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Decodes a part into its batch's array; the batch's first part makes that."""
-        batch, part = divmod(number, self._decoder.parts)
+        """Decode a chunk into its batch's array; see `ChunkDecoder.decode_into`."""
+        batch, chunk = divmod(number, self._decoder.chunks_per_batch)
         with self._lock:
             if batch not in self._open:
                 self._open[batch] = np.empty(self._shape, np.uint8)
             images_NxHxWx3 = self._open[batch]
-        size = self._decoder.size
-        own_BxHxWx3 = images_NxHxWx3[part * size : (part + 1) * size]
+        size = self._decoder.chunk_size
+        own_BxHxWx3 = images_NxHxWx3[chunk * size : (chunk + 1) * size]
         return self._decoder.decode_into(number, own_BxHxWx3)
 
     def take(self, batch: int) -> np.ndarray:
-        """Returns images_NxHxWx3 of a batch all of whose parts have been decoded."""
+        """Return images_NxHxWx3 of a batch all of whose chunks have been decoded."""
         with self._lock:
             return self._open.pop(batch)

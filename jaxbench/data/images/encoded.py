@@ -129,7 +129,7 @@ class EncodedSplit:
         draws: list[float] | None,
         out_HxWx3: np.ndarray,
         *,
-        random_window: bool = False,
+        random_crop: bool = False,
         flip: bool = False,
     ) -> int:
         """Reads one example into `out_HxWx3`, uint8; returns its label.
@@ -137,7 +137,7 @@ class EncodedSplit:
         Args:
           index: its place in the split.
           draws: the example's, from `ExampleDraws`; None varies nothing.
-          random_window: cut out a random window, not the centre.
+          random_crop: crop a random part, not the centre.
           flip: mirror half of the images.
 
         Raises:
@@ -152,7 +152,7 @@ class EncodedSplit:
         mirrored = False
         if draws is not None:
             mirrored = flip and draws[0] < 0.5
-            if random_window:
+            if random_crop:
                 window = draw_window(draws[1:], *image.size)
         image.decode(window, out_HxWx3, mirrored=mirrored)
         return label

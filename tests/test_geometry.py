@@ -1,0 +1,56 @@
+"""One split of the batch: by devices, by processes, by models."""
+
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.errors import BadInput
+from jaxbench.geometry import BatchGeometry, batch_multiple
+from tests.conftest import MICRO, set_fields
+
+
+def config_with(**fields):
+    config = registry.load(MICRO)
+    set_fields(config, **fields)
+    return config
+
+
+def test_one_model_on_devices_of_two_processes():
+    config = config_with(batch_size=48, gradient_accumulation_steps=3)
+    geometry = BatchGeometry.create(config, 8, (1, 2))
+    assert (geometry.num_models, geometry.devices_per_model) == (1, 8)
+    assert (geometry.batch_per_device, geometry.batch_per_process) == (6, 24)
+    assert geometry.images_per_step == geometry.global_batch == geometry.global_eval_batch == 48
+    assert list(range(8))[geometry.local_slice] == [4, 5, 6, 7]
+
+
+def test_a_model_on_each_device():
+    config = config_with(batch_size=6, eval_batch_size=5, replicas="independent")
+    geometry = BatchGeometry.create(config, 4)
+    assert (geometry.num_models, geometry.devices_per_model) == (4, 1)
+    assert (geometry.batch_per_device, geometry.batch_per_process) == (6, 24)
+    assert (geometry.images_per_step, geometry.global_eval_batch) == (24, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_devices", "told"),
+    [
+        ({"batch_size": 7}, 8, "batch_size=7 does not divide over 8 devices; .*: 8$"),
+        ({"batch_size": 17}, 8, "the nearest that do: 16 and 24$"),
+        (
+            {"batch_size": 9, "gradient_accumulation_steps": 2},
+            1,
+            "over 1 device in 2 parts each; the nearest that do: 8 and 10$",
+        ),
+        (
+            {"batch_size": 3, "gradient_accumulation_steps": 2, "replicas": "independent"},
+            4,
+            "over 1 device in 2 parts each",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_divide_is_told(fields, num_devices, told):
+    config = config_with(**fields)
+    with pytest.raises(BadInput, match=told):
+        BatchGeometry.create(config, num_devices)
+    config.batch_size = 5 * batch_multiple(config, num_devices)
+    assert BatchGeometry.create(config, num_devices).global_batch == config.batch_size
