@@ -62,6 +62,11 @@ class Terminated(BaseException):
     """
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return str(error).split("\n", 1)[0] or type(error).__name__
+
+
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """Returns ", did you mean 'x'?" for the closest spelling, or nothing when none is close."""
     close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxbench.config import Config, Experiment
 from jaxbench.distributed import coordination
-from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.errors import BadInput, MixedDevices, first_line
 from jaxbench.geometry import BatchGeometry
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
@@ -149,7 +149,7 @@ def create_mesh(config: Experiment) -> DataMesh:
         asked = os.environ.get("JAX_PLATFORMS")
         raise BadInput(
             f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
-            + (str(error).split("\n", 1)[0] or type(error).__name__)
+            + first_line(error)
         ) from error
     count = jax.process_count()
     if count != coordination.count():

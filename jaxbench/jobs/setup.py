@@ -35,7 +35,7 @@ class Job:
       clock: counts from the job's first moment.
       console: where progress is shown.
       mesh: the devices that take part.
-      dataset: what the feed reads; None where it makes its batch up.
+      dataset: what the feed reads; None for a synthetic batch.
       feed: how it reaches the devices.
       program: the network and its steps.
     """
@@ -169,22 +169,22 @@ def setup_job(
 def _data_dependent_params(
     config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
 ) -> Callable[[], dict[str, Any]]:
-    """Returns what makes the parameters that follow from the training images, once it is called.
+    """Return a function that computes, once, the parameters that follow from training images.
 
-    Without a data set, for throughput alone, nothing does, and they are drawn like all others. A
-    resumed run has them in its checkpoint.
+    Without a data set, for throughput alone, it computes none, and all are drawn. A resumed run has
+    them in its checkpoint.
 
     Raises:
-      BadInput: the images are decoded as they are needed only.
+      BadInput: the images are decoded on the fly.
     """
     count = config.model.num_init_images()
     if not count or dataset is None:
         return dict
     if dataset.encoded:
         raise BadInput(
-            f"{type(config.model).__name__} begins with what it sees in {count} training images, "
-            f"which are decoded as they are needed in {dataset.description}; data.feed=resident "
-            "and data.random_resized_crop=False read them whole"
+            f"{type(config.model).__name__} computes parameters from {count} training images, "
+            f"which are decoded on the fly in {dataset.description}; data.feed=resident and "
+            "data.random_resized_crop=False read them whole"
         )
 
     def look() -> dict[str, Any]:
@@ -228,8 +228,8 @@ def with_feed(config: Config, feed: str) -> Config:
 
     Args:
       config: the experiment.
-      feed: `resident`, `stream`, or `synthetic`: one made-up batch lies on the devices and nothing
-        is read, which measures the devices alone. No experiment is of that kind itself.
+      feed: `resident`, `stream`, or `synthetic`: one synthetic, device-resident batch, which
+        measures the devices alone. No experiment has that feed itself.
 
     Raises:
       BadInput: the experiment is not valid, or not with this feed.

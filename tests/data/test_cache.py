@@ -8,30 +8,20 @@ import numpy as np
 import pytest
 
 from jaxbench.data.images.encoded import Files
-from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
-from tests.data.test_encoded import EVAL, TRAIN, batches, config_of, feed_of, folder, same  # noqa: F401
+from tests.data.encoded_images import (
+    EVAL,
+    TRAIN,
+    check_same,
+    config_of,
+    feed_of,
+    global_batches,
+    load,
+    resized,
+)
 
 
-@pytest.fixture
-def own(folder, tmp_path):  # noqa: F811
-    """A copy of the folder that a test may change."""
-    return shutil.copytree(folder, tmp_path / "images")
-
-
-def resized(folder, tmp_path, **fields):  # noqa: F811
-    defaults = {"cache": "resized", "cache_dir": str(tmp_path / "cache"), "cache_side": 24}
-    return config_of(folder, **(defaults | fields))
-
-
-def load(config):
-    told = []
-    config.validate()
-    dataset = load_dataset(config, told.append)
-    return dataset, told
-
-
-def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeypatch):  # noqa: F811
+def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeypatch):
     config = resized(folder, tmp_path, random_resized_crop=False, flip=False)
     dataset, told = load(config)
     assert [dataset.cache[name]["made"] for name in ("train", "eval")] == ["none yet"] * 2
@@ -44,9 +34,9 @@ def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeyp
     again, told = load(config)
     assert [again.cache[name]["made"] for name in ("train", "eval")] == ["before"] * 2
     assert again.cache["train"]["build_s"] == about["build_s"]
-    copied = batches(feed_of(config).train_batches(0, 2))
+    copied = global_batches(feed_of(config).train_batches(0, 2))
     monkeypatch.undo()
-    plain = batches(
+    plain = global_batches(
         feed_of(config_of(folder, random_resized_crop=False, flip=False)).train_batches(0, 2)
     )
     for one, other in zip(copied, plain, strict=True):
@@ -77,8 +67,8 @@ def test_what_is_copied_stays_good(test_data, tmp_path):
     [
         (lambda copy, own: os.utime(own / "train" / "ape" / "000.jpg", (1, 1)), "have changed"),
         (lambda copy, own: (own / "train" / "ape" / "000.jpg").unlink(), "none yet"),
-        (lambda copy, own: (copy / "about.json").unlink(), "not whole"),
-        (lambda copy, own: (copy / "about.json").write_text("{"), "not whole"),
+        (lambda copy, own: (copy / "about.json").unlink(), "not complete"),
+        (lambda copy, own: (copy / "about.json").write_text("{"), "not complete"),
         (lambda copy, own: os.truncate(copy / "images.array_record", 1000), "1000 bytes"),
         (lambda copy, own: copy.rename(f"{copy}.building"), "none yet"),
     ],
@@ -91,18 +81,18 @@ def test_stale_and_half_written_copies_are_made_again(own, tmp_path, spoil, why)
     assert why in again.cache["train"]["made"]
     assert any("making smaller copies" in line for line in told)
     feed = feed_of(config)
-    assert len(batches(feed.train_batches(0, 2))) == 2
+    assert len(global_batches(feed.train_batches(0, 2))) == 2
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
-def test_damage_is_told_by_the_originals_name(own, tmp_path):
+def test_a_corrupt_image_is_told_by_its_originals_name(own, tmp_path):
     bad = own / "train" / "bee" / "005.jpg"
     bad.write_bytes(bad.read_bytes()[:200])
     feed = feed_of(resized(own, tmp_path, max_corrupt=1, batch_size=TRAIN - 1))
     list(feed.train_batches(0, 1))
     list(feed.train_batches(1, 1))
     assert list(feed.corrupt) == [str(bad)] and "JPEG" in feed.corrupt[str(bad)]
-    # Damage of the copy itself: its checksums tell.
+    # The copy itself is corrupt: its checksums tell.
     config = resized(own, tmp_path, max_corrupt=1, batch_size=22)
     dataset, _ = load(config)
     [name] = dataset.train.files()
@@ -115,13 +105,13 @@ def test_damage_is_told_by_the_originals_name(own, tmp_path):
     list(feed.train_batches(0, 1))
     assert list(feed.corrupt) == [str(bad)]
     again, _ = load(config)
-    assert "not whole" in again.cache["train"]["made"]
+    assert "not complete" in again.cache["train"]["made"]
     path.write_bytes(whole[:100] + bytes(len(whole) - 100))
     again, _ = load(config)
-    assert "not whole" in again.cache["train"]["made"]
+    assert "not complete" in again.cache["train"]["made"]
 
 
-def test_a_missing_file_is_a_damaged_image_and_any_name_will_do(own, tmp_path):
+def test_a_missing_file_is_a_corrupt_image_and_any_name_will_do(own, tmp_path):
     missing = own / "train" / "ape" / "gone.jpg"
     missing.symlink_to(own / "nowhere")
     odd = own / "train" / "ape" / os.fsdecode(b"caf\xe9.jpg")
@@ -153,12 +143,12 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(own, tmp_path, monkeyp
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
-def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
+def test_images_in_memory_are_read_once(folder, monkeypatch):
     reads = []
     genuine = Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: reads.append((self, i)) or genuine(self, i))
     feed = feed_of(config_of(folder))
-    reference = batches(feed.train_batches(0, 2))
+    reference = global_batches(feed.train_batches(0, 2))
     feed.close()
     # Its threads may be in the middle of an image still.
     first = {id(source) for source, _ in reads}
@@ -169,7 +159,7 @@ def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
     config = config_of(folder, cache="memory")
     feed = feed_of(config)
     assert read() == sorted([*range(TRAIN), *range(EVAL)])
-    same(reference, batches(feed.train_batches(0, 2)))
+    check_same(reference, global_batches(feed.train_batches(0, 2)))
     list(feed.eval_batches())
     assert len(read()) == TRAIN + EVAL
     dataset, _ = load(config)
@@ -188,7 +178,7 @@ def test_images_in_memory_are_read_once(folder, monkeypatch):  # noqa: F811
         ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(folder, fields, told):  # noqa: F811
+def test_what_cannot_be_is_told_in_one_line(folder, fields, told):
     with pytest.raises(BadInput) as error:
         load(config_of(folder, **fields))
     assert told in str(error.value)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxbench.data.images import decode
-from jaxbench.data.images.decode import CorruptImageError, Image, Window, centre_window, shrink
+from jaxbench.data.images.crop_box import CropBox, centre_crop_box, draw_crop_box
+from jaxbench.data.images.decode import CorruptImageError, Image, shrink
 from jaxbench.data.images.turbojpeg import TurboJpeg, find_turbojpeg
 from jaxbench.errors import BadInput
 
@@ -32,9 +33,9 @@ def decoder(request, monkeypatch):
     return request.param
 
 
-def decode_window(content, window, height, width, **how):
+def decode_box(content, box, height, width, **how):
     out = np.empty((height, width, 3), np.uint8)
-    Image(content).decode(window, out, **how)
+    Image(content).decode(box, out, **how)
     return out
 
 
@@ -71,11 +72,11 @@ def test_leaving_out_what_is_not_in_the_window_changes_no_pixel(subsampling, res
     content = encode(picture(203, 150), ".jpg", *options, cv2.IMWRITE_JPEG_RST_INTERVAL, restart)
     generator = np.random.default_rng(0)
     for _ in range(60):
-        window = decode.draw_window(generator.random(22).tolist(), 203, 150)
-        fast = decode_window(content, window, 64, 48)
-        exact = decode_window(content, window, 64, 48, exact=True)
-        if max(window.height / 64, window.width / 48) < 2:
-            assert np.array_equal(fast, exact), window
+        box = draw_crop_box(generator.random(22).tolist(), 203, 150)
+        fast = decode_box(content, box, 64, 48)
+        exact = decode_box(content, box, 64, 48, exact=True)
+        if max(box.height / 64, box.width / 48) < 2:
+            assert np.array_equal(fast, exact), box
 
 
 def psnr_db(one, other):
@@ -100,7 +101,7 @@ def ssim(one, other):
 def test_real_images_keep_their_quality(test_data):
     """Bounds of the fast path against decoding all at full size.
 
-    PSNR > 45 dB and SSIM > 0.995 where the window shrinks less than twice; where libjpeg-turbo
+    PSNR > 45 dB and SSIM > 0.995 where the box shrinks less than twice; where libjpeg-turbo
     decodes at a smaller scale, a median above 30 dB and 0.95, and no image below 24 dB and 0.85.
     """
     generator = np.random.default_rng(0)
@@ -108,11 +109,11 @@ def test_real_images_keep_their_quality(test_data):
     scaled, plain = [], []
     for file in files:
         content = file.read_bytes()
-        window = decode.draw_window(generator.random(22).tolist(), *image_size(content))
+        box = draw_crop_box(generator.random(22).tolist(), *image_size(content))
         for size, kept in ((224, plain), (64, scaled)):
-            fast = decode_window(content, window, size, size)
-            exact = decode_window(content, window, size, size, exact=True)
-            if min(window.height, window.width) >= 2 * size:
+            fast = decode_box(content, box, size, size)
+            exact = decode_box(content, box, size, size, exact=True)
+            if min(box.height, box.width) >= 2 * size:
                 kept = scaled
             elif size == 64:
                 continue
@@ -135,12 +136,12 @@ def test_both_decoders_give_the_same_pixels(test_data, monkeypatch):
     for file in files[::4]:
         content = file.read_bytes()
         for size in (224, 100, 32):
-            window = decode.draw_window(generator.random(22).tolist(), *image_size(content))
+            box = draw_crop_box(generator.random(22).tolist(), *image_size(content))
             outputs = []
             for found in (None, library):
                 monkeypatch.setattr(decode, "find_turbojpeg", lambda found=found: found)
-                outputs.append(decode_window(content, window, size, size))
-            assert np.array_equal(*outputs), (file.name, size, window)
+                outputs.append(decode_box(content, box, size, size))
+            assert np.array_equal(*outputs), (file.name, size, box)
 
 
 def test_a_library_that_is_none_is_told(tmp_path, monkeypatch):
@@ -159,7 +160,7 @@ def test_windows_lie_within_the_image_and_repeat():
         areas = []
         for seed in range(200):
             draws = [
-                decode.draw_window(np.random.default_rng(seed).random(22), height, width)
+                draw_crop_box(np.random.default_rng(seed).random(22), height, width)
                 for _ in range(2)
             ]
             assert draws[0] == draws[1]
@@ -173,9 +174,9 @@ def test_windows_lie_within_the_image_and_repeat():
 
 def test_the_centre_is_what_resizing_and_cropping_comes_to():
     # 375x500, shorter side to 256, centre 224: 224 / 256 of 375 rows.
-    assert centre_window(375, 500, 224, 224) == Window(23, 86, 328, 328)
-    assert centre_window(256, 256, 224, 224) == Window(16, 16, 224, 224)
-    assert centre_window(1, 1, 224, 224) == Window(0, 0, 1, 1)
+    assert centre_crop_box(375, 500, 224, 224) == CropBox(23, 86, 328, 328)
+    assert centre_crop_box(256, 256, 224, 224) == CropBox(16, 16, 224, 224)
+    assert centre_crop_box(1, 1, 224, 224) == CropBox(0, 0, 1, 1)
 
 
 def exif(orientation):
@@ -187,7 +188,7 @@ def exif(orientation):
 
 def test_every_kind_of_file_comes_out_as_the_same_picture():
     image = picture(90, 120)
-    window = Window(10, 20, 60, 60)
+    box = CropBox(10, 20, 60, 60)
     # OpenCV writes blue, green, red.
     expected = cv2.resize(image[10:70, 20:80, ::-1], (32, 32), interpolation=cv2.INTER_LINEAR)
     jpeg = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 98)
@@ -204,14 +205,14 @@ def test_every_kind_of_file_comes_out_as_the_same_picture():
     }
     for name, content in files.items():
         assert image_size(content) == (90, 120), name
-        out = decode_window(content, window, 32, 32)
+        out = decode_box(content, box, 32, 32)
         assert out.dtype == np.uint8 and out.shape == (32, 32, 3)
         assert np.abs(out.astype(int) - expected).mean() < 3, name
 
 
 def test_grey_and_cmyk_become_colour(test_data):
     grey = encode(picture(60, 60, 1)[..., 0])
-    out = decode_window(grey, Window(0, 0, 60, 60), 30, 30)
+    out = decode_box(grey, CropBox(0, 0, 60, 60), 30, 30)
     assert (out[..., 0] == out[..., 1]).all() and (out[..., 1] == out[..., 2]).all()
     PIL = pytest.importorskip("PIL.Image")
     import io
@@ -220,17 +221,17 @@ def test_grey_and_cmyk_become_colour(test_data):
     PIL.fromarray(np.full((40, 40, 3), (200, 30, 60), np.uint8)).convert("CMYK").save(
         buffer, "JPEG", quality=98
     )
-    out = decode_window(buffer.getvalue(), Window(0, 0, 40, 40), 20, 20)
+    out = decode_box(buffer.getvalue(), CropBox(0, 0, 40, 40), 20, 20)
     assert np.abs(out.reshape(-1, 3).mean(0) - (200, 30, 60)).max() < 12
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (3, 2), (17, 9)])
 def test_tiny_images_are_enlarged(size):
     content = encode(picture(*size))
-    assert decode_window(content, centre_window(*size, 32, 32), 32, 32).shape == (32, 32, 3)
+    assert decode_box(content, centre_crop_box(*size, 32, 32), 32, 32).shape == (32, 32, 3)
 
 
-def test_a_thousand_damaged_files_decode_or_say_damaged():
+def test_a_thousand_corrupt_files_decode_or_say_so():
     """Truncated, overwritten and mislabelled; nothing else may come out, and nothing hang."""
     generator = np.random.default_rng(0)
     image = picture(120, 90)
@@ -260,7 +261,7 @@ def test_a_thousand_damaged_files_decode_or_say_damaged():
             size = image_size(bytes(content))
             if size[0] * size[1] > 10**7:
                 raise CorruptImageError("more pixels than bytes can tell")
-            out = decode_window(bytes(content), centre_window(*size, 16, 16), 16, 16)
+            out = decode_box(bytes(content), centre_crop_box(*size, 16, 16), 16, 16)
         except CorruptImageError:
             outcomes["corrupt"] += 1
         else:
@@ -269,12 +270,12 @@ def test_a_thousand_damaged_files_decode_or_say_damaged():
     assert outcomes["corrupt"] > 300 and outcomes["decoded"] > 20, outcomes
 
 
-def test_a_truncated_jpeg_is_damaged_where_its_window_is_and_where_it_is_not():
+def test_a_truncated_jpeg_is_corrupt_where_its_window_is_and_where_it_is_not():
     content = encode(picture(200, 200))
     for share in (0.3, 0.6, 0.9):
         with pytest.raises(CorruptImageError):
             cut = content[: int(share * len(content))]
-            decode_window(cut, Window(100, 0, 100, 100), 50, 50)
+            decode_box(cut, CropBox(100, 0, 100, 100), 50, 50)
 
 
 def with_exif(content, orientation, magic=42):
@@ -294,7 +295,7 @@ def test_images_are_shown_upright(orientation, progressive):
     content = with_exif(plain, orientation)
     expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert image_size(content) == expected.shape[:2]
-    out = decode_window(content, Window(0, 0, *expected.shape[:2]), *expected.shape[:2])
+    out = decode_box(content, CropBox(0, 0, *expected.shape[:2]), *expected.shape[:2])
     assert np.abs(out.astype(int) - expected).max() <= 3
 
 
@@ -302,26 +303,26 @@ def test_exif_that_is_none_and_a_second_one_turn_nothing():
     plain = encode(picture(40, 300))
     for content in (with_exif(plain, 6, magic=0), with_exif(with_exif(plain, 6), 1)):
         assert image_size(content) == (40, 300)
-        out = decode_window(content, Window(0, 0, 40, 300), 40, 300)
-        assert np.array_equal(out, decode_window(plain, Window(0, 0, 40, 300), 40, 300))
+        out = decode_box(content, CropBox(0, 0, 40, 300), 40, 300)
+        assert np.array_equal(out, decode_box(plain, CropBox(0, 0, 40, 300), 40, 300))
 
 
 @pytest.mark.parametrize("progressive", [0, 1])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_what_follows_the_end_of_an_image_is_no_damage(orientation, progressive):
+def test_what_follows_the_end_of_an_image_is_not_corrupt(orientation, progressive):
     """A film behind a photograph; a thumbnail's end in a truncated one is no end."""
     plain = encode(picture(64, 64), ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
     content = with_exif(plain, orientation) + bytes(range(256)) * 100
-    decode_window(content, Window(0, 0, 64, 64), 32, 32)
+    decode_box(content, CropBox(0, 0, 64, 64), 32, 32)
     assert shrink(content, 32, 95)[0][:2] == b"\xff\xd8"
     cut = with_exif(plain[:-200], orientation)
     cut = cut[:2] + b"\xff\xe2\x00\x06\xff\xd9\xff\xd9" + cut[2:]
     with pytest.raises(CorruptImageError):
-        decode_window(cut, Window(0, 0, 64, 64), 64, 64)
+        decode_box(cut, CropBox(0, 0, 64, 64), 64, 64)
 
 
 @pytest.mark.parametrize("progressive", [0, 1])
-def test_a_copy_does_not_hide_that_its_original_is_damaged(progressive):
+def test_a_copy_does_not_hide_that_its_original_is_corrupt(progressive):
     noise = np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8)
     content = bytearray(encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive))
     middle = len(content) // 2
@@ -331,13 +332,13 @@ def test_a_copy_does_not_hide_that_its_original_is_damaged(progressive):
 
 
 @pytest.mark.parametrize("factors", [(0x31, 0x11, 0x11), (0x22, 0x21, 0x11)])
-def test_unusual_subsamplings_are_decoded_or_damaged(factors):
+def test_unusual_subsamplings_are_decoded_or_corrupt(factors):
     """libjpeg-turbo's own interface refuses them; OpenCV may know more."""
     content = bytearray(encode(picture(96, 96)))
     frame = content.index(b"\xff\xc0")
     for component, factor in enumerate(factors):
         content[frame + 11 + 3 * component] = factor
     try:
-        decode_window(bytes(content), Window(0, 0, 90, 90), 32, 32)
+        decode_box(bytes(content), CropBox(0, 0, 90, 90), 32, 32)
     except CorruptImageError as error:
         assert "subsampling" not in str(error)

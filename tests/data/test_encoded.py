@@ -1,98 +1,55 @@
-"""Folders streamed: the same batches whoever decodes them, every example once, damage counted."""
+"""Folders streamed: the same batches whoever decodes them, every example and corrupt one once."""
 
 import os
 import shutil
 
-import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import Files
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh
 from jaxbench.errors import BadInput, CorruptDataError
 from jaxbench.jobs.train import train_and_evaluate
-from tests.conftest import MICRO, records, run_json
-from tests.tfds_files import image_feature, write_tfds
-
-TRAIN, EVAL = 22, 13
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Two classes of random sizes; the first pixel's red tells the images apart."""
-    root = tmp_path_factory.mktemp("images")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", TRAIN), ("val", EVAL)):
-        for number in range(count):
-            path = root / split / ("ape", "bee")[number % 2]
-            path.mkdir(parents=True, exist_ok=True)
-            size = generator.integers(20, 60, 2)
-            coarse = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
-            image = cv2.resize(coarse, tuple(int(side) for side in size))
-            cv2.imwrite(str(path / f"{number:03}.jpg"), image)
-    return root
-
-
-def config_of(folder, **fields):
-    config = registry.load("vgg_cifar10:tiny")
-    config.model = registry.load(MICRO).model
-    config.data.crop_padding = 0
-    config.data.source, config.data.path, config.data.feed = "folder", str(folder), "stream"
-    config.data.train_examples = config.data.eval_examples = 0
-    config.data.num_classes, config.data.image_shape = 2, (24, 16, 3)
-    config.data.random_resized_crop, config.data.eval_split = True, "val"
-    config.batch_size, config.num_devices, config.seed = 8, 1, 3
-    for name, value in fields.items():
-        holder = config.data if hasattr(config.data, name) else config
-        assert hasattr(holder, name), name
-        setattr(holder, name, value)
-    return config
-
-
-def feed_of(config):
-    config.validate()
-    return create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
-
-
-def batches(rows):
-    """Global batches in order, devices side by side."""
-    return [
-        {name: np.concatenate(np.asarray(row[name])) for name in ("images", "labels", "indices")}
-        for row in rows
-    ]
-
-
-def same(ones, others):
-    assert len(ones) == len(others) > 0
-    for one, other in zip(ones, others, strict=True):
-        for name in one:
-            assert np.array_equal(one[name], other[name]), name
+from tests.conftest import records, run_json
+from tests.data.encoded_images import (
+    EVAL,
+    TRAIN,
+    check_same,
+    check_tfds_images,
+    config_of,
+    feed_of,
+    global_batches,
+    spoil,
+)
 
 
 def test_threads_and_devices_change_no_pixel(folder):
-    reference = batches(feed_of(config_of(folder)).train_batches(1, 2))
+    reference = global_batches(feed_of(config_of(folder)).train_batches(1, 2))
     for fields in ({"num_threads": 1}, {"num_threads": 8}, {"num_devices": 4, "num_threads": 3}):
-        same(reference, batches(feed_of(config_of(folder, **fields)).train_batches(1, 2)))
+        check_same(
+            reference, global_batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
+        )
     for fields in ({"seed": 4}, {"random_resized_crop": False, "flip": False}):
-        other = batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
+        other = global_batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
         assert not np.array_equal(reference[0]["images"], other[0]["images"])
-    other = batches(feed_of(config_of(folder)).train_batches(0, 2))
+    other = global_batches(feed_of(config_of(folder)).train_batches(0, 2))
     assert not np.array_equal(reference[0]["indices"], other[0]["indices"])
 
 
 def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
     folder, monkeypatch
 ):
-    whole = batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 5))
+    whole = global_batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 5))
     read = []
     genuine = Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
-    rest = batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 2, first_step=3))
-    same(whole[3:], rest)
+    rest = global_batches(
+        feed_of(config_of(folder, batch_size=4)).train_batches(2, 2, first_step=3)
+    )
+    check_same(whole[3:], rest)
     assert sorted(read) == sorted(np.concatenate([batch["indices"] for batch in rest]))
 
 
@@ -101,7 +58,7 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else
 def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
     config = config_of(folder, num_devices=num_devices, eval_batch_size=eval_batch_size)
     feed = feed_of(config)
-    indices = np.concatenate([batch["indices"] for batch in batches(feed.eval_batches())])
+    indices = np.concatenate([batch["indices"] for batch in global_batches(feed.eval_batches())])
     assert sorted(indices[indices >= 0]) == list(range(EVAL))
     assert feed.eval_count == EVAL
 
@@ -109,7 +66,7 @@ def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
 def test_training_images_are_windows_of_their_own_file(folder):
     """Without variation the stream shows what reading the folder whole gives."""
     config = config_of(folder, random_resized_crop=False, flip=False, batch_size=TRAIN)
-    [batch] = batches(feed_of(config).train_batches(0, 1))
+    [batch] = global_batches(feed_of(config).train_batches(0, 1))
     config = config_of(folder, random_resized_crop=False, flip=False, feed="resident")
     split = load_dataset(config).train
     for image, label, index in zip(*batch.values(), strict=True):
@@ -118,15 +75,7 @@ def test_training_images_are_windows_of_their_own_file(folder):
         assert np.abs(image.astype(int) - split.images_NxHxWxC[index]).mean() < 8
 
 
-def spoil(folder, target, names):
-    shutil.copytree(folder, target)
-    for name in names:
-        file = target / name
-        file.write_bytes(file.read_bytes()[:200])
-    return target
-
-
-def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
+def test_the_first_corrupt_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
     root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
     flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
     done = run_cli(
@@ -147,48 +96,11 @@ def test_the_first_damaged_image_ends_the_run_with_its_path(folder, tmp_path, ru
     assert document["status"] == "failed" and "val/bee/005.jpg" in document["reason"]
 
 
-def label_feature(num_classes):
-    return {
-        "classLabel": {"numClasses": str(num_classes)},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
-
-
-def test_tfds_images_of_any_size_are_decoded_as_needed(tmp_path):
-    """A prepared set like imagenet2012: images of many sizes, left encoded until their turn."""
+def test_tfds_images_of_any_size_are_decoded_on_the_fly(tmp_path):
     check_tfds_images(tmp_path, num_workers=0)
 
 
-def check_tfds_images(tmp_path, num_workers):
-    generator = np.random.default_rng(0)
-
-    def example(number):
-        height, width = generator.integers(20, 50, 2)
-        # The label is also the colour.
-        return {"image": np.full((height, width, 3), 20 * number, np.uint8), "label": number % 2}
-
-    splits = {"train": [example(n) for n in range(10)], "validation": [example(n) for n in (4, 7)]}
-    features = {"image": image_feature(3), "label": label_feature(2)}
-    write_tfds(tmp_path, "imagenet2012", features, splits)
-    config = config_of(
-        tmp_path, source="tfds", eval_split="validation", batch_size=4, num_threads=2
-    )
-    config.data.name = "imagenet2012"
-    config.data.num_workers = num_workers
-    feed = feed_of(config)
-    seen = {}
-    for batch in batches(feed.train_batches(0, 2)):
-        for image, label, index in zip(*batch.values(), strict=True):
-            assert (image == 20 * index).all() and label == index % 2
-            seen[int(index)] = label
-    assert len(seen) == 8
-    [batch] = batches(feed.eval_batches())
-    assert batch["images"][:2, 0, 0, 0].tolist() == [80, 140]
-    assert batch["indices"].tolist() == [0, 1, -1, -1]
-    feed.close()
-
-
-def test_damaged_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
+def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
     root = spoil(folder, tmp_path / "spoilt", bad)
     config = config_of(root, max_corrupt=3, epochs=2)
@@ -215,7 +127,7 @@ def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
         assert set(feed.corrupt.values()) == {"an empty file"}
 
 
-def test_each_evaluation_counts_its_own_damage(folder, tmp_path):
+def test_each_evaluation_counts_its_own_corrupt_images(folder, tmp_path):
     root = spoil(folder, tmp_path / "spoilt", ["val/ape/002.jpg"])
     feed = feed_of(config_of(root, max_corrupt=1))
     list(feed.eval_batches())
@@ -225,7 +137,7 @@ def test_each_evaluation_counts_its_own_damage(folder, tmp_path):
     assert feed.eval_count == EVAL and len(feed.corrupt) == 1
 
 
-def test_a_pipe_and_a_label_of_no_class_are_damaged(folder, tmp_path):
+def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     root = spoil(folder, tmp_path / "spoilt", [])
     os.mkfifo(root / "val" / "ape" / "zz.jpg")
     dataset = load_dataset(config_of(root))
@@ -268,7 +180,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
         feed = create_feed(
             config, load_dataset(config), create_mesh(config), jnp.float32, process=process
         )
-        steps = [*batches(feed.train_batches(0, 2)), *batches(feed.eval_batches())]
+        steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
         feed.close()
         return steps, list(read)
 
@@ -277,7 +189,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
         {name: np.concatenate([one[name], other[name]]) for name in one}
         for one, other in zip(*(steps for steps, _ in parts), strict=True)
     ]
-    same(whole, together)
+    check_same(whole, together)
     read_by_each = [own for _, own in parts]
     assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
     assert sorted(sum(read_by_each, [])) == sorted(read_whole)

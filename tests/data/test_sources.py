@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.data.sources import digits, synthetic, tfds
-from jaxbench.data.sources.arrays import load_cifar10_batches, load_npz
+from jaxbench.config import DataConfig
+from jaxbench.data.sources import cifar10_batches, digits, npz, synthetic, tfds
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from tests.tfds_files import image_feature, write_tfds
@@ -49,23 +49,23 @@ def write_batches(folder, **changes):
 
 
 def test_digits_are_the_real_ones_and_the_split_is_fixed():
-    dataset = digits.load()
+    dataset = digits.load(DataConfig())
     dataset.check()
     assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
     assert dataset.image_shape == (8, 8, 1)
     assert dataset.train.images_NxHxWxC.max() == 255
     assert np.bincount(dataset.eval.labels_Nx, minlength=10).min() >= 20
-    again = digits.load()
+    again = digits.load(DataConfig())
     assert np.array_equal(dataset.eval.images_NxHxWxC, again.eval.images_NxHxWxC)
     both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
     assert len(np.unique(both.reshape(1797, -1), axis=0)) == 1797
 
 
 def test_the_digits_are_those_that_scikit_learn_loads(monkeypatch):
-    dataset = digits.load()
+    dataset = digits.load(DataConfig())
     # A release that keeps them elsewhere.
     monkeypatch.setattr(digits, "_FILE", "nowhere")
-    loaded = digits.load()
+    loaded = digits.load(DataConfig())
     for split in ("train", "eval"):
         one, other = getattr(dataset, split), getattr(loaded, split)
         assert np.array_equal(one.images_NxHxWxC, other.images_NxHxWxC)
@@ -73,10 +73,11 @@ def test_the_digits_are_those_that_scikit_learn_loads(monkeypatch):
 
 
 def test_synthetic_images_repeat_and_differ_by_class():
-    dataset = synthetic.load((16, 8, 3), 5, 100, 20)
+    data = DataConfig(image_shape=(16, 8, 3), num_classes=5, train_examples=100, eval_examples=20)
+    dataset = synthetic.load(data)
     dataset.check()
     assert dataset.train.images_NxHxWxC.shape == (100, 16, 8, 3)
-    again = synthetic.load((16, 8, 3), 5, 100, 20)
+    again = synthetic.load(data)
     assert np.array_equal(dataset.train.images_NxHxWxC, again.train.images_NxHxWxC)
     assert set(dataset.train.labels_Nx) == set(range(5))
 
@@ -88,7 +89,7 @@ def test_npz_is_read_as_it_is(tmp_path):
     assert np.array_equal(dataset.train.images_NxHxWxC, made["x_train"])
     assert np.array_equal(dataset.eval.labels_Nx, made["y_test"])
     grey = {name: made[name][..., 0] for name in ("x_train", "x_test")}
-    grey = load_npz(str(save(tmp_path, **grey)))
+    grey = npz.load(DataConfig(path=str(save(tmp_path, **grey))))
     assert grey.image_shape == (32, 32, 1)
 
 
@@ -129,7 +130,7 @@ def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty", "npy"])
-def test_a_damaged_npz_is_told(tmp_path, damage, compressed):
+def test_a_corrupt_npz_is_told(tmp_path, damage, compressed):
     file = save(tmp_path)
     if compressed:
         np.savez_compressed(file, **arrays())
@@ -145,7 +146,7 @@ def test_a_damaged_npz_is_told(tmp_path, damage, compressed):
         }[damage]
     )
     with pytest.raises(BadInput, match="cannot be read as .npz"):
-        load_npz(str(file))
+        npz.load(DataConfig(path=str(file)))
 
 
 def test_cifar10_batches_are_read_as_they_are(tmp_path):
@@ -168,11 +169,11 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path):
         (lambda folder: (folder / "data_batch_1").unlink(), "needs the folder"),
     ],
 )
-def test_damaged_cifar10_batches_are_told(tmp_path, damage, told):
+def test_corrupt_cifar10_batches_are_told(tmp_path, damage, told):
     folder = write_batches(tmp_path / "batches")
     damage(folder)
     with pytest.raises(BadInput, match=told):
-        load_cifar10_batches(str(folder))
+        cifar10_batches.load(DataConfig(path=str(folder)))
 
 
 def test_a_batch_with_the_wrong_content_is_told(tmp_path):
@@ -180,7 +181,7 @@ def test_a_batch_with_the_wrong_content_is_told(tmp_path):
     wrong = {b"data": np.zeros((10, 3000), np.uint8), b"labels": list(range(10))}
     (folder / "data_batch_2").write_bytes(pickle.dumps(wrong, protocol=2))
     with pytest.raises(BadInput, match="data_batch_2: corrupt"):
-        load_cifar10_batches(str(folder))
+        cifar10_batches.load(DataConfig(path=str(folder)))
 
 
 def test_a_pickle_that_runs_code_does_not(tmp_path):
@@ -191,7 +192,7 @@ def test_a_pickle_that_runs_code_does_not(tmp_path):
     folder = write_batches(tmp_path / "batches")
     (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Attack()}, protocol=2))
     with pytest.raises(BadInput, match="exec, which is not allowed"):
-        load_cifar10_batches(str(folder))
+        cifar10_batches.load(DataConfig(path=str(folder)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -199,7 +200,7 @@ def test_a_set_that_is_not_prepared_names_the_ways_on_within_seconds(tmp_path, m
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     start_s = time.perf_counter()
     with pytest.raises(BadInput) as error:
-        tfds.load("cifar10", str(tmp_path), splits=("train", "test"), limits=(0, 0))
+        tfds.load(DataConfig(name="cifar10", path=str(tmp_path)))
     assert time.perf_counter() - start_s < 20
     for way in ("jaxbench[prepare]", "--experiment.data.path=", "cifar10_batches", "npz"):
         assert way in str(error.value)
@@ -217,7 +218,7 @@ def copy_prepared(test_data, tmp_path, name="cifar10/3.0.2"):
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeroed", "info", "gone"])
-def test_a_damaged_tfds_folder_is_told(test_data, tmp_path, damage):
+def test_a_corrupt_tfds_folder_is_told(test_data, tmp_path, damage):
     folder = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
     records = next(folder.glob("*test.array_record*"))
     if damage == "cut":
@@ -230,7 +231,7 @@ def test_a_damaged_tfds_folder_is_told(test_data, tmp_path, damage):
     else:
         records.unlink()
     with pytest.raises(BadInput) as error:
-        tfds.load("mnist", str(tmp_path / "tfds"), splits=("test", "test"), limits=(0, 0))
+        tfds.load(DataConfig(name="mnist", path=str(tmp_path / "tfds"), train_split="test"))
     assert "corrupt or unreadable" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -240,7 +241,7 @@ def test_other_tfds_mistakes_are_told(test_data, tmp_path):
 
     def told(name, data_dir, split="test"):
         with pytest.raises(BadInput) as error:
-            tfds.load(name, data_dir, splits=(split, split), limits=(10, 10))
+            tfds.load(DataConfig(name=name, path=data_dir, train_split=split, train_examples=10))
         return str(error.value)
 
     assert "needs a builder's name" in told("", folder)
@@ -411,4 +412,4 @@ def test_tfds_images_and_masks_are_resized_alike(tmp_path, name, background):
             assert (image[:, :15] == (200, 100, 50)).all()
             assert (image[:, 17:] == (10, 20, 30)).all()
     with pytest.raises(BadInput, match="image classification needs image and label"):
-        tfds.load(name, str(tmp_path), splits=("train", "test"), limits=(0, 0))
+        tfds.load(DataConfig(name=name, path=str(tmp_path)))

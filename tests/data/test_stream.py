@@ -1,7 +1,9 @@
 """The streamed feed: the same batches as the resident one, prepared on the host."""
 
+import contextlib
 import dataclasses
 import os
+import signal
 import threading
 from typing import Any
 
@@ -13,11 +15,13 @@ from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.sources.load import load_dataset
+from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.jobs.setup import setup_job
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.layers import norm_layer
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
+from tests.in_process import fresh_process_state
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -268,6 +272,27 @@ def feed_of(monkeypatch, **fields):
         setattr(config.data, name, value)
     feed = create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
     return feed, prepared
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_ctrl_c_while_the_sending_thread_starts_ends_it(monkeypatch, split):
+    """Grain's iterator has the thread before it runs, and `close` joins it."""
+    feed, _ = feed_of(monkeypatch, num_threads=1)
+    genuine = threading.Thread.start
+
+    def start(thread):
+        if thread.name.startswith("grain-thread-prefetch"):
+            sending.append(thread)
+            signal.raise_signal(signal.SIGINT)
+        genuine(thread)
+
+    sending = []
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with fresh_process_state():
+        raise_on_signals()
+        with contextlib.closing(feed), pytest.raises(KeyboardInterrupt):
+            next(feed.train_batches(0, 2) if split == "train" else feed.eval_batches())
+    assert len(sending) == 1 and not sending[0].is_alive()
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])

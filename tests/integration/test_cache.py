@@ -8,18 +8,18 @@ import sys
 import time
 
 from tests.conftest import ROOT
-from tests.data.test_cache import load, own, resized  # noqa: F401
-from tests.data.test_encoded import folder  # noqa: F401
+from tests.data.encoded_images import load, resized, write_folder
 
 
-def test_a_killed_build_is_built_again(own, tmp_path):  # noqa: F811
+def test_a_killed_build_is_built_again(tmp_path):
     """The real process, killed while it writes."""
+    own = write_folder(tmp_path / "images")
     for path in list((own / "train" / "ape").iterdir()):
         for copy in range(150):
             shutil.copy(path, path.with_name(f"{copy}-{path.name}"))
     code = (
         "import sys; sys.path.insert(0, '.'); from pathlib import Path;"
-        "import tests.data.test_cache as t;"
+        "import tests.data.encoded_images as t;"
         f"t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -35,10 +35,11 @@ def test_a_killed_build_is_built_again(own, tmp_path):  # noqa: F811
     assert dataset.train.source.read(len(dataset.train) - 1)[0][:2] == b"\xff\xd8"
 
 
-def test_two_processes_make_one_copy(own, tmp_path):  # noqa: F811
+def test_two_processes_make_one_copy(tmp_path):
+    own = write_folder(tmp_path / "images")
     code = (
         "import sys, json; sys.path.insert(0, '.'); from pathlib import Path;"
-        "import tests.data.test_cache as t;"
+        "import tests.data.encoded_images as t;"
         f"made = t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))[0].cache;"
         "print(json.dumps([made[name]['made'] for name in ('train', 'eval')]))"
     )

@@ -10,7 +10,12 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT, run_json
-from tests.data.test_encoded import check_tfds_images, folder, spoil  # noqa: F401
+from tests.data.encoded_images import check_tfds_images, spoil, write_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("images"))
 
 
 def test_a_worker_process_decodes_tfds_images_of_any_size(tmp_path):
@@ -21,14 +26,14 @@ _HASHES = """
 import hashlib, sys
 sys.path.insert(0, ".")
 import numpy as np
-from tests.data.test_encoded import batches, config_of, feed_of
+from tests.data.encoded_images import config_of, feed_of, global_batches
 
 if __name__ == "__main__":
     for fields in ({}, {"num_workers": 2, "num_threads": 2}):
         feed = feed_of(config_of(sys.argv[1], epochs=3, **fields))
         told = hashlib.sha256()
         for epoch in range(3):
-            for batch in batches(feed.train_batches(epoch, feed.steps_per_epoch)):
+            for batch in global_batches(feed.train_batches(epoch, feed.steps_per_epoch)):
                 for name in sorted(batch):
                     told.update(batch[name].tobytes())
         feed.close()
@@ -36,7 +41,7 @@ if __name__ == "__main__":
 """
 
 
-def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):  # noqa: F811
+def test_worker_processes_change_no_pixel_and_name_corrupt_images(folder, tmp_path):
     script = tmp_path / "hashes.py"
     root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
     script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_corrupt=1,"))
@@ -56,7 +61,7 @@ def test_worker_processes_change_no_pixel_and_name_damage(folder, tmp_path):  # 
 @pytest.mark.parametrize(
     "ended_by", ["ctrl-c", "a worker killed", pytest.param("killed", marks=pytest.mark.slow)]
 )
-def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):  # noqa: F811
+def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
     """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
     command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
     command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
@@ -112,7 +117,7 @@ _EPOCHS = """
 import sys
 sys.path.insert(0, ".")
 import jax
-from tests.data.test_encoded import config_of, feed_of
+from tests.data.encoded_images import config_of, feed_of
 from jaxbench.hardware.environment import process_memory_bytes
 
 config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_size=24, epochs=24)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
+from jaxbench.config import DataConfig
 from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
@@ -89,7 +90,7 @@ def test_replicas_are_bit_identical_after_training(train, batch_norm, parallelis
 
 
 def digits_labels(count):
-    return digits.load().train.labels_Nx[:count]
+    return digits.load(DataConfig()).train.labels_Nx[:count]
 
 
 def test_steps_are_the_recipes_written_out_by_hand(train):

@@ -8,10 +8,10 @@ def test_real_cifar10_is_read_without_tensorflow(test_data):
     """In a process of its own, to see what it imports."""
     code = f"""
 import sys
+from jaxbench.config import DataConfig
 from jaxbench.data.sources import tfds
-dataset = tfds.load(
-    "cifar10", {str(test_data / "tfds")!r}, splits=("train", "test"), limits=(3000, 0)
-)
+path = {str(test_data / "tfds")!r}
+dataset = tfds.load(DataConfig(name="cifar10", path=path, train_examples=3000))
 dataset.check()
 assert len(dataset.train) == 3000 and len(dataset.eval) == 10000, dataset
 assert dataset.image_shape == (32, 32, 3) and dataset.num_classes == 10

@@ -12,6 +12,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import Clock
+from jaxbench.config import DataConfig
 from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.distributed.mesh import create_mesh
@@ -59,7 +60,9 @@ def run(workdir, checkpoints=None, resume="none", target=None, **fields):
 def images():
     """Synthetic ones, as the network sees them."""
     config = config_with()
-    dataset = synthetic.load((32, 32, 3), 10, config.data.train_examples, 50)
+    dataset = synthetic.load(
+        DataConfig(train_examples=config.data.train_examples, eval_examples=50)
+    )
     mean, std = dataset.normalization(np.float32).values()
     return (dataset.train.images_NxHxWxC.astype(np.float32) - mean) / std
 
@@ -171,7 +174,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     monkeypatch.setattr("jaxbench.distributed.coordination.barrier", done.append)
     monkeypatch.setattr("jaxbench.jobs.setup.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
-    dataset = synthetic.load((32, 32, 3), 10, 128, 50)
+    dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
     look = _data_dependent_params(config_with(), dataset, mesh, Clock())
     assert look() is look() and list(look()) == ["whiten"]
     assert done == ["the parameters from images", "sent"]
@@ -190,7 +193,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
     )
     with (
         open(os.devnull, "w") as quiet,
-        pytest.raises(BadInput, match="decoded as they are needed"),
+        pytest.raises(BadInput, match="decoded on the fly"),
         setup_job(config, str(tmp_path / "run"), PlainConsole(quiet)),
     ):
         pass

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.config import ModelConfig
+from jaxbench.config import DataConfig, ModelConfig
 from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
@@ -347,7 +347,7 @@ def test_images_are_varied_by_seed_epoch_and_example(train):
 
 
 def digits_labels(count):
-    return digits.load().train.labels_Nx[:count]
+    return digits.load(DataConfig()).train.labels_Nx[:count]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

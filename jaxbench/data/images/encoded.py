@@ -1,4 +1,4 @@
-"""Splits that stay encoded: what is on disk is read and decoded example by example, when needed."""
+"""Splits that stay encoded: each example is read from disk and decoded on the fly."""
 
 import dataclasses
 import os
@@ -9,13 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.decode import (
-    NUM_WINDOW_DRAWS,
-    CorruptImageError,
-    Image,
-    centre_window,
-    draw_window,
-)
+from jaxbench.data.images.crop_box import NUM_CROP_DRAWS, centre_crop_box, draw_crop_box
+from jaxbench.data.images.decode import CorruptImageError, Image
 
 
 class Source(Protocol):
@@ -24,13 +19,13 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Returns an encoded image and its label. Raises CorruptImageError, or OSError."""
+        """Return an encoded image and its label; raise CorruptImageError or OSError."""
 
     def name(self, index: int) -> str:
-        """What a person finds the example by."""
+        """Return what a person finds the example by."""
 
     def files(self) -> Sequence[str]:
-        """The files that hold the examples."""
+        """Return the files that hold the examples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +39,8 @@ class Files:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        # Half the time of `open`, which makes a buffer that is not needed here.
-        # Non-blocking: a pipe by an image's name must not hold the run for ever.
+        # os.open takes half the time of `open`, which makes a buffer that is not needed here.
+        # Non-blocking: a pipe with an image's name must not block the run for ever.
         file = os.open(self.paths[index], os.O_RDONLY | os.O_NONBLOCK)
         try:
             found = os.fstat(file)
@@ -77,7 +72,7 @@ class TfdsExamples:
     def read(self, index: int) -> tuple[bytes, int]:
         try:
             example = self.records[index]
-        except Exception as error:  # whatever the readers below raise for corrupt files
+        except Exception as error:  # TFDS and ArrayRecord raise anything for corrupt files
             raise CorruptImageError(" ".join(str(error).split())[:200]) from error
         return example["image"], int(example["label"])
 
@@ -90,12 +85,12 @@ class TfdsExamples:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSplit:
-    """A split whose images are decoded as they are needed.
+    """A split whose images are decoded on the fly.
 
     Attributes:
       source: the encoded examples.
       image_shape: (height, width, 3), to which each is brought.
-      num_examples: only the first so many.
+      num_examples: how many of them are used, the first ones.
     """
 
     source: Source
@@ -106,12 +101,12 @@ class EncodedSplit:
         return self.num_examples
 
     def files(self) -> Sequence[str]:
-        """The files that hold it: no more than its examples where each has its own."""
+        """Return the files that hold it: only its examples' where each has its own."""
         files = self.source.files()
         return files[: len(self)] if len(files) == len(self.source) else files
 
     def checksum(self) -> int:
-        """Of the examples' names, wherever they lie; the images are not read."""
+        """Return the CRC-32 of the examples' names, without their folder; no image is read."""
         found = 0
         for index in range(len(self)):
             parts = self.source.name(index).split(os.sep)[-2:]  # class and file
@@ -119,7 +114,7 @@ class EncodedSplit:
         return found
 
     def first(self, num_examples: int) -> "EncodedSplit":
-        """Returns the first so many examples, all of them for 0."""
+        """Return a split of the first `num_examples`, of all for 0."""
         count = min(num_examples or len(self), len(self))
         return dataclasses.replace(self, num_examples=count)
 
@@ -132,7 +127,7 @@ class EncodedSplit:
         random_crop: bool = False,
         flip: bool = False,
     ) -> int:
-        """Reads one example into `out_HxWx3`, uint8; returns its label.
+        """Decode one example into `out_HxWx3`, uint8; return its label.
 
         Args:
           index: its place in the split.
@@ -148,31 +143,31 @@ class EncodedSplit:
         except OSError as error:
             raise CorruptImageError(error.strerror or str(error)) from error
         image = Image(content)
-        window = centre_window(*image.size, *out_HxWx3.shape[:2])
+        box = centre_crop_box(*image.size, *out_HxWx3.shape[:2])
         mirrored = False
         if draws is not None:
             mirrored = flip and draws[0] < 0.5
             if random_crop:
-                window = draw_window(draws[1:], *image.size)
-        image.decode(window, out_HxWx3, mirrored=mirrored)
+                box = draw_crop_box(draws[1:], *image.size)
+        image.decode(box, out_HxWx3, mirrored=mirrored)
         return label
 
 
 class ExampleDraws:
-    """What the examples of an epoch are varied by: each one's own, whoever decodes it and when.
+    """The random draws of an epoch's examples: each has its own, whoever decodes it and when.
 
     An object belongs to one thread.
     """
 
     def __init__(self, seed: int, epoch: int):
-        # Counter-based: nothing has to be drawn before it. Setting the counter takes a tenth of
-        # the time that a new generator takes.
+        # Counter-based: no draw depends on earlier ones. Setting the counter takes a tenth of the
+        # time that a new generator takes.
         self._bits = np.random.Philox(key=[seed, epoch])
         self._generator = np.random.Generator(self._bits)
         self._state = self._bits.state
 
     def of(self, index: int) -> list[float]:
-        """Returns an example's draws, even in [0, 1): whether to mirror it, then its window."""
+        """Return an example's draws, evenly from [0, 1): one for mirroring, then the crop's."""
         self._state["state"]["counter"][3] = index
         self._bits.state = self._state
-        return self._generator.random(1 + NUM_WINDOW_DRAWS).tolist()
+        return self._generator.random(1 + NUM_CROP_DRAWS).tolist()

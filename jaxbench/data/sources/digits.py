@@ -6,9 +6,11 @@ They are the test part of UCI's "Optical recognition of handwritten digits", CC 
 import gzip
 import importlib.util
 import pathlib
+from typing import Any
 
 import numpy as np
 
+from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
 
 _NUM_EVAL = 360
@@ -16,8 +18,13 @@ _NUM_EVAL = 360
 _FILE = "data/digits.csv.gz"
 
 
-def load() -> Dataset:
-    """Returns 1,437 digits to train on and 360 held out; the split is fixed, whatever the seed."""
+def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Dataset:
+    """Return 1,437 digits for training and 360 held out; no seed changes the split.
+
+    Args:
+      data, masks, progress: unused.
+    """
+    del data, masks, progress
     levels_NxHxW, labels = _read()
     # 17 grey levels, 0 to 16, spread over a byte.
     images = np.round(levels_NxHxW * (255 / 16)).astype(np.uint8)[..., None]
@@ -33,8 +40,8 @@ def load() -> Dataset:
 
 
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    """Returns what scikit-learn's `load_digits` does: the images' grey levels, and the digits."""
-    # The file alone: importing scikit-learn takes longer than importing JAX.
+    """Return what scikit-learn's `load_digits` does: the images' grey levels, and the digits."""
+    # Only the file is read: importing scikit-learn takes longer than importing JAX.
     package = importlib.util.find_spec("sklearn")
     if package and (path := pathlib.Path(package.origin).with_name("datasets") / _FILE).is_file():
         with gzip.open(path, "rt") as file:

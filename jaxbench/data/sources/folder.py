@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import psutil
 
+from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.images.decode import RESIZE_PER_CROP, CorruptImageError, Image
+from jaxbench.data.images.crop_box import RESIZE_PER_CROP
+from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.images.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput, nearest
 
@@ -18,33 +20,31 @@ _REPORT_EVERY = 256
 
 
 def load(
-    path: str,
-    image_shape: tuple[int, int, int],
+    data: DataConfig,
     *,
-    splits: tuple[str, str],
-    limits: tuple[int, int],
-    encoded: bool = False,
+    masks: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dataset:
-    """Decodes, resizes (shorter side) and centre-crops every image to `image_shape`.
+    """Decode, resize (shorter side) and centre-crop every image to `data.image_shape`.
 
-    With `encoded` only the files' names are read; decoding waits until an image is needed.
-
-    The classes are the training split's sub-folders by name.
+    For images decoded on the fly only the files' names are read. The classes are the training
+    split's sub-folders by name. Limited splits take images in turn from every class.
 
     Args:
-      path: the folder that holds the splits' folders.
-      image_shape: (height, width, 3).
-      splits: names of the training and the evaluation folder.
-      limits: only so many examples of each, taken in turn from every class; 0 for all.
-      progress: told now and then how far the reading is.
+      data: `path` is the folder that holds the splits' folders.
+      masks: unused.
+      progress: called now and then with a line that says how far the reading is.
 
     Raises:
       BadInput: no such folder, no images, a corrupt file, or too many to hold in memory.
     """
-    root = pathlib.Path(path).expanduser()
-    if not path or not root.is_dir():
-        raise BadInput(f"data.path={path!r}: data.source=folder needs a folder with {splits[0]}/")
+    del masks
+    root, image_shape = pathlib.Path(data.path).expanduser(), data.image_shape
+    splits = (data.train_split, data.eval_split)
+    if not data.path or not root.is_dir():
+        raise BadInput(
+            f"data.path={data.path!r}: data.source=folder needs a folder with {splits[0]}/"
+        )
     if image_shape[-1] != 3:
         raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
     listed = [_list_split(root, name) for name in splits]
@@ -54,9 +54,10 @@ def load(
         if unknown:
             raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
     read: list[Any] = []
+    limits = (data.train_examples, data.eval_examples)
     for name, files, limit in zip(splits, listed, limits, strict=True):
         examples = _in_turn(classes, files)[: limit or None]
-        if encoded:
+        if data.decodes_on_the_fly:
             paths, labels = zip(*examples, strict=True)
             source = Files(paths, np.array(labels, np.int32))
             read.append(EncodedSplit(source, image_shape, len(examples)))
@@ -68,7 +69,7 @@ def load(
 
 
 def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
-    """Returns {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million."""
+    """Return {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million."""
     folder = root / name
     if not folder.is_dir():
         there = sorted(path.name for path in root.iterdir() if path.is_dir())
@@ -96,7 +97,7 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
 
 
 def _in_turn(classes, files) -> list[tuple[str, int]]:
-    """One of each class in turn, so that a limit keeps the classes balanced."""
+    """Return (path, label) of each class in turn, so that a limit keeps the classes balanced."""
     deepest = max(map(len, files.values()))
     return [
         (files[name][row], label)

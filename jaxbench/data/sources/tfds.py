@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
 from jaxbench.errors import BadInput, nearest
@@ -31,69 +32,65 @@ _BACKGROUND = {"oxford_iiit_pet": 2}
 
 
 def load(
-    name: str,
-    data_dir: str,
+    data: DataConfig,
     *,
-    splits: tuple[str, str],
-    limits: tuple[int, int],
-    mask_shape: tuple[int, int] | None = None,
-    encoded_shape: tuple[int, int, int] | None = None,
+    masks: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dataset:
-    """Reads a data set of images with labels, or with masks, whole; or opens it for streaming.
+    """Read a data set of images with labels, or with masks, whole; or open it for streaming.
 
     Args:
-      name: the builder's name, `cifar10`, `cifar10:3.0.2` or `name/config`.
-      data_dir: the folder that holds `cifar10/3.0.2/`; empty takes `$TFDS_DATA_DIR` or
-        `~/tensorflow_datasets`.
-      splits: the names of the training and the evaluation split.
-      limits: only the first so many examples of each; 0 for all.
-      mask_shape: for images with masks: the (height, width) to which both are resized; None reads
-        images with class labels, as they are.
-      encoded_shape: leave images with labels encoded, to be decoded to this shape when needed.
-      progress: told now and then how far the reading is.
+      data: `name` is the builder's, `cifar10`, `cifar10:3.0.2` or `name/config`; `path` the folder
+        that holds `cifar10/3.0.2/`, by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. Images
+        decoded on the fly stay encoded.
+      masks: read images with masks, both resized to `data.image_shape`.
+      progress: called now and then with a line that says how far the reading is.
 
     Raises:
       BadInput: not prepared and cannot be prepared here, not ArrayRecord, corrupt, no such split,
         or not images with labels.
     """
-    if not name:
+    if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
-    folder = _prepared_folder(name, _data_dir(data_dir), given=data_dir)
+    folder = _prepared_folder(data.name, _data_dir(data.path), given=data.path)
     import tensorflow_datasets as tfds
 
-    with _damage_told(folder):
+    with _corrupt_is_bad_input(folder):
         builder = tfds.builder_from_directory(folder)
         features = builder.info.features
-    needed = ("image", "segmentation_mask" if mask_shape else "label")
-    if not set(needed) <= set(features):
-        raise BadInput(
-            f"data.name={name!r}: its features are {', '.join(features)}; "
-            f"image {'segmentation' if mask_shape else 'classification'} needs "
-            f"{' and '.join(needed)}"
-        )
-    for split in splits:
-        if split not in builder.info.splits:
-            names = list(builder.info.splits)
-            raise BadInput(
-                f"data.name={name!r} has no split {split!r}; it has {', '.join(names)}"
-                + nearest(split, names)
-            )
-    read: list[Any] = []
-    for split, limit in zip(splits, limits, strict=True):
-        with _damage_told(folder):
-            if encoded_shape:
-                read.append(_open_split(builder, split, limit, encoded_shape))
-            elif mask_shape:
-                read.append(_read_masked_split(builder, split, limit, mask_shape, progress))
-            else:
-                read.append(_read_split(builder, split, limit, progress))
+    _check_contents(builder, data, masks)
+
+    def read(split: str, limit: int) -> Split | EncodedSplit:
+        with _corrupt_is_bad_input(folder):
+            if data.decodes_on_the_fly:
+                return _open_split(builder, split, limit, data.image_shape)
+            if masks:
+                return _read_masked_split(builder, split, limit, data.image_shape[:2], progress)
+            return _read_split(builder, split, limit, progress)
+
     return Dataset(
         description=f"tfds {builder.info.full_name}",
-        train=read[0],
-        eval=read[1],
-        num_classes=2 if mask_shape else features["label"].num_classes,
+        train=read(data.train_split, data.train_examples),
+        eval=read(data.eval_split, data.eval_examples),
+        num_classes=2 if masks else features["label"].num_classes,
     )
+
+
+def _check_contents(builder: Any, data: DataConfig, masks: bool) -> None:
+    """Raise BadInput where the data set lacks the features or the splits."""
+    features, splits = builder.info.features, list(builder.info.splits)
+    needed = ("image", "segmentation_mask" if masks else "label")
+    if not set(needed) <= set(features):
+        raise BadInput(
+            f"data.name={data.name!r}: its features are {', '.join(features)}; "
+            f"image {'segmentation' if masks else 'classification'} needs {' and '.join(needed)}"
+        )
+    for split in (data.train_split, data.eval_split):
+        if split not in splits:
+            raise BadInput(
+                f"data.name={data.name!r} has no split {split!r}; it has {', '.join(splits)}"
+                + nearest(split, splits)
+            )
 
 
 def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
@@ -163,8 +160,8 @@ def _read_masked_split(
 
 
 @contextlib.contextmanager
-def _damage_told(folder: pathlib.Path):
-    """Whatever the readers below TFDS raise for corrupt files becomes one line."""
+def _corrupt_is_bad_input(folder: pathlib.Path):
+    """Raise BadInput for anything that TFDS and the readers below it raise for corrupt files."""
     try:
         yield
     except BadInput:
@@ -180,7 +177,7 @@ def _data_dir(given: str) -> pathlib.Path:
 
 
 def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.Path:
-    """Returns the newest prepared version's folder; prepares the data set where there is none."""
+    """Return the newest prepared version's folder; prepare the data set where there is none."""
     if given and not data_dir.is_dir():
         hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
         raise BadInput(f"data.path={given!r}: no such folder{hint}")
@@ -190,7 +187,7 @@ def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.P
         )
     found = _find(name, data_dir)
     if found is None:
-        _tell_near_misses(name, data_dir)
+        _check_near_misses(name, data_dir)
         _prepare(name, data_dir)
         found = _find(name, data_dir)
         if found is None:
@@ -198,8 +195,8 @@ def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.P
     return found
 
 
-def _tell_near_misses(name: str, data_dir: pathlib.Path) -> None:
-    """Raises BadInput where something prepared is so near that preparing cannot be meant."""
+def _check_near_misses(name: str, data_dir: pathlib.Path) -> None:
+    """Raise BadInput where a prepared data set is so near that this one is a misspelling."""
     path, _, version = name.partition(":")
     versions = sorted(info.parent.name for info in (data_dir / path).glob("*/dataset_info.json"))
     if version and versions:
@@ -225,7 +222,7 @@ def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
     if not folders:
         return None
     info = max(folders)[1]
-    with _damage_told(info.parent):
+    with _corrupt_is_bad_input(info.parent):
         file_format = json.loads(info.read_text()).get("fileFormat", "tfrecord")
     if file_format != "array_record":
         raise BadInput(
@@ -243,7 +240,7 @@ def _prepare(name: str, data_dir: pathlib.Path) -> None:
         "and give --experiment.data.path=FOLDER; (3) give local files with "
         "--experiment.data.source=cifar10_batches or npz and --experiment.data.path=PATH"
     )
-    # Only looked for, never imported here.
+    # Only searched for, never imported here.
     if importlib.util.find_spec("tensorflow") is None:
         raise BadInput(f"{ways} (TensorFlow, which prepares, is not installed)")
     child = subprocess.run(
