@@ -229,11 +229,13 @@ mean_is_not_subtracted data/augment.py: augment
 - ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C)
 + (images_BxHxWxC.astype(mean_C.dtype) / std_C)
 
-## What an evaluation counts.
+## Ctrl-C.
 
 ctrl_c_before_the_thread_runs data/feeds/prefetch.py: stream
 - with defer_signals():
 + if True:
+
+## What an evaluation counts.
 
 padding_is_counted data/feeds/resident.py: resident
 - mask_B = indices_B != PADDING

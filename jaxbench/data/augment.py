@@ -1,9 +1,9 @@
 """How images are varied and brought to the network's scale.
 
-Every random draw is keyed by (seed, epoch, example index), so that an example is varied the same
-way on whichever device, process or step it is met, and by whichever feed. Crop and flip move
-pixels and are done where the pixels are: inside the step by the resident feed, on the host by the
-streamed one. What calculates with pixels is always done inside the step.
+Every random draw is keyed by (seed, epoch, example index). An example is therefore varied the same
+way on any device, in any process or step, and by any feed. Crop and flip move pixels and are done
+where the pixels are: inside the step by the resident feed, on the host by the streamed one.
+Arithmetic on pixels is always done inside the step.
 """
 
 from typing import Any, NamedTuple
@@ -12,23 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What an example's key is folded with for each use of it.
+# An example's key is folded with one of these for each use.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = range(5)
 
 
 def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax.Array:
-    """Returns one random key for each example, keys_B."""
+    """Return keys_B, one random key for each example."""
     epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
     return jax.vmap(lambda index: jax.random.fold_in(epoch_key, index))(indices_B)
 
 
 def dropout_keys(keys_B: jax.Array) -> jax.Array:
-    """Returns the keys that networks drop out by."""
+    """Return keys_B for the networks' dropout."""
     return jax.vmap(lambda key: jax.random.fold_in(key, _DROPOUT))(keys_B)
 
 
 class CropWindows(NamedTuple):
-    """Where each example is cut out of its padded image, and whether it is mirrored."""
+    """Where each example is cropped from its padded image, and whether it is mirrored."""
 
     top_B: Any  # int32, 0 to 2 * padding
     left_B: Any
@@ -36,7 +36,7 @@ class CropWindows(NamedTuple):
 
 
 def draw_windows(keys_B: jax.Array, *, padding: int) -> CropWindows:
-    """Draws for each example; a mirrored window is drawn whether it will be used or not."""
+    """Draw a window for each example; mirroring is drawn whether it will be used or not."""
 
     def one(key):
         # int32 by name: under fp64 the default would draw other bits.
@@ -52,9 +52,9 @@ def draw_windows(keys_B: jax.Array, *, padding: int) -> CropWindows:
 def alternate(
     windows: CropWindows, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
 ) -> CropWindows:
-    """Mirrors each example in every other epoch, from the first or the second on.
+    """Mirror each example in every other epoch, from the first or the second on.
 
-    Which of the two is what `draw_windows` says of epoch 0. Two epochs in a row then show both
+    What `draw_windows` draws in epoch 0 decides between the two. Two epochs in a row then show both
     sides of every image, where independent draws show half of them the same side twice (Jordan,
     "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024).
     """
@@ -72,16 +72,16 @@ def crop_and_flip(
     flip: bool,
     numpy: Any = jnp,
 ) -> Any:
-    """Pads by `padding` pixels (`fill`: reflect or black), cuts the size out again, mirrors.
+    """Pad by `padding` pixels (`fill`: reflect or black), crop the size out again, mirror.
 
-    Each pixel is fetched from where it lies; nothing is padded. Of the forms that
+    Each pixel is gathered from its place in the image; no padded image is made. Of the forms that
     `benchmarks/resident_input.py` compares this one is the fastest.
 
     Args:
       windows: of each example.
       images_BxHxWxC: pixels; masks may lack the last axis.
-      padding, fill, flip: as in `DataConfig`.
-      numpy: jax.numpy inside the step, NumPy on the host; the pixels come out the same.
+      padding, fill, flip: as `crop_padding`, `padding_mode` and `flip` of `DataConfig`.
+      numpy: jax.numpy inside the step, NumPy on the host; the resulting pixels are the same.
 
     Returns:
       Images of the same shape and type.
@@ -108,7 +108,7 @@ def crop_and_flip(
 def pixel_places(
     windows: CropWindows, height: int, width: int, *, padding: int, flip: bool, numpy: Any = jnp
 ) -> tuple[Any, Any]:
-    """Returns int32 rows_BxH and columns_BxW: where each pixel lies in its image, or outside."""
+    """Return int32 rows_BxH and columns_BxW: each pixel's place in its image, or outside it."""
     rows_BxH = numpy.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
     columns_BxW = numpy.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
     if flip:
@@ -117,14 +117,17 @@ def pixel_places(
 
 
 def are_outside(rows_BxH: Any, columns_BxW: Any, height: int, width: int) -> Any:
-    """Returns outside_BxHxW of what `pixel_places` returned."""
+    """Return outside_BxHxW: which of `pixel_places` are outside the image."""
     return ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
         (columns_BxW < 0) | (columns_BxW >= width)
     )[:, None, :]
 
 
 def reflected(places: Any, size: int, numpy: Any = jnp) -> Any:
-    """Places outside [0, size) mirrored at the edge pixels; padding is below size."""
+    """Return places with those outside [0, size) mirrored at the edge pixels.
+
+    They must be within (-size, 2 * size - 1).
+    """
     places = numpy.abs(places)
     return numpy.where(places >= size, 2 * (size - 1) - places, places)
 
@@ -137,15 +140,18 @@ def distort(
     contrast: tuple[float, float],
     dtype: Any,
 ) -> jax.Array:
-    """Shifts brightness and stretches contrast, in this order, within 0 to 255.
+    """Shift brightness and stretch contrast, in this order, within 0 to 255.
 
     Args:
       keys_B: one key for each example.
       images_BxHxWxC: pixels from 0 to 255.
-      brightness: each image is shifted by up to so many grey levels up or down.
+      brightness: the most grey levels by which an image is shifted, up or down.
       contrast: (low, high): differences from each channel's mean are multiplied by a factor
         drawn from this range.
-      dtype: what is computed in, and what the result has.
+      dtype: of the arithmetic and of the result.
+
+    Returns:
+      Images of the same shape.
     """
     if not brightness and contrast == (1, 1):
         return images_BxHxWxC
@@ -169,15 +175,16 @@ def distort(
 def normalize(
     images_BxHxWxC: jax.Array, mean_C: jax.Array, std_C: jax.Array, dtype: Any
 ) -> jax.Array:
-    """Returns (image - mean) / std in `dtype`, computed in the statistics' own type."""
+    """Return (image - mean) / std in `dtype`, computed in the statistics' own type."""
     return ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C).astype(dtype)
 
 
 def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax.Array, np.ndarray]:
-    """Returns views_VxBxHxWxC of the test images and the weights_V of what is said of them.
+    """Return views_VxBxHxWxC of the test images and weights_V of the network's outputs for them.
 
-    The images themselves come first, then their mirror images; with `translate` half of the weight
-    is that of both moved by one pixel up and left and by one down and right, the edge reflected.
+    The images themselves come first, then their mirror images. With `translate`, both are also
+    moved by one pixel up and left and by one down and right, the edge reflected; the moved ones
+    have half of the weight.
     """
     views = [images_BxHxWxC]
     weights = [1.0]
@@ -191,7 +198,7 @@ def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax
 
 
 def whiten(images_BxHxWxC: jax.Array, stats_dtype: Any, dtype: Any) -> jax.Array:
-    """Brings each image to mean 0 and deviation 1 by its own pixels, all channels together.
+    """Bring each image to mean 0 and deviation 1 by its own pixels, all channels together.
 
     An image without contrast is divided by 1 / sqrt(its number of values), as TensorFlow's
     `per_image_standardization` does.

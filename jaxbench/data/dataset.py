@@ -9,14 +9,19 @@ import numpy as np
 from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.errors import BadInput
 
-# Of the training images, on the scale 0 to 255; the figures that nearly everybody uses.
+# Of the training images, on the scale 0 to 255; the usual figures.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """images_NxHxWxC uint8; labels_Nx int32 of shape (N,), or uint8 masks of shape (N, H, W)."""
+    """A split held in memory.
+
+    Attributes:
+      images_NxHxWxC: uint8.
+      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W).
+    """
 
     images_NxHxWxC: np.ndarray
     labels_Nx: np.ndarray
@@ -30,12 +35,12 @@ class Split:
         return self.images_NxHxWxC.shape[1:]
 
     def checksum(self) -> int:
-        """Of all pixels and labels."""
+        """Return the CRC-32 of all pixels and labels."""
         images = zlib.crc32(np.ascontiguousarray(self.images_NxHxWxC))
         return zlib.crc32(np.ascontiguousarray(self.labels_Nx), images)
 
     def first(self, num_examples: int) -> "Split":
-        """Returns the first so many examples, all of them for 0."""
+        """Return a split of the first `num_examples`, of all for 0."""
         if not num_examples:
             return self
         return Split(self.images_NxHxWxC[:num_examples], self.labels_Nx[:num_examples])
@@ -43,13 +48,13 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """What training and evaluation read.
+    """The splits that training and evaluation read.
 
     Attributes:
       description: where it came from, for the record.
       train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
-      cache: what the copies that it reads are, where it reads copies.
+      cache: a description of the copies that it reads, None where it reads the originals.
     """
 
     description: str
@@ -60,7 +65,7 @@ class Dataset:
 
     @property
     def encoded(self) -> bool:
-        """Whether its images are decoded as they are needed."""
+        """Whether its images are decoded on the fly."""
         return isinstance(self.train, EncodedSplit)
 
     @property
@@ -69,14 +74,17 @@ class Dataset:
         return self.train.image_shape
 
     def check(self, label_shape: tuple[int, ...] = ()) -> None:
-        """Raises BadInput where the arrays are not what the attributes promise.
+        """Check the arrays of splits held in memory.
 
         Args:
           label_shape: of one example's label; (height, width) for masks.
+
+        Raises:
+          BadInput: a wrong type or shape, no examples, or labels that are not 0 to K-1.
         """
         for name, split in (("train", self.train), ("eval", self.eval)):
             if isinstance(split, EncodedSplit):
-                continue  # seen to when they are decoded
+                continue  # checked when they are decoded
             images, labels = split.images_NxHxWxC, split.labels_Nx
             what = f"{self.description}, {name} split"
             if images.ndim != 4 or images.dtype != np.uint8:
@@ -103,7 +111,7 @@ class Dataset:
                 )
 
     def fingerprint(self) -> dict[str, int]:
-        """Tells whether what lies on two hosts is the same set, in the same order."""
+        """Return counts and checksums, equal on two hosts that hold the same set in one order."""
         return {
             "train examples": len(self.train),
             "test examples": len(self.eval),
@@ -112,15 +120,15 @@ class Dataset:
         }
 
     def normalization(self, dtype: Any) -> dict[str, np.ndarray]:
-        """Returns `mean` and `std` of the training pixels by channel, for the step's arguments."""
+        """Return `mean` and `std` of the training pixels by channel, for the step's arguments."""
         mean_C, std_C = self.channel_statistics()
         return {"mean": mean_C.astype(dtype), "std": std_C.astype(dtype)}
 
     def channel_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns mean_C and std_C of the training pixels, float64, on the scale 0 to 255.
+        """Return mean_C and std_C of the training pixels, float64, on the scale 0 to 255.
 
-        Exact: sums over a histogram of the 256 values, not over the pixels. Of encoded images
-        ImageNet's stand in: to know their own, all of them would have to be decoded.
+        They are exact: sums over a histogram of the 256 values, not over the pixels. For encoded
+        images they are ImageNet's: computing their own would decode all of them.
         """
         if self.encoded:
             return np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)

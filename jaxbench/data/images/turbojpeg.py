@@ -1,8 +1,8 @@
 """libturbojpeg 3, where the system has it: decodes a rectangle of a JPEG and nothing else of it.
 
-simplejpeg, which is always there, holds the same library but cannot be told where to begin. What
-is above and beside the rectangle is then only unpacked, not transformed, which is about a fifth of
-the time. The pixels are the same. API: libjpeg-turbo.org, TurboJPEG 3.
+simplejpeg, a requirement, holds the same library but always begins at the upper left. Here the
+pixels above and beside the rectangle are only unpacked, not transformed, which saves about a fifth
+of the time. The resulting pixels are the same. API: libjpeg-turbo.org, TurboJPEG 3.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxbench.errors import BadInput
 
-# Names it by path where it is somewhere else.
+# Gives its path where it is somewhere else.
 _VARIABLE = "JAXBENCH_TURBOJPEG"
 _DECOMPRESS, _PIXELS_RGB = 1, 0
 # Colour that is stored at half the size is interpolated from its neighbours.
@@ -75,7 +75,7 @@ class TurboJpeg:
         scale: int,
         unit: int,
     ) -> np.ndarray:
-        """Decodes a rectangle of an image that is `scale` (1, 2, 4 or 8) times smaller.
+        """Decode a rectangle of an image that is `scale` (1, 2, 4 or 8) times smaller.
 
         Args:
           content: a baseline JPEG.
@@ -123,13 +123,13 @@ class TurboJpeg:
 
 
 class _Thread:
-    """What a thread decodes with; given back when the thread ends."""
+    """A thread's decompressor and buffer, freed when the thread ends."""
 
     def __init__(self, library: ctypes.CDLL):
         self._library = library
         self.handle = library.tj3Init(_DECOMPRESS)
         if not self.handle:
-            raise MemoryError("libturbojpeg cannot begin")
+            raise MemoryError("libturbojpeg cannot start")
         self.buffer = np.empty(0, np.uint8)
 
     def __del__(self):
@@ -139,12 +139,12 @@ class _Thread:
 
 @functools.cache
 def find_turbojpeg() -> TurboJpeg | None:
-    """Returns the library: $JAXBENCH_TURBOJPEG, else this environment's or the system's, or None.
+    """Return the library: $JAXBENCH_TURBOJPEG, else this environment's or the system's, or None.
 
-    An empty $JAXBENCH_TURBOJPEG leaves it unused.
+    An empty $JAXBENCH_TURBOJPEG turns it off.
 
     Raises:
-      BadInput: $JAXBENCH_TURBOJPEG names something else.
+      BadInput: $JAXBENCH_TURBOJPEG is not the path of such a library.
     """
     named = os.environ.get(_VARIABLE)
     if named is not None:

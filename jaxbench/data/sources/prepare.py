@@ -1,7 +1,7 @@
 """Prepares a TFDS data set as ArrayRecord: `python -m jaxbench.data.sources.prepare NAME DATA_DIR`.
 
-Runs as a child of the training process, because it imports TensorFlow. Progress goes to stderr
-(TFDS's own bars); if it fails, the last line on stdout says why.
+It runs as a child of the training process, because it imports TensorFlow. Progress goes to stderr
+(TFDS's own bars). If it fails, the last line on stdout says why.
 """
 
 import sys
@@ -10,7 +10,7 @@ _CONNECT_TIMEOUT_S = 5
 
 
 def main(name: str, data_dir: str) -> int:
-    """Downloads and prepares; returns the exit code."""
+    """Download and prepare; return the exit code."""
     print(f"preparing {name} in {data_dir}", file=sys.stderr, flush=True)
     try:
         import importlib_resources  # noqa: F401  TFDS needs it and does not require it
