@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset
@@ -15,7 +13,7 @@ from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.images.encoded import EncodedSplit, Source
 from jaxbench.data.sources.chunks import in_chunks
 from jaxbench.data.sources.disk_copy import copy_to_disk
-from jaxbench.errors import BadInput
+from jaxbench.data.sources.memory import check_fits_in_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +74,7 @@ def _copy_to_memory(
     for path in split.files():
         with contextlib.suppress(OSError):  # reported when its turn comes
             size_bytes += os.path.getsize(path)
-    free_bytes = psutil.virtual_memory().available
-    if size_bytes > free_bytes // 2:
-        raise BadInput(
-            f"data.cache=memory: the {name} split's files hold {size_bytes / 2**30:.1f} GiB, more "
-            f"than half of the {free_bytes / 2**30:.1f} GiB of free memory; data.train_examples "
-            "and data.eval_examples limit them"
-        )
+    check_fits_in_memory(f"data.cache=memory, the files of the {name} split", size_bytes)
 
     def read(index: int) -> tuple[bytes, int] | None:
         try:

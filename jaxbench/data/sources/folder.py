@@ -1,18 +1,19 @@
 """A folder of images, one sub-folder a class: `train/<class>/*.JPEG`, `val/...`."""
 
+import math
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.images.crop_box import RESIZE_PER_CROP
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.images.encoded import EncodedSplit, Files
+from jaxbench.data.sources.memory import check_fits_in_memory
 from jaxbench.errors import BadInput, nearest
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -108,12 +109,8 @@ def _in_turn(classes, files) -> list[tuple[str, int]]:
 
 
 def _read_split(folder, examples, image_shape, progress) -> Split:
-    size_bytes = len(examples) * int(np.prod(image_shape))
-    if size_bytes > psutil.virtual_memory().available // 2:
-        raise BadInput(
-            f"{folder}: {len(examples):,} images take {size_bytes / 2**30:.1f} GiB, more than half "
-            "of the free memory; limit them with data.train_examples and data.eval_examples"
-        )
+    needed_bytes = len(examples) * math.prod(image_shape)
+    check_fits_in_memory(f"{folder}, {len(examples):,} images", needed_bytes)
     images = np.empty((len(examples), *image_shape), np.uint8)
     labels = np.array([label for _, label in examples], np.int32)
     for place, (file, _) in enumerate(examples):

@@ -12,18 +12,18 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
+from jaxbench.data.sources.memory import check_fits_in_memory
 from jaxbench.errors import BadInput, nearest
 
-# Examples decoded between two reports of progress.
+# Examples that are decoded at once.
 _CHUNK = 2048
 _MASKED_CHUNK = 256
 # The mask's value that is background, 0 unless named here. oxford_iiit_pet: 1 pet, 2 background,
@@ -76,7 +76,7 @@ def load(
     )
 
 
-def _check_contents(builder: Any, data: DataConfig, masks: bool) -> None:
+def _check_contents(builder, data: DataConfig, masks: bool) -> None:
     """Raise BadInput where the data set lacks the features or the splits."""
     features, splits = builder.info.features, list(builder.info.splits)
     needed = ("image", "segmentation_mask" if masks else "label")
@@ -96,34 +96,17 @@ def _check_contents(builder: Any, data: DataConfig, masks: bool) -> None:
 def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
     source = builder.as_data_source(split=split)
     count = min(limit or len(source), len(source))
-    images = labels = None
-    for start in range(0, count, _CHUNK):
-        chunk = source.__getitems__(range(start, min(start + _CHUNK, count)))
-        if images is None:
-            images = np.empty((count, *chunk[0]["image"].shape), np.uint8)
-            labels = np.empty(count, np.int32)
-        for offset, example in enumerate(chunk, start):
-            if example["image"].shape != images.shape[1:]:
-                raise BadInput(
-                    f"{builder.info.full_name}, split {split}: images differ in size "
-                    f"({example['image'].shape} and {images.shape[1:]}); "
-                    "a set that is read whole needs one size"
-                )
-            images[offset] = example["image"]
-            labels[offset] = example["label"]
-        done = min(start + _CHUNK, count)
-        if done == count or done % (5 * _CHUNK) == 0:
-            progress(f"{split}: {done:,} of {count:,} images")
+    shape = source[0]["image"].shape if count else ()
+    images = np.empty((count, *shape), np.uint8)
+    labels = np.empty(count, np.int32)
+    for place, example in _examples(source, split, count, _CHUNK, progress):
+        if example["image"].shape != shape:
+            raise BadInput(
+                f"{builder.info.full_name}, split {split}: images differ in size "
+                f"({example['image'].shape} and {shape}); a set that is read whole needs one size"
+            )
+        images[place], labels[place] = example["image"], example["label"]
     return Split(images, labels)
-
-
-def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) -> EncodedSplit:
-    from tensorflow_datasets import decode
-
-    records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
-    name = f"{builder.info.full_name} {split}"
-    files = [str(path) for path in builder.info.splits[split].filepaths]
-    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records)).first(limit)
 
 
 def _read_masked_split(
@@ -134,29 +117,42 @@ def _read_masked_split(
     source = builder.as_data_source(split=split)
     count = min(limit or len(source), len(source))
     channels = builder.info.features["image"].shape[-1] or 3
-    needed_bytes = count * math.prod(shape) * (channels + 1)
-    if needed_bytes > psutil.virtual_memory().available // 2:
-        raise BadInput(
-            f"{builder.info.full_name}, split {split}: {count:,} images of {shape[0]}x{shape[1]} "
-            f"take {needed_bytes / 2**30:.1f} GiB, more than half of the free memory; limit them "
-            "with data.train_examples and data.eval_examples"
-        )
+    check_fits_in_memory(
+        f"{builder.info.full_name}, split {split}, {count:,} images of {shape[0]}x{shape[1]}",
+        count * math.prod(shape) * (channels + 1),
+    )
     background = _BACKGROUND.get(builder.info.name, 0)
     images = np.empty((count, *shape, channels), np.uint8)
     masks = np.empty((count, *shape), np.uint8)
-    for start in range(0, count, _MASKED_CHUNK):
-        done = min(start + _MASKED_CHUNK, count)
-        for place, example in enumerate(source.__getitems__(range(start, done)), start):
-            image, mask = example["image"], example["segmentation_mask"]
-            size = shape[::-1]  # OpenCV's (width, height)
-            shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
-            how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-            images[place] = cv2.resize(image, size, interpolation=how).reshape(images.shape[1:])
-            mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
-            masks[place] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
-        if done == count or done % (5 * _MASKED_CHUNK) == 0:
-            progress(f"{split}: {done:,} of {count:,} images")
+    size = shape[::-1]  # OpenCV's (width, height)
+    for place, example in _examples(source, split, count, _MASKED_CHUNK, progress):
+        image, mask = example["image"], example["segmentation_mask"]
+        shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
+        how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        images[place] = cv2.resize(image, size, interpolation=how).reshape(images.shape[1:])
+        mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
+        masks[place] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
     return Split(images, masks)
+
+
+def _examples(
+    source: Any, split: str, count: int, chunk: int, progress: Callable[[str], None]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the first `count` examples with their places, read `chunk` at a time."""
+    for start in range(0, count, chunk):
+        done = min(start + chunk, count)
+        yield from enumerate(source.__getitems__(range(start, done)), start)
+        if done == count or done % (5 * chunk) == 0:
+            progress(f"{split}: {done:,} of {count:,} images")
+
+
+def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) -> EncodedSplit:
+    from tensorflow_datasets import decode
+
+    records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
+    name = f"{builder.info.full_name} {split}"
+    files = [str(path) for path in builder.info.splits[split].filepaths]
+    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records)).first(limit)
 
 
 @contextlib.contextmanager
