@@ -76,7 +76,7 @@ def test_training_images_are_windows_of_their_own_file(folder):
 
 
 def test_the_first_corrupt_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
-    root = spoil(folder, tmp_path / "spoilt", ["val/bee/005.jpg"])
+    root = spoil(folder, tmp_path / "corrupt", ["val/bee/005.jpg"])
     flags = [f"--experiment.data.{name}" for name in ("num_classes=2", "eval_split=val")]
     done = run_cli(
         "--experiment=vgg_cifar10:tiny",
@@ -102,7 +102,7 @@ def test_tfds_images_of_any_size_are_decoded_on_the_fly(tmp_path):
 
 def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
-    root = spoil(folder, tmp_path / "spoilt", bad)
+    root = spoil(folder, tmp_path / "corrupt", bad)
     config = config_of(root, max_corrupt=3, epochs=2)
     config.optimizer.base_batch_size = 8
     result = train_and_evaluate(config, str(tmp_path / "run"))
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
 
 
 def test_each_evaluation_counts_its_own_corrupt_images(folder, tmp_path):
-    root = spoil(folder, tmp_path / "spoilt", ["val/ape/002.jpg"])
+    root = spoil(folder, tmp_path / "corrupt", ["val/ape/002.jpg"])
     feed = feed_of(config_of(root, max_corrupt=1))
     list(feed.eval_batches())
     assert feed.eval_count == EVAL - 1
@@ -138,7 +138,7 @@ def test_each_evaluation_counts_its_own_corrupt_images(folder, tmp_path):
 
 
 def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
-    root = spoil(folder, tmp_path / "spoilt", [])
+    root = spoil(folder, tmp_path / "corrupt", [])
     os.mkfifo(root / "val" / "ape" / "zz.jpg")
     dataset = load_dataset(config_of(root))
     dataset.eval.source.labels_N[0] = 2

@@ -41,10 +41,10 @@ def evaluate(setting, eval_batch_size):
     config = copy.deepcopy(program.config)
     config.eval_batch_size = eval_batch_size
     feed = create_feed(config, dataset, mesh, jnp.float32)
-    rows = list(feed.eval_batches())
-    assert len(rows) == feed.eval_steps
+    batches = list(feed.eval_batches())
+    assert len(batches) == feed.eval_steps
     return sum(
-        np.asarray(program.eval_step(state, feed.eval_data, row), np.float64) for row in rows
+        np.asarray(program.eval_step(state, feed.eval_data, batch), np.float64) for batch in batches
     )
 
 
@@ -77,13 +77,15 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     """Padded rows are given images full of garbage, impossible labels and nan statistics."""
     genuine = resident.unpack_batch
 
-    def with_garbage(data, row, step):
-        batch = genuine(data, row, step)
-        images = jnp.where(batch.mask_B[:, None, None, None], batch.images_BxHxWxC, 255)
+    def with_garbage(data, batch, step):
+        examples = genuine(data, batch, step)
+        images = jnp.where(examples.mask_B[:, None, None, None], examples.images_BxHxWxC, 255)
         # In float, so that the garbage can be nan on its way through the network.
-        images = jnp.where(batch.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan)
-        labels = jnp.where(batch.mask_B, batch.labels_Bx, 10**6)
-        return batch._replace(images_BxHxWxC=images, labels_Bx=labels)
+        images = jnp.where(
+            examples.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan
+        )
+        labels = jnp.where(examples.mask_B, examples.labels_Bx, 10**6)
+        return examples._replace(images_BxHxWxC=images, labels_Bx=labels)
 
     monkeypatch.setitem(_UNPACK, "resident", with_garbage)
     sums = evaluate(setting_with_new_steps(setting), D + 1)
@@ -93,7 +95,7 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
 
 
 def setting_with_new_steps(setting):
-    """The steps traced anew, so that they see the patched `take`."""
+    """The steps traced anew, so that they see the patched `unpack_batch`."""
     dataset, mesh, program, state = setting
     return dataset, mesh, build_program(program.config, mesh, steps_per_epoch=1), state
 

@@ -129,8 +129,8 @@ def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("damage", ["cut", "text", "flipped", "empty", "npy"])
-def test_a_corrupt_npz_is_told(tmp_path, damage, compressed):
+@pytest.mark.parametrize("corruption", ["cut", "text", "flipped", "empty", "npy"])
+def test_a_corrupt_npz_is_told(tmp_path, corruption, compressed):
     file = save(tmp_path)
     if compressed:
         np.savez_compressed(file, **arrays())
@@ -143,7 +143,7 @@ def test_a_corrupt_npz_is_told(tmp_path, damage, compressed):
             "flipped": content[:200] + bytes(b ^ 255 for b in content[200:900]) + content[900:],
             "empty": b"",
             "npy": (tmp_path / "single.npy").read_bytes(),
-        }[damage]
+        }[corruption]
     )
     with pytest.raises(BadInput, match="cannot be read as .npz"):
         npz.load(DataConfig(path=str(file)))
@@ -162,16 +162,16 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("corruption", "told"),
     [
         (lambda folder: (folder / "data_batch_4").unlink(), "data_batch_4: missing"),
         (lambda folder: (folder / "test_batch").write_bytes(b"\x80\x02}q"), "test_batch: corrupt"),
         (lambda folder: (folder / "data_batch_1").unlink(), "needs the folder"),
     ],
 )
-def test_corrupt_cifar10_batches_are_told(tmp_path, damage, told):
+def test_corrupt_cifar10_batches_are_told(tmp_path, corruption, told):
     folder = write_batches(tmp_path / "batches")
-    damage(folder)
+    corruption(folder)
     with pytest.raises(BadInput, match=told):
         cifar10_batches.load(DataConfig(path=str(folder)))
 
@@ -217,16 +217,16 @@ def copy_prepared(test_data, tmp_path, name="cifar10/3.0.2"):
     return target
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeroed", "info", "gone"])
-def test_a_corrupt_tfds_folder_is_told(test_data, tmp_path, damage):
+@pytest.mark.parametrize("corruption", ["cut", "zeroed", "info", "gone"])
+def test_a_corrupt_tfds_folder_is_told(test_data, tmp_path, corruption):
     folder = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
     records = next(folder.glob("*test.array_record*"))
-    if damage == "cut":
+    if corruption == "cut":
         records.write_bytes(records.read_bytes()[:1_000_000])
-    elif damage == "zeroed":
+    elif corruption == "zeroed":
         content = records.read_bytes()
         records.write_bytes(content[:500_000] + bytes(500_000) + content[1_000_000:])
-    elif damage == "info":
+    elif corruption == "info":
         (folder / "dataset_info.json").write_text("{")
     else:
         records.unlink()

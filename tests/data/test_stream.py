@@ -211,9 +211,9 @@ def test_evaluation_reads_every_example_once_from_the_stream():
     config.data.eval_examples = 123
     mesh = create_mesh(config)
     feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
-    rows = list(feed.eval_batches())
-    assert len(rows) == feed.eval_steps == 3
-    indices = np.concatenate([np.asarray(row["indices"]).ravel() for row in rows])
+    batches = list(feed.eval_batches())
+    assert len(batches) == feed.eval_steps == 3
+    indices = np.concatenate([np.asarray(batch["indices"]).ravel() for batch in batches])
     assert sorted(indices[indices >= 0]) == list(range(123))
 
 
@@ -236,14 +236,14 @@ def test_masks_move_with_their_images(feed):
     split = Split(images, images[..., 0].copy())
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
     feed = create_feed(config, dataset, create_mesh(config), jnp.float32)
-    row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
-    batch = _UNPACK[feed.name](feed.train_data, row, jnp.int32(0))
+    batch = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
+    examples = _UNPACK[feed.name](feed.train_data, batch, jnp.int32(0))
     if feed.name == "resident":
-        keys = example_keys(batch.seed, batch.epoch, batch.indices_B)
-        batch = _crop_and_flip(batch, keys, config.data)
-    shown = np.asarray(batch.images_BxHxWxC)
-    assert np.array_equal(np.asarray(batch.labels_Bx), shown[..., 0])
-    moved = shown != images[np.asarray(batch.indices_B)]
+        keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
+        examples = _crop_and_flip(examples, keys, config.data)
+    shown = np.asarray(examples.images_BxHxWxC)
+    assert np.array_equal(np.asarray(examples.labels_Bx), shown[..., 0])
+    moved = shown != images[np.asarray(examples.indices_B)]
     assert moved.any((1, 2, 3)).all()
 
 

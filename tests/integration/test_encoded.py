@@ -43,7 +43,7 @@ if __name__ == "__main__":
 
 def test_worker_processes_change_no_pixel_and_name_corrupt_images(folder, tmp_path):
     script = tmp_path / "hashes.py"
-    root = spoil(folder, tmp_path / "spoilt", ["train/bee/005.jpg"])
+    root = spoil(folder, tmp_path / "corrupt", ["train/bee/005.jpg"])
     script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_corrupt=1,"))
     done = subprocess.run(
         [sys.executable, str(script), str(root)],
@@ -124,8 +124,8 @@ config = config_of(sys.argv[1], num_classes=10, image_shape=(64, 64, 3), batch_s
 feed = feed_of(config)
 images = 0
 for epoch in range(24):
-    for row in [*feed.train_batches(epoch, feed.steps_per_epoch), *feed.eval_batches()]:
-        images += jax.block_until_ready(row["images"]).shape[1]
+    for batch in [*feed.train_batches(epoch, feed.steps_per_epoch), *feed.eval_batches()]:
+        images += jax.block_until_ready(batch["images"]).shape[1]
     print(process_memory_bytes(), images)
 """
 
