@@ -9,8 +9,8 @@ does, the whole fast half, and with --integration the integration half. A mutati
 test fails. All these tests must pass without a mutation; that is tried first (not with --checked).
 
 The lines say for each mutation which test failed first, and the seconds; a table counts by area.
-Exit code 1 if the fast half caught fewer than 90 %, 2 if a mutation's text is no longer found exactly once: the code has
-moved, and the list must follow it.
+Exit code 1 if the fast half caught fewer than 90 %, 2 if a mutation's text is no longer found
+exactly once: the code has moved, and the list must follow it.
 
 It stands with the tests because it measures them and names their files; no test runs all of it.
 """

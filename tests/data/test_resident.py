@@ -15,7 +15,7 @@ from jaxbench.distributed.mesh import create_mesh
 from jaxbench.tasks import COUNT, LOSS_SUM, get_task
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import _UNPACK
-from tests.training.test_train_step import SmallConfig
+from tests.conftest import MICRO
 
 D = 8
 CORRECT = 2
@@ -25,8 +25,8 @@ CORRECT = 2
 def setting():
     if jax.device_count() < D:
         pytest.skip(f"needs {D} devices")
-    config = registry.load("quickstart:tiny")
-    config.model, config.data.eval_examples, config.batch_size = SmallConfig(), 45, D
+    config = registry.load(MICRO)
+    config.data.eval_examples, config.batch_size = 45, D
     config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
     config.num_devices = D
