@@ -1,4 +1,4 @@
-"""One program in a process of its own, with limits; says how it ended."""
+"""Run one program in a process of its own, with limits, and say how it ended."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import OUT_OF_MEMORY, BadInput
 
-# How long a program may take from SIGTERM to its end.
+# Seconds that a program has from SIGTERM to SIGKILL.
 _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
-# -I, -S: as quick as an interpreter starts; COMMAND's own is not touched by that.
+# -I and -S start the interpreter quickly; the command that it becomes is not affected.
 LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("child_launcher.py")))
 
 
@@ -25,9 +25,9 @@ class ProcessResult(NamedTuple):
     """How a program ended.
 
     Attributes:
-      status: `exited`, `oom` (the system or the program says that memory ran out) or `timeout`.
-      reason: in words; None where it exited with 0.
-      exit_code: as a shell has it, 128 + the signal's number for one.
+      status: `exited`, `timeout`, or `oom` where the system or the program says so.
+      reason: why it failed; None where it exited with 0.
+      exit_code: as a shell has it: 128 + the signal's number for a signal.
       wall_s: seconds from start to end.
     """
 
@@ -38,7 +38,7 @@ class ProcessResult(NamedTuple):
 
 
 def check_memory_limit(memory_limit_mb: float | None) -> None:
-    """Raises BadInput where this system cannot limit a process's memory."""
+    """Raise BadInput where this system cannot limit a process's memory."""
     if memory_limit_mb and not sys.platform.startswith("linux"):
         raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
 
@@ -51,17 +51,17 @@ def run_child(
     memory_limit_mb: float | None = None,
     watch: Callable[[str], None] = lambda line: None,
 ) -> ProcessResult:
-    """Runs a program to its end; it ends with this process, however this one ends (on Linux).
+    """Run a program to its end. On Linux it ends with this process, however that ends.
 
     Args:
-      command: the program, by its whole path, and its arguments.
-      log: takes what it prints.
-      timeout_s: after so long it is asked to end, and then made to.
-      memory_limit_mb: MiB of private memory that each of its processes may have (RLIMIT_DATA).
-      watch: told its last line now and then.
+      command: the program's absolute path and its arguments.
+      log: the file for its output.
+      timeout_s: seconds until SIGTERM; SIGKILL follows 15 s later.
+      memory_limit_mb: MiB of private memory for each of its processes (RLIMIT_DATA).
+      watch: called now and then with its last line of output.
 
     Returns:
-      How it ended. An exception on the way ends the program first.
+      How it ended. An exception in this process ends the program first.
     """
     kills = _oom_kills()
     limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
@@ -72,7 +72,7 @@ def run_child(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C in the terminal is for the parent, which ends its child in its own way.
+            # Ctrl-C in the terminal goes to this process alone, which then ends its child.
             start_new_session=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
@@ -95,7 +95,7 @@ def run_child(
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the program and what it has started, if it still runs."""
+    """End a program that still runs; SIGKILL goes to the processes that it has started too."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -106,13 +106,13 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:
-    """Returns status and reason of a program that did not end well."""
+    """Return the status and reason of a program that failed."""
     lines = _tail(log)
     killed_by = signal.Signals(-return_code).name if return_code < 0 else None
     if killed_by == "SIGKILL" and system_killed:
         return "oom", "killed by the system, which was out of memory"
     if killed_by in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGKILL") or return_code == 127:
-        # It could not write its record any more; what it said last must do.
+        # It could not record its end; its last output tells.
         said = next((line for line in reversed(lines) if OUT_OF_MEMORY.search(line)), None)
         if said is not None:
             return "oom", said.strip().removeprefix("what():").strip()
@@ -134,7 +134,7 @@ def _last_line(log: pathlib.Path) -> str:
 
 
 def _oom_kills() -> int:
-    """How often the system has killed a process for want of memory; 0 where it does not say."""
+    """Return how many processes the system has killed out of memory; 0 where it does not say."""
     try:
         text = pathlib.Path("/proc/vmstat").read_text()
     except OSError:

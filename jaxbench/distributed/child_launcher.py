@@ -1,6 +1,6 @@
-"""Turns into another program, with what must be arranged inside its process.
+"""Become another program, after setting limits that only its own process can set.
 
-    python launcher.py PARENT LIMIT_BYTES COMMAND...
+    python child_launcher.py PARENT LIMIT_BYTES COMMAND...
 
 A script of its own, because a process with threads (JAX has many) must not do this between fork and
 exec. Needs nothing but the standard library.
@@ -16,10 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: str, limit_bytes: str, *command: str) -> None:
-    """Becomes `command`, killed when the process `parent` ends (Linux), with limited memory.
+    """Become `command`, which is killed when the process `parent` ends (on Linux).
 
     Args:
-      parent: the number of the process that started this one.
+      parent: the id of the process that started this one.
       limit_bytes: of private memory, 0 for no limit.
       command: the program and its arguments.
     """

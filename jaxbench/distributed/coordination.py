@@ -204,7 +204,7 @@ class _ProcessGroup:
         disconnect()
 
     def leave(self, status: ExitStatus, error: BaseException) -> NoReturn:
-        """End this process, after it has told the others how."""
+        """Tell the other processes how this one ends, and end it."""
         self.watch.is_main_ending = True
         with contextlib.suppress(Exception):
             if not isinstance(error, OtherProcessEnded):

@@ -1,7 +1,6 @@
-"""Many processes on this machine: the same command, once for each of them.
+"""Run the same command in several processes of one run on this machine.
 
-For machines whose GPUs are to have a process each, for sweeps, and for trying out what runs on many
-hosts.
+For machines with a process for each GPU, for sweeps, and for trying out multi-host training.
 """
 
 import contextlib
@@ -19,22 +18,22 @@ from jaxbench.distributed.child import LAUNCHER
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import Terminated
 
-# How long processes that were asked to end may take; each cuts itself short before.
+# Seconds that processes have from a signal to SIGKILL; each exits on its own before.
 _GRACE_S = 30.0
 _OWN_FLAG = re.compile(r"^--?local_processes(=.*)?$")
 
 
 def run_local_processes(command: Sequence[str], count: int) -> int:
-    """Runs this command in so many processes that meet on a port of their own.
+    """Run this command in several processes, which connect on a free port.
 
-    Process 0 prints what a run prints. What the others say is shown where it ended badly.
+    Process 0 prints the run's output. The end of the others' output is printed where the run fails.
 
     Args:
-      command: as it was given, the interpreter first, with `--local_processes`.
-      count: how many processes; of GPUs, each sees the one of its number.
+      command: the command line of this process, the interpreter first.
+      count: the number of processes; process i sees GPU i.
 
     Returns:
-      The exit code of process 0, else of the first that has another than 0.
+      The exit code of process 0 if that is not 0, else of the first process that failed.
     """
     command = _without_own_flag([sys.executable, *command[1:]])
     with socket.socket() as probe:
@@ -64,13 +63,13 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
 def _start(
     command: Sequence[str], port: int, count: int, index: int, log: pathlib.Path
 ) -> subprocess.Popen:
-    """Starts one of the processes; on Linux it ends with this one."""
+    """Start one of the processes; on Linux it ends with this one."""
     own = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
     with open(log, "wb") as output:
         quiet = {"stdout": output, "stderr": subprocess.STDOUT} if index else {}
         return subprocess.Popen(
             [*LAUNCHER, str(os.getpid()), "0", *command, *own, f"--process_id={index}"],
-            # Ctrl-C in the terminal is for this process, which hands it on.
+            # Ctrl-C in the terminal goes to this process alone, which passes it on.
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             env=os.environ | {"JAX_LOCAL_DEVICE_IDS": str(index)},

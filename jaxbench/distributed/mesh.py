@@ -1,4 +1,4 @@
-"""The devices that take part, what lies on them, and how a step runs on all of them.
+"""The devices of a run: placing arrays on them and running a step on all of them.
 
 This is the only module that names `jax.pmap` and `jax.shard_map`. Letters in names: D devices of
 all processes, L of this one, B examples per device.
@@ -26,9 +26,9 @@ AXIS = "batch"
 
 @dataclasses.dataclass(frozen=True)
 class DataMesh:
-    """D devices in a row, each holding all parameters and its share of every batch.
+    """D devices, each with all parameters and its share of every batch.
 
-    Those of process 0 come first; every process has as many.
+    Process 0's devices come first; every process has the same number.
     """
 
     devices: tuple[jax.Device, ...]
@@ -40,12 +40,12 @@ class DataMesh:
 
     @property
     def local_devices(self) -> tuple[jax.Device, ...]:
-        """Those of this process."""
+        """Return the devices of this process."""
         return local_devices(self.devices)
 
     @property
     def process(self) -> tuple[int, int]:
-        """(index, count) of the processes."""
+        """Return the index of this process and the number of processes."""
         return coordination.index(), self.num_devices // len(self.local_devices)
 
     @property
@@ -53,11 +53,11 @@ class DataMesh:
         return Mesh(np.array(self.devices), (AXIS,))
 
     def replicate(self, tree: Any) -> Any:
-        """Places a whole copy of every array on every device; every process gives the same."""
+        """Place a copy of every array on every device; all processes pass the same arrays."""
         return self._place(tree, PartitionSpec())
 
     def shard(self, tree_Lx: Any) -> Any:
-        """Places row l of every array on this process's device l."""
+        """Place row l of every array on this process's device l."""
         return self._place(tree_Lx, PartitionSpec(AXIS))
 
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
@@ -87,15 +87,15 @@ class DataMesh:
         sharded_output: bool = False,
         donate: Sequence[int] = (),
     ) -> Any:
-        """Makes a per-device function run on all devices at once.
+        """Return a function that runs a per-device function on all devices at once.
 
         Args:
-          function: of each sharded argument it sees its own device's row. Collectives inside it
-            use the axis `AXIS`.
+          function: gets its own device's row of each sharded argument. Its collectives use the
+            axis `AXIS`.
           sharded: for each argument, whether it has a row for each device or is replicated.
-          sharded_output: what it returns becomes the rows of arrays with a leading axis D;
-            otherwise it must be the same on every device, which JAX does not check.
-          donate: which arguments' memory the call may reuse; they must not be read again.
+          sharded_output: whether results become the rows of arrays with a leading axis D; else
+            they must be the same on every device, which JAX does not check.
+          donate: indices of arguments whose memory the call may reuse; they must not be read again.
 
         Returns:
           A compiled-on-first-call function with `.lower(...)`.
@@ -132,13 +132,13 @@ class DataMesh:
 
 
 def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
-    """Returns those of this process: only they can be asked for anything."""
+    """Return the devices of this process; only they have memory statistics here."""
     own = coordination.index()
     return tuple(device for device in devices if device.process_index == own)
 
 
 def create_mesh(config: Experiment) -> DataMesh:
-    """Takes the first `num_devices` devices (0: all of them), as many of each process.
+    """Take the first `num_devices` devices (0: all), the same number from each process.
 
     Raises:
       BadInput: there are fewer, or they cannot be taken evenly.
@@ -154,8 +154,8 @@ def create_mesh(config: Experiment) -> DataMesh:
     count = jax.process_count()
     if count != coordination.count():
         raise BadInput(
-            f"these devices belong to {count} processes that have not met: start the same command "
-            "with --distributed=auto on every host"
+            f"these devices belong to {count} processes that are not connected: start the same "
+            "command with --distributed=auto on every host"
         )
     by_process = [jax.local_devices(process_index=index) for index in range(count)]
     fewest = min(map(len, by_process))
@@ -190,14 +190,14 @@ def create_training_mesh(config: Config) -> DataMesh:
 
 
 def broadcast_arrays(tree: Any) -> Any:
-    """Returns process 0's arrays of NumPy in every process, bit for bit; all must ask.
+    """Return process 0's arrays of NumPy in every process, bit for bit; all must call it.
 
     Args:
       tree: in the other processes, arrays of the same shapes and types.
     """
     from jax.experimental import multihost_utils
 
-    # As bytes: they are sent as a sum, and -0.0 + 0.0 is 0.0.
+    # As bytes: JAX broadcasts by summing, and -0.0 + 0.0 is 0.0.
     as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
     sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_primary())
     return jax.tree.map(
@@ -206,14 +206,14 @@ def broadcast_arrays(tree: Any) -> Any:
 
 
 def all_ready(tree: Any) -> bool:
-    """Whether every array has been computed; never waits."""
+    """Return whether every array has been computed, without waiting."""
     return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
 
 
 def unequal_copies(tree: Any) -> list[str]:
-    """Returns which of a tree's replicated arrays are not bit for bit the same on every device.
+    """Return the paths of replicated arrays that differ in a bit between this process's devices.
 
-    Each copy is fetched to the host. Only this process's devices are looked at.
+    Each copy is fetched to the host.
     """
     return [
         jax.tree_util.keystr(path, simple=True, separator="/")
@@ -225,9 +225,9 @@ def unequal_copies(tree: Any) -> list[str]:
 def mixed_devices(
     devices: Sequence[jax.Device], error: BaseException | None
 ) -> MixedDevices | None:
-    """Returns the one line to end with where a backend fails on devices of several kinds.
+    """Return an error of one line where a backend fails on devices of several kinds.
 
-    None for one kind, for other errors, and where memory ran out, which any kind may do.
+    None for one kind, for other errors, and for running out of memory.
     """
     kinds = list(dict.fromkeys(device.device_kind for device in devices))
     if (
@@ -244,15 +244,15 @@ def mixed_devices(
 
 
 def device_memory_bytes() -> int | None:
-    """What a local device may use of its memory at most, None where the backend does not say."""
+    """Return the memory that a local device may use; None where the backend does not say."""
     stats = jax.local_devices()[0].memory_stats()
     return stats.get("bytes_limit") if stats else None
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """The most memory that any of these devices has had in use, None where it is not counted.
+    """Return the peak memory of any of these devices; None where the backend does not count it.
 
-    Of this process's devices: those of others do not tell.
+    Of this process's devices: other processes' have no statistics here.
     """
     peaks = []
     for device in local_devices(devices):

@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM as exceptions that never arrive in the middle of a record.
+"""Raise Ctrl-C and SIGTERM as exceptions, never in the middle of a record.
 
 An exception out of a signal handler can rise between a lock's being taken and the `with` that
 would release it, inside any library; whoever needs that lock next then waits for ever (seen with
-the queue behind TensorBoard's event files). So what takes such locks and is quick runs under
-`defer_signals`, and an end that still hangs is cut short.
+the queue behind TensorBoard's event files). So quick code that takes such locks runs under
+`defer_signals`, and a process that still hangs is forced to exit.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _instead: Callable[[], None] | None = None
 
 
 def raise_on_signals() -> None:
-    """Has Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated, for the rest of the process.
+    """Have Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated from now on.
 
     For the main thread of an entry point. A Ctrl-C that is ignored (nohup) stays ignored.
     """
@@ -44,7 +44,7 @@ def raise_on_signals() -> None:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """What arrives inside the `with` is raised at its end."""
+    """Raise a signal that arrives inside the `with` at its end."""
     global _depth, _pending
     _depth += 1
     try:
@@ -58,10 +58,10 @@ def defer_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[Callable[[], bool]]:
-    """Inside the `with` SIGTERM raises nothing: the function that it gives says whether it came.
+    """Have SIGTERM raise nothing inside the `with`; yield a function: whether it has arrived.
 
-    For work that must end at a point of its own choosing, soon. Terminated is raised at the end of
-    the `with`, unless something else is.
+    For work that ends soon, at a point of its choosing. The end of the `with` raises Terminated,
+    unless another exception leaves it.
     """
     global _asking, _asked
     _asking = True
@@ -74,28 +74,28 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 
 
 def raise_in_main_thread(error: BaseException) -> None:
-    """Has the main thread raise this as it would for a signal; for other threads."""
+    """Have the main thread raise this error as it would for a signal; for other threads."""
     global _from_thread
     _from_thread = error
     terminate_main_thread()
 
 
 def terminate_main_thread() -> None:
-    """Does what SIGTERM from outside does; for other threads."""
+    """Send SIGTERM to the main thread; for other threads."""
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
 def instead_of_terminating(ask: Callable[[], None]) -> None:
-    """Has SIGTERM call this, and no more, for the rest of the process; it must be quick."""
+    """Have SIGTERM call a quick function in place of raising, for the rest of the process."""
     global _instead
     _instead = ask
 
 
 def _handle(number: int, frame: Any) -> None:
     global _asked, _pending
-    # Once: a signal that is repeated gives no more time.
+    # Set once: a repeated signal gives no more time.
     if hasattr(signal, "setitimer") and not signal.getitimer(signal.ITIMER_REAL)[0]:
-        signal.signal(signal.SIGALRM, lambda *_: _cut_short(_EXIT_CODES[number]))
+        signal.signal(signal.SIGALRM, lambda *_: _force_exit(_EXIT_CODES[number]))
         signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
     if number == signal.SIGTERM and _from_thread is None and (_instead or _asking):
         if _instead:
@@ -111,7 +111,7 @@ def _handle(number: int, frame: Any) -> None:
 
 
 def _is_swallowed(frame: Any) -> bool:
-    """Whether Python would only print what is raised here: in finalizers and gc's callbacks."""
+    """Return whether Python drops exceptions here: in finalizers and gc callbacks."""
     while frame is not None:
         if frame.f_code.co_name in _SWALLOWING:
             return True
@@ -131,6 +131,8 @@ def _raise(number: int) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
-def _cut_short(code: int) -> None:
-    print(f"jaxbench: did not end in {LONGEST_END_S:g} s, cut short", file=sys.stderr, flush=True)
+def _force_exit(code: int) -> None:
+    print(
+        f"jaxbench: did not end in {LONGEST_END_S:g} s, forced to exit", file=sys.stderr, flush=True
+    )
     os._exit(code)

@@ -1,1 +1,1 @@
-"""What the hardware is, what it can do at most, what it is doing."""
+"""The hardware: what it is, its peak rates, its telemetry."""

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, devices, host, code."""
+"""Describe what a run runs on: versions, devices, host, code."""
 
 import hashlib
 import importlib.metadata
@@ -34,7 +34,7 @@ _PACKAGES = (
 
 
 def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
-    """Returns what must be known to repeat a figure; what cannot be found out is null."""
+    """Return the facts needed to reproduce a figure; unknown ones are None."""
     return {
         "versions": _versions(),
         "python": platform.python_version(),
@@ -64,7 +64,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
 
 
 def describe_code() -> dict[str, str]:
-    """Returns what the same command may do different things by, on hosts installed one by one."""
+    """Return the versions that must be the same on all hosts of a run."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode())
@@ -76,17 +76,17 @@ def describe_code() -> dict[str, str]:
 
 
 def available_cores() -> int:
-    """How many of the machine's cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(psutil.Process, "cpu_affinity"):
         return len(psutil.Process().cpu_affinity())
     return psutil.cpu_count() or 1
 
 
 def host_peak_memory_bytes() -> int:
-    """The most memory this process has had resident on the host.
+    """Return the peak resident memory of this process on the host.
 
-    Where Linux does not say it of the program alone, it is at least what the process that started
-    this one had: `ru_maxrss` goes on from there.
+    Without Linux's /proc it is at least that of the process that started this one, from which
+    `ru_maxrss` continues.
     """
     try:
         status = pathlib.Path("/proc/self/status").read_text()
@@ -99,14 +99,14 @@ def host_peak_memory_bytes() -> int:
 
 
 def process_memory_bytes() -> int:
-    """What this process has resident on the host now, its children not counted."""
+    """Return the resident memory of this process on the host now, without its children."""
     return psutil.Process().memory_info().rss
 
 
 def private_memory_bytes() -> int:
-    """What this process alone has asked the system for: on Linux what RLIMIT_DATA limits.
+    """Return the private memory of this process: on Linux what RLIMIT_DATA limits.
 
-    Elsewhere what it has resident.
+    Elsewhere its resident memory.
     """
     info = psutil.Process().memory_info()
     return getattr(info, "data", info.rss)
@@ -123,7 +123,7 @@ def _versions() -> dict[str, str]:
 
 
 def _driver() -> str | None:
-    """The NVIDIA kernel driver's version, None without one."""
+    """Return the version of NVIDIA's kernel driver, None without one."""
     try:
         text = pathlib.Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -133,7 +133,7 @@ def _driver() -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of jaxbench's own checkout or `git archive`; None for an installed wheel."""
+    """Return the commit of jaxbench's checkout or `git archive`; None for an installed wheel."""
     here = pathlib.Path(__file__).resolve()
     archived = _PACKAGE / "commit.txt"
 
@@ -156,7 +156,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _archived(path: pathlib.Path) -> dict[str, Any] | None:
-    """What `git archive` wrote in place of the file's `$Format`, as launch/tpu_vm.sh sends it."""
+    """Return the commit that `git archive` wrote into a file (launch/tpu_vm.sh sends one)."""
     commit = path.read_text().strip() if path.exists() else ""
     return {"commit": commit, "dirty": False} if re.fullmatch("[0-9a-f]{40,64}", commit) else None
 

@@ -1,6 +1,6 @@
-"""What devices could do at most, by their makers' words: the table `peaks.csv`.
+"""Look up the peak rates of devices, as their makers publish them, in `peaks.csv`.
 
-Arithmetic is that of dense matrices with fp32 accumulation, at the boost clock the maker names.
+For dense matrices with fp32 accumulation, at the boost clock that the maker names.
 """
 
 import csv
@@ -13,14 +13,14 @@ _TABLE = pathlib.Path(__file__).with_name("peaks.csv")
 
 
 class Peak(NamedTuple):
-    """Of one JAX device, which is a core where a chip has two of them.
+    """The peak rates of one JAX device, which is a core where a chip has two of them.
 
     Attributes:
-      kind: the table's name for it.
-      arithmetic: what the multiplications are done in.
-      flops_per_s: floating-point operations.
-      bytes_per_s: of its memory, None where nobody was found to say so.
-      source: who says so.
+      kind: the device's name in the table.
+      arithmetic: the type of the multiplications.
+      flops_per_s: floating-point operations per second.
+      bytes_per_s: memory bandwidth; None where no source was found.
+      source: of these figures.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Peak(NamedTuple):
 
 
 def find_peak(device_kind: str, precision: str, matmul_precision: str | None = None) -> Peak | None:
-    """Returns a device's peak for a network's precision, None where the table has none.
+    """Return a device's peak for a network's precision, None where the table has none.
 
     Args:
       device_kind: JAX's `device.device_kind`.

@@ -1,4 +1,4 @@
-"""What is read from storage, and what the system's page cache has in memory already."""
+"""Count bytes read from storage, and empty the system's page cache of files."""
 
 import os
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from jaxbench.errors import BadInput
 
 
 def storage_read_bytes() -> int | None:
-    """Bytes that storage has given this process and its children, None where nobody counts them.
+    """Return the bytes that this process and its children have read from storage.
 
-    What the page cache had is not in it.
+    Bytes from the page cache are not counted. None where the system does not count.
     """
     process = psutil.Process()
     total = 0
@@ -24,7 +24,7 @@ def storage_read_bytes() -> int | None:
 
 
 def drop_from_page_cache(paths: Iterable[str]) -> None:
-    """Has the system forget these files' contents, so that they are read from storage again.
+    """Drop files from the page cache, so that they are read from storage again.
 
     Raises:
       BadInput: this system cannot do that.
@@ -34,7 +34,7 @@ def drop_from_page_cache(paths: Iterable[str]) -> None:
     for path in paths:
         try:
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # told when its turn comes
+        except OSError:  # reading it will say so
             continue
         try:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

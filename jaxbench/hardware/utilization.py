@@ -1,4 +1,4 @@
-"""Sets a rate beside what the devices could do at most."""
+"""Compare a rate with the peak of the devices."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxbench.hardware.peaks import find_peak
 def utilization(
     mesh: DataMesh, precision: str, images_per_s: float, flops_per_image: int
 ) -> dict[str, Any]:
-    """Returns how much of the devices' arithmetic a rate is; null where no table has them.
+    """Return the model FLOPs utilization (MFU) of a rate; None where the peak is unknown.
 
     Args:
       mesh: the devices.

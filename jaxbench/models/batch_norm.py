@@ -1,9 +1,9 @@
-"""Batch norm whose backward pass reads what the convolution made, and nothing else.
+"""Batch norm whose backward pass reads the convolution's output and its gradient alone.
 
-Ioffe and Szegedy (2015), with flax's variables and, to rounding, its numbers. Differentiated as it
-stands, the chain of operations has XLA:GPU write the gradient that has passed the ReLU to memory
-and read it two times more; the gradient written out by hand here takes one pass for the sums over
-the batch and one for what goes on (`benchmarks/step_variants.py`, BUILD_NOTES.md).
+Ioffe and Szegedy (2015), with flax's variables and, to rounding, its numbers. Automatic
+differentiation has XLA:GPU write the gradient behind the ReLU to memory and read it two times more;
+the gradient written by hand here takes one pass for the sums over the batch and one for the
+input's gradient (`benchmarks/step_variants.py`, BUILD_NOTES.md).
 """
 
 import functools
@@ -14,26 +14,26 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-# What recomputing activations must not compute again: see `Config.remat`.
+# The name of values that `Config.remat` must not compute again.
 STATISTICS = "batch_norm_statistics"
 
 
 class BatchNorm(nn.Module):
-    """Brings each channel to mean 0 and deviation 1 over the batch, then to a scale and an offset.
+    """Normalise each channel to mean 0 and deviation 1 over the batch, then scale and shift it.
 
     Its variables are those of `flax.linen.BatchNorm`: params `scale` and `bias`, batch_stats `mean`
-    and `var`. Statistics and all arithmetic are in at least float32, whatever comes in.
+    and `var`. Statistics and all arithmetic are in at least float32, whatever the input's type.
 
     Attributes:
-      use_running_average: take the running averages for the statistics, and leave them as they are.
-      relu: set what comes out negative to 0.
+      use_running_average: use the running averages as statistics, and do not update them.
+      relu: apply a ReLU to the output.
       momentum: the share of the running averages that a step keeps.
       epsilon: added to the variance.
-      dtype: of what comes out.
+      dtype: of the output.
       param_dtype: of the variables.
-      axis_name: the mesh axis over which statistics are averaged, None for each device its own.
-      use_scale: whether there is one; without, it is 1.
-      scale_init: what the scale begins with.
+      axis_name: the mesh axis over which statistics are averaged; None for each device's own.
+      use_scale: whether there is a scale; without one it is 1.
+      scale_init: the initializer of the scale.
     """
 
     use_running_average: bool
@@ -69,7 +69,7 @@ class BatchNorm(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _normalize(x_BxHxWxC, scale_C, bias_C, how):
-    """Returns what comes out, and the batch's mean and variance, which are not differentiated."""
+    """Return the output, and the batch's mean and variance, which are not differentiated."""
     return _forward(x_BxHxWxC, scale_C, bias_C, how)[0]
 
 
@@ -98,11 +98,11 @@ def _backward(how, kept, cotangents):
     dtype = factor_C.dtype
 
     def terms(pass_of):
-        """The gradient behind the ReLU, and the input about its mean, made anew in each pass.
+        """Return the gradient before the ReLU, and the centred input, computed anew in each pass.
 
-        The barrier, which something of each pass's own goes through too, keeps XLA from making them
-        once and writing them to memory; so does the ReLU's 0 or 1 as a number: XLA would rather
-        write the result of a comparison, which is small, than compare twice.
+        The barrier, which holds a value of the pass too, keeps XLA from computing them once and
+        writing them to memory. So does the ReLU's mask as a number: XLA would write the result of
+        a comparison, which is small, rather than compare twice.
         """
         x = jax.lax.optimization_barrier((x_BxHxWxC, pass_of))[0].astype(dtype)
         dy = cotangents[0].astype(dtype)

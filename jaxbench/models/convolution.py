@@ -1,4 +1,4 @@
-"""One 2-D convolution and nothing else: what the conv2d experiment measures.
+"""One 2-D convolution, the work of the conv2d experiment.
 
 Letters: N images, C channels, F filters, K the kernel's side.
 """
@@ -16,7 +16,7 @@ from jaxbench.fields import choice, number
 
 
 class Problem(typing.NamedTuple):
-    """What is convolved: images_NxHxWxC with kernel_KxKxCxF."""
+    """The shapes of one convolution: images_NxHxWxC with kernel_KxKxCxF."""
 
     images: int
     height: int
@@ -27,14 +27,14 @@ class Problem(typing.NamedTuple):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates; padding counts like pixels."""
+        """Return the number of multiply-accumulates; padding counts like pixels."""
         pixels = self.images * self.height * self.width
         return pixels * self.kernel**2 * self.channels * self.filters
 
 
 @dataclasses.dataclass(kw_only=True)
 class Conv2dConfig(Experiment):
-    """A convolution over many images, dealt out to 1..N devices."""
+    """A convolution over many images, split over 1..N devices."""
 
     job: typing.ClassVar[str] = "conv2d"
 
@@ -86,7 +86,7 @@ class Conv2dConfig(Experiment):
                 )
 
     def problems(self) -> list[Problem]:
-        """What is measured, in order."""
+        """Return the convolutions to measure, in order."""
         if self.sweep == "grid":
             pairs = [(kernel, channels) for channels in self.channels for kernel in self.kernels]
         else:
@@ -100,7 +100,7 @@ class Conv2dConfig(Experiment):
 
 
 def make_inputs(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images_NxHxWxC and kernel_KxKxCxF, float32, between 0 and 1."""
+    """Return images_NxHxWxC and kernel_KxKxCxF, float32, between 0 and 1."""
     generator = np.random.Generator(np.random.Philox(key=seed))
     shape = (problem.images, problem.height, problem.width, problem.channels)
     kernel_shape = (problem.kernel, problem.kernel, problem.channels, problem.filters)
@@ -111,9 +111,9 @@ def make_inputs(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -> jax.Array:
-    """Returns float32 outputs_BxHxWxF, the kernel not turned round (as networks have it).
+    """Return float32 outputs_BxHxWxF: a cross-correlation, as in networks.
 
-    What lies outside the image is 0. An even kernel reaches one pixel further to the top and left.
+    Padding is 0. An even kernel reaches one pixel further to the top and left.
     """
     size = kernel_KxKxCxF.shape[0]
     padding = [(size // 2, (size - 1) // 2)] * 2
@@ -128,16 +128,16 @@ def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -
 
 
 def convolve_with_scipy(kernel_KxKxCxF: np.ndarray, images_NxHxWxC: np.ndarray) -> np.ndarray:
-    """Does the same with `scipy.signal.convolve2d`, image by image, on one CPU thread."""
+    """Return the same outputs by `scipy.signal.convolve2d`, image by image, on one CPU thread."""
     from scipy.signal import convolve2d
 
-    # A convolution in the mathematical sense turns the kernel round.
-    turned = kernel_KxKxCxF[::-1, ::-1]
+    # SciPy's convolution flips the kernel.
+    flipped = kernel_KxKxCxF[::-1, ::-1]
     channels, filters = kernel_KxKxCxF.shape[2:]
     outputs = np.empty((*images_NxHxWxC.shape[:3], filters), np.float32)
     for image, output in zip(images_NxHxWxC, outputs, strict=True):
         for f in range(filters):
             output[..., f] = sum(
-                convolve2d(image[..., c], turned[..., c, f], mode="same") for c in range(channels)
+                convolve2d(image[..., c], flipped[..., c, f], mode="same") for c in range(channels)
             )
     return outputs

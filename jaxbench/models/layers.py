@@ -1,4 +1,4 @@
-"""Layers that every network here uses the same way."""
+"""Layers that the networks share."""
 
 import functools
 from typing import Any
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from jaxbench.models.batch_norm import BatchNorm
 
-# Kaiming He's initialisation, counting outputs: it keeps the variance of the gradients.
+# He initialisation by fan-out keeps the variance of the gradients.
 _HE_NORMAL_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def conv_layer(dtype: Any, param_dtype: Any) -> Any:
-    """A 2-D convolution without bias (batch norm follows and has one)."""
+    """Return a 2-D convolution layer without bias, for batch norm to follow."""
     return functools.partial(
         nn.Conv,
         use_bias=False,
@@ -26,7 +26,7 @@ def conv_layer(dtype: Any, param_dtype: Any) -> Any:
 
 
 def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool) -> Any:
-    """Batch norm: statistics and their arithmetic in at least float32, its output in `dtype`."""
+    """Return a batch norm layer with arithmetic in at least float32 and output in `dtype`."""
     return functools.partial(
         BatchNorm,
         use_running_average=not train,
@@ -39,25 +39,25 @@ def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool)
 
 
 def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax.Array:
-    """The last dense layer, in `param_dtype`: half-precision logits cost accuracy.
+    """Apply the last dense layer, in `param_dtype`: half-precision logits cost accuracy.
 
-    Call it inside a compact module. Returns logits_BxK.
+    For use inside a compact module. Returns logits_BxK.
     """
     head = nn.Dense(num_classes, dtype=param_dtype, param_dtype=param_dtype, name="head")
     return head(features_BxF.astype(param_dtype))
 
 
 def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
-    """Sets a share `rate` of the values to 0 and scales the others up.
+    """Set a share `rate` of the values to 0 and scale the others up.
 
-    What is dropped is keyed by the example and the layer, so that an example loses the same values
-    on whichever device and in whichever place of the batch it is met.
+    The mask depends on the example and the layer alone: not on the device, nor on the example's
+    place in the batch.
 
     Args:
       x_Bx: activations, examples first.
       rate: the share to drop.
-      keys_B: one random key for each example.
-      layer: tells the network's dropout layers apart.
+      keys_B: a random key for each example.
+      layer: the index of the dropout layer in the network.
     """
 
     def one(key, x):

@@ -1,8 +1,8 @@
-"""Max-pooling whose gradient goes back without being scattered.
+"""Max-pooling whose gradient is gathered, not scattered.
 
-XLA differentiates a maximum over windows by finding each window's place again, as four numbers of
-32 bits, and adding into an array of zeros there. Here the forward pass notes the place, in 8 bits,
-and each pixel of the gradient adds up what the windows over it have for it.
+XLA differentiates a maximum over windows by finding the place of each maximum again, as four
+numbers of 32 bits, and adding into an array of zeros there. Here the forward pass keeps the place,
+in 8 bits, and each pixel of the gradient sums over the windows that hold it.
 """
 
 import functools
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -> jax.Array:
-    """Takes the largest value of each square window; what is outside the image is none.
+    """Return the maximum of each square window; padding is never the maximum.
 
-    Where several are the largest, the gradient goes to the first of them, rows first.
+    Where several values are the maximum, the gradient goes to the first of them, row by row.
 
     Args:
       x_BxHxWxC: activations.
-      window: its side, at most 16.
-      stride: from one window to the next.
+      window: the side of a window, at most 16.
+      stride: between windows.
       padding: pixels that windows may reach beyond each edge.
     """
     sides = ((padding, padding), (padding, padding))
@@ -56,7 +56,7 @@ def _backward(window, stride, padding, kept, dy_Bxhxw):
     total = 0
     for number, corner in enumerate(_places(window)):
         part = jnp.where(place == number, dy_Bxhxw, 0).astype(dtype)
-        # Spread to the pixels that this place of the windows lies on; negative margins cut off.
+        # Spread to the pixels at this place of the windows; negative margins cut off.
         margins = [(0, 0, 0)]
         for size, count, first in zip(sizes, place.shape[1:3], corner, strict=True):
             before = first - padding

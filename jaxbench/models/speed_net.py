@@ -1,4 +1,4 @@
-"""The small network of the fastest published ways to 94 % top-1 on CIFAR-10.
+"""The small network of the fastest published recipes for 94 % top-1 on CIFAR-10.
 
     whiten  2x2 convolution that decorrelates patches, GELU
     three groups: 3x3 convolution, 2x2 max-pool, batch norm, GELU, 3x3 convolution, batch norm, GELU
@@ -24,7 +24,7 @@ from jaxbench.fields import number
 from jaxbench.models.layers import conv_layer, norm_layer
 
 _SIDE = 2  # of a patch
-# Added to the patches' variances: directions in which patches hardly vary are not blown up.
+# Added to the patches' variances, so that directions of little variance are not amplified much.
 _EPSILON = 5e-4
 # Of the logits, over the root of the number of features: 1/256 for 256 of them, as published. At
 # other widths logits begin as large, and the same learning rate moves them as far.
@@ -70,10 +70,10 @@ class SpeedNetConfig(ModelConfig):
 
 
 def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
-    """Returns kernel_2x2xCxF, F = 8 C, whose outputs for patches of these images are uncorrelated.
+    """Return kernel_2x2xCxF, F = 8 C, whose outputs for patches of these images are uncorrelated.
 
-    The eigenvectors of the patches' second moments, each divided by the root of its eigenvalue and
-    `_EPSILON`, then the same with the other sign: what follows keeps positive values only.
+    The eigenvectors of the patches' second moments, each divided by the root of its eigenvalue plus
+    `_EPSILON`, then the same negated: the activation that follows keeps positive values.
     """
     channels = images_NxHxWxC.shape[-1]
     size = _SIDE * _SIDE * channels
@@ -96,7 +96,7 @@ def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
 
 
 def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Draws kernel_3x3xIxO as PyTorch does, but the first I outputs hand the inputs on."""
+    """Draw kernel_3x3xIxO as PyTorch does, but with the identity for the first I outputs."""
     kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
     inputs, outputs = shape[2:]
     passed = min(inputs, outputs)
@@ -106,10 +106,10 @@ def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Ar
 
 
 def _pool(x_BxHxWxC: jax.Array) -> jax.Array:
-    """The largest of each 2x2 values; an odd last row or column is left out.
+    """Return the maximum of each 2x2 window, without an odd last row or column.
 
-    As a reduction of a reshaped array: the gradient of `nn.max_pool` is a scatter, which XLA does
-    five times slower on a CPU.
+    A reduction of a reshaped array: the gradient of `nn.max_pool` is a scatter, which is five times
+    slower on a CPU.
     """
     batch, height, width, channels = x_BxHxWxC.shape
     x_BxHxWxC = x_BxHxWxC[:, : height // 2 * 2, : width // 2 * 2]

@@ -7,7 +7,7 @@
     head   1x1 to one logit a pixel
 
 Convolutions are padded, so that the output has the input's size, as in nearly every use of it.
-Without batch norm and for one channel that is 31,030,593 parameters, whichever way it sizes up.
+Without batch norm and for one channel that is 31,030,593 parameters, with either upsampling.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class UNetConfig(ModelConfig):
 
 
 class DoubleConv(nn.Module):
-    """Twice a 3x3 convolution, batch norm if asked for, and ReLU."""
+    """Two 3x3 convolutions, each with ReLU and, if `norm` is `batch`, batch norm."""
 
     channels: int
     norm: str

@@ -1,1 +1,1 @@
-"""The compiler: its cache and flags, what compiled programs do."""
+"""The compiler: its cache and flags, and analysis of compiled programs."""

@@ -1,4 +1,4 @@
-"""Which collectives a compiled step holds, and how many bytes each of them takes in."""
+"""Count the collectives of a compiled step and their bytes."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ COLLECTIVES = (
 
 
 def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
-    """Counts the collectives in a compiled program's text.
+    """Count the collectives in a compiled program's text.
 
-    Asynchronous ones, two instructions or a computation of their own, count once. What stands in a
-    loop's body counts once, however often the loop runs.
+    An asynchronous collective, of two instructions or a computation of its own, counts once. The
+    body of a loop counts once, however often the loop runs.
 
     Args:
       hlo: XLA's text of the compiled program, for CPU, GPU or TPU; None where there is none.
 
     Returns:
-      {"all-reduce": {"count", "bytes", "largest_bytes"}, ...} of those that are there: bytes of
-      their operands on each device, all together and of the largest one. None without a text.
+      {"all-reduce": {"count", "bytes", "largest_bytes"}, ...}: bytes of the operands on each
+      device, in all and of the largest collective. None without a text.
     """
     if hlo is None:
         return None

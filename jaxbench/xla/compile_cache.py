@@ -1,7 +1,7 @@
-"""The persistent compilation cache: where it is, and whether a compile came from it.
+"""The persistent compilation cache: its folder, and whether a compilation was a hit.
 
-JAX keeps compiled programs in a folder and finds them by program, compiler, flags and devices. The
-folder is the user's own: a program in it is run as it is.
+JAX keeps compiled programs in a folder, keyed by program, compiler, flags and devices. It runs them
+as they are, so the folder must be the user's own.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache
 
 
 def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | None:
-    """Turns the cache on, before anything is compiled.
+    """Turn the cache on, before anything is compiled.
 
     Args:
       setting: a folder; `off`; or empty for $JAX_COMPILATION_CACHE_DIR, else the user's
         `~/.cache/jaxbench/xla`.
-      by_names: programs that differ only in the names of their parts are two programs, for a
-        profile that is to show this code's names and not those of the code that filled the cache.
+      by_names: whether the names of a program's parts belong to its key: a profile then shows this
+        code's names, not those of the code that filled the cache.
 
     Returns:
-      The folder, None where it is off: asked for, or the default cannot be written.
+      The folder; None where the cache is off, or where the default folder cannot be written.
 
     Raises:
-      BadInput: the folder that was asked for cannot be written.
+      BadInput: the given folder cannot be written.
     """
     if setting == "off":
         jax.config.update("jax_enable_compilation_cache", False)
@@ -51,24 +51,22 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_include_metadata_in_key", by_names)
-    # Even the quickest: initialising is many small programs.
+    # Keep even the quickest programs: initialising compiles many small ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return str(folder)
 
 
 class CacheWatch:
-    """Counts what the cache had and what it lacked while it is watched."""
+    """The number of cache hits and misses inside a `watch_cache`."""
 
     def __init__(self):
         self.hits = self.misses = 0
 
     @property
     def outcome(self) -> str:
-        """`miss` where anything had to be compiled, `hit` where nothing had, `off` without cache.
-
-        Without a cache nothing is counted.
-        """
+        """Return `miss` if any program was compiled, `hit` if all were cached, `off` without."""
+        # Without a cache JAX reports neither hits nor misses.
         if self.misses:
             return "miss"
         return "hit" if self.hits else "off"
@@ -80,7 +78,7 @@ class CacheWatch:
 
 @contextlib.contextmanager
 def watch_cache() -> Iterator[CacheWatch]:
-    """Counts hits and misses of what is compiled inside the `with`."""
+    """Count the cache hits and misses of compilations inside the `with`."""
     watch = CacheWatch()
     jax.monitoring.register_event_listener(watch._listen)
     try:
@@ -91,12 +89,12 @@ def watch_cache() -> Iterator[CacheWatch]:
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
-    """Compiles inside the `with` are neither looked up nor kept."""
+    """Compile inside the `with` without the cache: nothing is looked up or kept."""
     from jax.experimental.compilation_cache import compilation_cache
 
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it looks at the setting only once
+    compilation_cache.reset_cache()  # it reads the setting only once
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Counts the arithmetic of a network by hand rules, independent of what a compiler does with it.
+"""Count the arithmetic of a network by fixed rules, whatever the compiler does with it.
 
 One multiply-accumulate (MAC) is two floating-point operations. Convolutions and matrix products
 count; the rest (batch norm, ReLU, pooling) is left out, as in the published counts: ResNet-50 at
@@ -15,11 +15,10 @@ TRAINING_FLOPS_PER_MAC = 2 * 3
 
 
 def count_macs(traced: Any) -> dict[str, int]:
-    """Returns the MACs of a traced function by the named scope they stand in.
+    """Return {named scope: MACs} of a traced function.
 
     Args:
-      traced: what `jax.jit(function).trace(...)` returned; flax modules put their path into the
-        scope.
+      traced: from `jax.jit(function).trace(...)`; the scope of a flax module is its path.
     """
     macs = Counter()
     _count(traced.jaxpr.jaxpr, "", macs)

@@ -1,20 +1,18 @@
-"""The environment variables that have a say in figures."""
+"""The environment variables that affect figures."""
 
 import os
 import re
 
 _RELEVANT = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
-# Where compiled programs are kept changes no figure.
-_OF_THE_CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
+# The place of compiled programs affects no figure.
+_CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
 
 
 def relevant_variables() -> dict[str, str]:
-    """Returns those that JAX, XLA, CUDA and libtpu read, by name."""
+    """Return the environment variables that JAX, XLA, CUDA and libtpu read, by name."""
     return {name: value for name, value in sorted(os.environ.items()) if _RELEVANT.match(name)}
 
 
 def decisive_variables() -> dict[str, str]:
-    """Returns the environment variables that say which devices there are and how they are used."""
-    return {
-        name: value for name, value in relevant_variables().items() if not _OF_THE_CACHE.match(name)
-    }
+    """Return the environment variables that choose devices and how they are used."""
+    return {name: value for name, value in relevant_variables().items() if not _CACHE.match(name)}

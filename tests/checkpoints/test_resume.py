@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped and hurt, and go on: they leave what an undisturbed run leaves."""
+"""Runs that are killed, stopped and damaged, and resumed: they leave the records of a whole run."""
 
 import contextlib
 import dataclasses
@@ -172,9 +172,9 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     ):
         np.testing.assert_array_equal(ours, theirs)
     document = run_json(run)
-    [resume_into] = document["resumes"]
-    assert document["status"] == "done" and resume_into["before"]["status"] == "failed"
-    assert 0 < resume_into["step"] <= step and resume_into["lost_s"] >= 0
+    [entry] = document["resumes"]
+    assert document["status"] == "done" and entry["before"]["status"] == "failed"
+    assert 0 < entry["step"] <= step and entry["lost_s"] >= 0
     # Done is done: nothing is touched.
     before = (run / "metrics.jsonl").read_bytes()
     assert trained(run, resume="auto", **fields).state is None
@@ -220,7 +220,7 @@ def handled_signals():
             signal.signal(number, handler)
 
 
-def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
+def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     """The same to the rounding of fp32: sums over four devices have another order."""
     needs_devices(4)
     fields = {"epochs": 3, "batch_norm": "sync"}
@@ -237,7 +237,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
     assert run_json(run)["resumes"][0]["num_devices"] == 1
 
 
-def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
+def test_independent_models_are_resumed(tmp_path, monkeypatch):
     needs_devices(2)
     fields = {"num_devices": 2, "replicas": "independent"}
     whole = trained(tmp_path / "whole", **fields).run_dir.path
@@ -253,7 +253,7 @@ def test_independent_models_are_gone_on_with(tmp_path, monkeypatch):
     assert_same_run(whole, run)
 
 
-def test_the_loss_scale_is_gone_on_with(tmp_path, monkeypatch):
+def test_the_loss_scale_is_resumed(tmp_path, monkeypatch):
     """Checkpoints while it falls, and the learning rate lags behind by the steps it costs."""
     fields = {"num_devices": 2, "precision": "fp16"}
     for module in ("loss_scale", "loop"):
@@ -333,10 +333,8 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed,
     said = []
     trained(run, resume="auto", epochs=3, num_devices=2, say=said)
     assert_same_run(undisturbed[0], run)
-    [resume_into] = run_json(run)["resumes"]
-    assert resume_into["checkpoint"] == before and list(resume_into["damaged_checkpoints"]) == [
-        newest
-    ]
+    [entry] = run_json(run)["resumes"]
+    assert entry["checkpoint"] == before and list(entry["damaged_checkpoints"]) == [newest]
     assert any(newest in line and "corrupt" in line for line in said)
     left = {path.name for path in (run / CHECKPOINTS).iterdir()}
     assert f"{newest}.corrupt" in left and not any(n.endswith((".part", ".dead")) for n in left)
@@ -369,23 +367,23 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
     trained(tmp_path / "branch", resume=str(source), epochs=3, num_devices=2)
     assert_same_run(whole, tmp_path / "branch")
     assert run_json(tmp_path / "branch")["resumes"][0]["from"] == str(whole)
-    # It has that checkpoint too: its own to go on from.
+    # It has that checkpoint too, to resume from.
     assert first in list_checkpoints(tmp_path / "branch" / CHECKPOINTS)
     assert {path: path.read_bytes() for path in files_of(whole)} == before
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "said"),
     [
         ({"batch_size": 64}, "was made with another experiment: batch_size=128 there, 64 here"),
         ({"model__dropout": 0.5}, "model.dropout=0.0 there, 0.5 here"),
         ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here|epochs=3 there, 4 here"),
     ],
 )
-def test_another_experiment_does_not_go_on(undisturbed, tmp_path, change, told):
+def test_another_experiment_is_not_resumed(undisturbed, tmp_path, change, said):
     run = copy_of(undisturbed, tmp_path)
     before = {path: path.read_bytes() for path in files_of(run)}
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=said):
         trained(run, resume="auto", **{"epochs": 3, "num_devices": 2} | change)
     assert {path: path.read_bytes() for path in files_of(run)} == before
 
@@ -415,7 +413,7 @@ def test_a_run_of_before_a_field_was_there_had_its_default(tmp_path):
         check_same(resumed, config)
 
 
-def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path):
+def test_a_checkpoint_of_another_shape_is_said_in_one_line(undisturbed, tmp_path):
     whole, state = undisturbed
     folder = whole / CHECKPOINTS
     newest = list_checkpoints(folder)[-1]
@@ -428,7 +426,7 @@ def test_a_checkpoint_of_another_shape_is_told_in_one_line(undisturbed, tmp_path
         read_checkpoint(folder, newest, {"step": state.step})
 
 
-def test_one_process_at_a_time_takes_a_run_up(undisturbed, tmp_path):
+def test_one_process_at_a_time_resumes_a_run(undisturbed, tmp_path):
     run = copy_of(undisturbed, tmp_path)
     first = find_resume(str(run), "auto", "")
     with pytest.raises(BadInput, match="another process has resumed it"):
@@ -463,7 +461,7 @@ def test_a_run_killed_in_its_first_moment_begins_again(undisturbed, tmp_path):
     assert find_resume(str(tmp_path / "half"), "auto", "") is None
 
 
-def test_models_of_which_one_diverged_are_gone_on_with(tmp_path):
+def test_models_of_which_one_diverged_are_resumed(tmp_path):
     """Its nan is null in the record."""
     needs_devices(2)
     fields = {"num_devices": 2, "replicas": "independent"}
@@ -499,7 +497,7 @@ def test_a_checkpoints_folder_that_was_removed_is_made_again(tmp_path):
     assert [name[-1] for name in list_checkpoints(folder)] == ["2"] and not writer.warnings
 
 
-def test_records_that_are_gone_are_told(undisturbed, tmp_path):
+def test_records_that_are_gone_are_said(undisturbed, tmp_path):
     run = copy_of(undisturbed, tmp_path)
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:3]))
@@ -507,7 +505,7 @@ def test_records_that_are_gone_are_told(undisturbed, tmp_path):
         trained(run, resume="auto", epochs=3, num_devices=2)
 
 
-def test_what_cannot_be_written_is_warned_of_and_the_run_goes_on(tmp_path):
+def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     config = registry.load(MICRO)
@@ -568,7 +566,7 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "said"),
     [
         (("--resume=auto",), "--resume=auto: give --workdir"),
         (("--resume=nowhere",), "nowhere: no run directory"),
@@ -579,13 +577,13 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
         (("--mode=throughput", "--resume=auto"), "it goes with --mode=train"),
     ],
 )
-def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
+def test_bad_input_is_said_in_one_line(run_cli, tmp_path, args, said):
     done = run_cli(f"--experiment={MICRO}", *args)
-    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert done.returncode == 2 and said in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_still_running_is_not_taken_up(undisturbed, tmp_path):
+def test_a_run_that_is_still_running_is_not_resumed(undisturbed, tmp_path):
     run = copy_of(undisturbed, tmp_path)
     document = run_json(run)
     document |= {"status": "running", "pid": os.getpid()}

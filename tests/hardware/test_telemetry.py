@@ -131,7 +131,7 @@ def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monke
 
 
 @pytest.mark.parametrize(
-    ("nvml", "cuda", "told"),
+    ("nvml", "cuda", "said"),
     [
         (None, Cuda([0x0F]), "NVML: NVML Shared Library Not Found"),
         (Nvml([Board()]), None, "NVML: libcuda.so.1: cannot open shared object file"),
@@ -140,7 +140,7 @@ def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monke
     ],
 )
 def test_where_the_boards_cannot_be_found_the_host_is_still_read(
-    start, table, monkeypatch, nvml, cuda, told
+    start, table, monkeypatch, nvml, cuda, said
 ):
     fake_nvml.install(monkeypatch, nvml, cuda)
     telemetry = start(HostReader(), NvmlReader({"gpu0": 0}))
@@ -149,7 +149,7 @@ def test_where_the_boards_cannot_be_found_the_host_is_still_read(
     assert {row["device"] for row in table()} == {"host"}
     described, warnings = telemetry.summarize()
     [(message, count)] = described["errors"].items()
-    assert message.startswith(told) and count >= 2  # it is asked again each time
+    assert message.startswith(said) and count >= 2  # it is asked again each time
     assert warnings == [f"telemetry: {message} ({count} times)"]
     assert described["energy_j"] is None
 
@@ -432,7 +432,7 @@ WINDOW = [Window(0.0, 60.0, 100)]
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "said"),
     [
         ({"throttle_reasons": lambda t: "sw_power_cap|gpu_idle" if t < 6 else ""}, "in 10% of 61"),
         ({"throttle_reasons": lambda t: "gpu_idle|applications_clocks_setting"}, None),
@@ -443,10 +443,10 @@ WINDOW = [Window(0.0, 60.0, 100)]
         ({"sm_clock_mhz": lambda t: 1410 if t % 2 else 1300}, None),
     ],
 )
-def test_what_the_clocks_did_is_told(columns, told):
+def test_what_the_clocks_did_is_said(columns, said):
     _, warnings = summarize({"gpu0": a_run(None, **columns)}, WINDOW, 1.0, {})
-    assert len(warnings) == (told is not None)
-    assert told is None or told in warnings[0]
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
 
 
 def test_devices_that_are_not_equally_loaded():
@@ -468,8 +468,8 @@ def test_drift_is_more_than_noise():
     assert drift(noise + [t + 0.02 for t in noise]) == 0.0  # within it
     slower = noise + [t + 0.2 for t in noise]
     assert drift(slower) == pytest.approx(0.2 / 1.015, rel=1e-3)
-    [told] = slowed_down("epochs", slower)
-    assert told == "epochs of the second half took 19.7% longer than those of the first"
+    [said] = slowed_down("epochs", slower)
+    assert said == "epochs of the second half took 19.7% longer than those of the first"
     assert slowed_down("epochs", slower[::-1]) == []  # faster
     assert slowed_down("epochs", [1.0] * 6 + [1.01] * 6) == []  # less than 2 %
     assert slowed_down("epochs", [1.0] * 6) == []

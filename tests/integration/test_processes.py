@@ -159,7 +159,7 @@ def test_four_processes_and_fp32(tmp_path, alone):
 @pytest.mark.parametrize(
     ("sent", "to", "codes", "status", "reason"),
     [
-        # The first two are in test_a_job_that_lost_a_process_goes_on_bit_for_bit too.
+        # The first two are in test_a_job_that_lost_a_process_is_resumed_bit_for_bit too.
         pytest.param(
             *(signal.SIGKILL, 1, [1, -9]),
             *("failed", "process 1 was lost: it has not been heard of"),
@@ -306,7 +306,7 @@ def test_a_sweeps_cells_take_several_processes(tmp_path):
     assert len(list(folders)) == 2
 
 
-def test_a_job_that_lost_a_process_goes_on_bit_for_bit(tmp_path):
+def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path):
     """SIGKILL to one, SIGTERM to it, the same command each time; only process 0's disk counts."""
     # 300 steps: some are left after two checkpoints.
     more = [*SMALL, *fields(precision="fp32", epochs=60), "--telemetry_s=0"]
@@ -316,15 +316,15 @@ def test_a_job_that_lost_a_process_goes_on_bit_for_bit(tmp_path):
     run = tmp_path / "process-0" / "run"
 
     def until_checkpoint(resumes):
-        """Starts it, and returns once it has been taken up so often and has a new checkpoint."""
+        """Starts it, and returns once it has been resumed so often and has a new checkpoint."""
         before = set(list_checkpoints(run / "checkpoints"))
         started = Processes(tmp_path, *args)
 
         def there():
             assert started.running[0].poll() is None, started.log(0)
             with contextlib.suppress(FileNotFoundError):
-                resume_into = len(run_json(run).get("resumes", ())) == resumes
-                return resume_into and set(list_checkpoints(run / "checkpoints")) - before
+                restarted = len(run_json(run).get("resumes", ())) == resumes
+                return restarted and set(list_checkpoints(run / "checkpoints")) - before
             return False
 
         wait_until(there)

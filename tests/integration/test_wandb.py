@@ -87,7 +87,7 @@ def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
             assert run.wait(60) == 130
         finally:
             run.kill()
-        assert run.stderr.read() == "jaxbench: did not end in 0.2 s, cut short\n"
+        assert run.stderr.read() == "jaxbench: did not end in 0.2 s, forced to exit\n"
     assert run_json(tmp_path / "run")["status"] == "done"
 
 

@@ -24,7 +24,7 @@ def test_unknown_flags_are_left_out_and_the_environments_stay():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "said"),
     [
         (
             f"{KNOWN} --xla_no_such_flag=1 --xla_backend_optimization_level=high",
@@ -37,17 +37,17 @@ def test_unknown_flags_are_left_out_and_the_environments_stay():
         ),
     ],
 )
-def test_what_cannot_be_a_flag_is_told(given, told):
+def test_what_cannot_be_a_flag_is_said(given, said):
     before = os.environ["XLA_FLAGS"]
-    with pytest.raises(BadInput, match=f"^--xla_flags={given}: .*{told}"):
+    with pytest.raises(BadInput, match=f"^--xla_flags={given}: .*{said}"):
         add_xla_flags(given)
     assert os.environ["XLA_FLAGS"] == before
 
 
 def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"{KNOWN} --xla_no_such_flag=1")
-    told = "^XLA_FLAGS in the environment: XLA does not know --xla_no_such_flag=1$"
-    with pytest.raises(BadInput, match=told):
+    said = "^XLA_FLAGS in the environment: XLA does not know --xla_no_such_flag=1$"
+    with pytest.raises(BadInput, match=said):
         add_xla_flags(KNOWN)
 
 

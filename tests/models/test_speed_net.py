@@ -246,14 +246,14 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "said"),
     [
         ({"data__flip": False}, "flip_order='alternating' does nothing with data.flip=False"),
         ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
     ],
 )
-def test_what_makes_no_sense_is_told(tmp_path, fields, told):
-    with pytest.raises(BadInput, match=told):
+def test_what_makes_no_sense_is_said(tmp_path, fields, said):
+    with pytest.raises(BadInput, match=said):
         run(tmp_path / "run", **fields)
     assert not (tmp_path / "run").exists()
     config = registry.load("unet256:tiny")

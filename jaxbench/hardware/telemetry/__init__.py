@@ -1,1 +1,1 @@
-"""What the hardware did meanwhile: readings of devices and host, taken beside the run."""
+"""Telemetry: readings of devices and host, taken during a run."""

@@ -1,4 +1,4 @@
-"""Readings of the machine and of this process on it, by psutil."""
+"""Read the host and this process with psutil."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ from jaxbench.hardware.telemetry.reading import Reading
 
 
 class HostReader:
-    """`cpu_percent` is the whole machine's since the last reading, `rss_bytes` this process's own.
+    """Reader of the host: `cpu_percent` since the last reading, `rss_bytes` of this process.
 
-    Its children are not walked: that would cost more than all other readings together.
+    Children are not counted: to find them would cost more than all other readings together.
     """
 
     name = "host"

@@ -1,4 +1,4 @@
-"""Readings of NVIDIA GPUs, by NVML through nvidia-ml-py.
+"""Read NVIDIA GPUs with NVML, through nvidia-ml-py.
 
 Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -33,14 +33,14 @@ _TEMPERATURE_FUNCTIONS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature
 
 
 class NvmlReader:
-    """Asks NVML for the boards of some CUDA devices.
+    """Reader of the boards of some CUDA devices.
 
-    Which boards they are the CUDA driver says, by PCI address. So CUDA_VISIBLE_DEVICES (numbers or
-    UUIDs), CUDA_DEVICE_ORDER and containers need no thought: what this process computes on is what
-    is read. Where the driver does not say it, nothing is read rather than another board.
+    The CUDA driver tells each device's board, by PCI address. So CUDA_VISIBLE_DEVICES (numbers or
+    UUIDs), CUDA_DEVICE_ORDER and containers need no rules here. Where the driver does not tell,
+    nothing is read rather than another board.
 
     Args:
-      ordinals: {device's name: its number in CUDA, within this process}.
+      ordinals: {device's name: its CUDA ordinal in this process}.
     """
 
     name = "NVML"
@@ -51,7 +51,7 @@ class NvmlReader:
         self._boards: list[tuple[str, str, Any]] | None = None
 
     def read(self) -> Iterator[Reading]:
-        """Raises whatever keeps NVML from beginning; the next call tries again."""
+        """Yield a reading for each board. Raises NVML's error where it cannot start."""
         # Imported late, so that it costs a machine without GPUs nothing.
         import pynvml
 
@@ -73,10 +73,10 @@ class NvmlReader:
 
 
 def pci_address(ordinal: int) -> str:
-    """Returns domain:bus:device.function of a CUDA device of this process.
+    """Return domain:bus:device.function of a CUDA device of this process.
 
     Raises:
-      OSError: there is no CUDA driver, or it does not say.
+      OSError: there is no CUDA driver, or it does not tell.
     """
     cuda = ctypes.CDLL("libcuda.so.1")
     device, address = ctypes.c_int(), ctypes.create_string_buffer(32)
@@ -100,7 +100,7 @@ def _is_sliced(nvml: Any, handle: Any) -> bool:
 
 def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
     def newest(names: Sequence[str], *args: Any) -> Any:
-        """Calls the first of a function's names that these bindings and this driver know."""
+        """Call the first of a function's names that these bindings and this driver know."""
         for name in names:
             with contextlib.suppress(nvml.NVMLError_FunctionNotFound):
                 if function := getattr(nvml, name, None):
@@ -111,7 +111,7 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
         bits = newest(_REASON_FUNCTIONS)
         return "|".join(_REASONS.get(bit, hex(bit)) for bit in _set_bits(bits))
 
-    asked: dict[str, Callable[[], Any]] = {
+    sensors: dict[str, Callable[[], Any]] = {
         "load_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
         "memory": lambda: nvml.nvmlDeviceGetMemoryInfo(handle),
         "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
@@ -125,9 +125,9 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
     }
     values: dict[str, Any] = {}
     errors = []
-    for name, ask in asked.items():
+    for name, read in sensors.items():
         try:
-            values[name] = ask()
+            values[name] = read()
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
             continue  # this board, or its driver, has no such sensor
         except nvml.NVMLError_GpuIsLost as error:

@@ -1,4 +1,4 @@
-"""What a reader hands back each time it is asked."""
+"""The interface of readers: a `Reader` yields a `Reading` for each device."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One device at one moment.
+    """The sensors of one device at one moment.
 
     Attributes:
       device: gpu0, tpu0, host; the number is the JAX device's id.
-      kind: gpu, mig (a slice of a GPU: the readings are the whole board's), tpu, host.
-      values: by the columns of telemetry.csv; a sensor that is not there is absent.
-      errors: what could not be read although the sensor may be there.
+      kind: gpu, mig (a slice of a GPU; the values are the whole board's), tpu, host.
+      values: {column of telemetry.csv: value}; without sensors that the device lacks.
+      errors: why sensors that the device may have could not be read.
     """
 
     device: str
@@ -23,16 +23,16 @@ class Reading:
 
 
 class Reader(Protocol):
-    """Asks one library for all its devices; called in a thread of its own, and in no other.
+    """Reads all devices of one library; called in one thread only.
 
     Attributes:
-      name: stands in messages.
-      reads_energy: is worth asking at the beginning and the end of what is measured too.
+      name: of the library, for messages.
+      reads_energy: whether the start and end of a measured window are sampled too.
     """
 
     name: str
     reads_energy: bool
 
     def read(self) -> Iterator[Reading]:
-        """Yields each device's reading as soon as it is taken; any Exception may come out."""
+        """Yield each device's reading as soon as it is taken. May raise any Exception."""
         ...

@@ -1,9 +1,8 @@
-"""Threads that ask every reader at an interval and keep what they hear, beside the run.
+"""Sample every reader at an interval, in threads beside the run, and write `telemetry.csv`.
 
-Nothing here may hold the run up or end it. Each reader has a daemon thread of its own, so that a
-library that does not answer silences its own devices only; whatever a reader raises is counted.
-The main thread hands messages over by `SimpleQueue`, which a signal's exception cannot leave
-half locked.
+Nothing here may delay the run or end it. Each reader has a daemon thread of its own, so that a
+library that hangs silences its own devices only; exceptions of a reader are counted. The main
+thread sends requests through `SimpleQueue`, which a signal's exception cannot leave locked.
 """
 
 import contextlib
@@ -25,9 +24,9 @@ from jaxbench.hardware.telemetry.tpu import TpuReader
 
 INTERVAL_S = 1.0
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
-# What is asked for in between waits at least this share of the interval after the last sample.
+# A sample between two intervals comes at least this share of an interval after the last one.
 _SOONEST = 0.2
-# How long the end of a run waits for readers in the middle of an answer.
+# How long the end of a run waits for readers.
 _LONGEST_STOP_S = 2.0
 COLUMNS = (
     "time",
@@ -51,7 +50,7 @@ COLUMNS = (
 
 
 def check_interval(telemetry_s: float) -> None:
-    """Raises BadInput where this is no interval to sample at; 0 stands for not at all."""
+    """Raise BadInput for an interval that is out of range; 0 means no telemetry."""
     if telemetry_s and not _SHORTEST_S <= telemetry_s <= _LONGEST_S:  # nan fails it too
         raise BadInput(
             f"--telemetry_s={telemetry_s:g}: must be seconds from {_SHORTEST_S:g} to "
@@ -60,7 +59,7 @@ def check_interval(telemetry_s: float) -> None:
 
 
 def create_readers(devices: Sequence[Any]) -> list[Reader]:
-    """Returns a reader for the host and one for the JAX devices, if they are GPUs or TPUs."""
+    """Return a reader of the host and one of the JAX devices, if they are GPUs or TPUs."""
     readers: list[Reader] = [HostReader()]
     platform = devices[0].platform
     numbers = {f"{platform}{device.id}": device.local_hardware_id for device in devices}
@@ -74,14 +73,14 @@ def create_readers(devices: Sequence[Any]) -> list[Reader]:
 
 
 class Telemetry:
-    """Writes `telemetry.csv`, one row a device a sample, and sums it up at the end.
+    """Write `telemetry.csv`, a row for each device and sample, and summarize it at the end.
 
     Args:
       path: the file to write.
-      interval_s: between samples; 0 takes none and writes no file.
-      clock: the run's, so that `elapsed_s` is that of the other records.
-      readers: what to ask.
-      share: of all images, what goes through the devices that the readers know.
+      interval_s: between samples; 0 for no samples and no file.
+      clock: the run's, so that `elapsed_s` is comparable with the other records'.
+      readers: of the host and the devices.
+      share: the share of all images that this process's devices compute.
     """
 
     def __init__(
@@ -105,25 +104,26 @@ class Telemetry:
         self._errors: dict[str, int] = {}
 
     def start(self) -> None:
-        """Makes the file and takes the first samples."""
+        """Open the file and start the threads."""
         if not self._interval_s:
             return
         # Line-buffered: every row is in the file as soon as it is written.
         self._file = open(self._path, "a", buffering=1, encoding="utf-8", newline="")  # noqa: SIM115
         self._rows = csv.DictWriter(self._file, COLUMNS)
-        if not self._file.tell():  # else a run goes on
+        if not self._file.tell():  # else a resumed run appends
             self._rows.writeheader()
         for thread in self._threads:
             thread.start()
 
     @contextlib.contextmanager
     def measured(self, images: int | Callable[[], int]) -> Iterator[None]:
-        """What goes on inside the `with` is what the run is about: `images` through the devices.
+        """Mark the body of the `with` as a measured window.
 
-        Where it is known only at the end how many, `images()` is asked then.
+        Both ends of it must wait for the devices. Means and energy are taken over all such windows;
+        one that ends with an exception does not count.
 
-        Both ends of it must be barriers. Means and energy are taken over all such windows; one
-        that an exception ends does not count.
+        Args:
+          images: the number of images in the window, or a function that returns it at the end.
         """
         start_s = self._clock.wall_s()
         self._sample_edge()
@@ -139,7 +139,7 @@ class Telemetry:
                 thread.requests.put("edge")
 
     def stop(self) -> None:
-        """Takes the last samples and ends the threads; returns in bounded time, even if one hangs.
+        """Take the last samples and end the threads, in bounded time even if one hangs.
 
         May be called at any time, and more than once.
         """
@@ -160,7 +160,7 @@ class Telemetry:
             self.count_error(f"{self._path.name}: {error.strerror}")
 
     def keep(self, reading: Reading) -> None:
-        """Adds a reading to the table and to what is summed up. Called by the threads."""
+        """Write a reading to the file and keep it for the summary. For the threads."""
         elapsed_s = self._clock.wall_s()
         row: dict[str, Any] = {
             "time": now().isoformat(timespec="milliseconds"),
@@ -172,7 +172,7 @@ class Telemetry:
         for error in reading.errors:
             self.count_error(f"{reading.device}: {error}")
         with self._lock:
-            if self._file is None:  # an answer that came after the end
+            if self._file is None:  # a reading that came after the end
                 return
             series = self._series.setdefault(reading.device, Series(reading.kind))
             series.add(elapsed_s, reading.values)
@@ -183,7 +183,7 @@ class Telemetry:
             self._errors[message] = self._errors.get(message, 0) + 1
 
     def summarize(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Returns what the summary record says of it, None without telemetry, and warnings."""
+        """Return the summary's `telemetry` (None where there is none), and warnings."""
         if not self._interval_s:
             return None, []
         with self._lock:
@@ -191,7 +191,7 @@ class Telemetry:
 
 
 class _ReaderThread(threading.Thread):
-    """Asks one reader, on a grid of intervals and at edges, until it is told to stop."""
+    """Samples one reader, at multiples of the interval and at edges, until it is stopped."""
 
     def __init__(self, reader: Reader, interval_s: float, telemetry: Telemetry):
         super().__init__(name=f"telemetry-{reader.name}", daemon=True)
@@ -202,11 +202,11 @@ class _ReaderThread(threading.Thread):
 
     def run(self) -> None:
         watch = Stopwatch()
-        restore = True
-        while restore:
+        running = True
+        while running:
             began_s = watch.elapsed_s()
             self._sample()
-            restore = self._wait(watch, began_s + _SOONEST * self._interval_s)
+            running = self._wait(watch, began_s + _SOONEST * self._interval_s)
         self._sample()
 
     def _sample(self) -> None:
@@ -218,8 +218,8 @@ class _ReaderThread(threading.Thread):
             self._telemetry.count_error(f"{self.reader.name}: {words}")
 
     def _wait(self, watch: Stopwatch, soonest_s: float) -> bool:
-        """Waits until the next sample is due; returns False if it is the last."""
-        # The next point of the grid: what took longer than an interval is not caught up with.
+        """Wait until the next sample is due; return False where it is the last."""
+        # The next multiple of the interval: samples that are missed are not caught up.
         due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
         while True:
             try:
@@ -233,9 +233,9 @@ class _ReaderThread(threading.Thread):
 
 
 def merge(summary: dict[str, Any], telemetry: Telemetry) -> None:
-    """Puts what the telemetry says into a summary record; never raises."""
+    """Add the telemetry's summary and warnings to a summary record; never raise."""
     try:
         summary["telemetry"], warnings = telemetry.summarize()
-    except Exception as error:  # a run of days must not lose its summary to this
+    except Exception as error:  # it must not cost a long run its summary
         summary["telemetry"], warnings = None, [f"telemetry cannot be summed up: {error!r}"]
     summary["warnings"] = [*summary.get("warnings", ()), *warnings]

@@ -1,4 +1,4 @@
-"""What all the readings of a run say together: loads, energy, and what a reader must be told."""
+"""Summarize the readings of a run: loads, energy, warnings."""
 
 import array
 import collections
@@ -14,8 +14,8 @@ import numpy as np
 from jaxbench.analysis.statistics import drift
 
 JOULES_PER_KWH = 3.6e6
-# Reasons that mean clocks were lowered against the GPU's will. An idle GPU, clocks that somebody
-# has set, and boards that are clocked together are none.
+# Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
+# that are clocked together.
 THROTTLING = (
     "sw_power_cap",
     "hw_slowdown",
@@ -25,13 +25,13 @@ THROTTLING = (
 )
 # A drop of clocks that is worth a warning, and a difference in mean load, in points.
 _CLOCK_DROP, _IMBALANCE = 0.02, 10.0
-# Energy is taken for known where windows hold so many intervals ...
+# Energy is precise enough where windows hold at least so many intervals ...
 _LEAST_INTERVALS = 10
-# ... and what lies between their ends and the nearest samples is at most this share of them.
+# ... and the gaps between their ends and the nearest samples are at most this share of them.
 _LONGEST_GAPS = 0.1
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
-# How telemetry.csv's columns are summed up: over the measured windows, or over the whole run.
+# The statistics of telemetry.csv's columns: over the measured windows, or over the whole run.
 _OVER_WINDOWS = {
     "load_percent": ("mean", "max"),
     "power_w": ("mean", "max"),
@@ -49,7 +49,7 @@ _KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
 
 
 class Window(NamedTuple):
-    """A time that was measured, by the run's clock, and how many images went through."""
+    """A measured interval of the run's clock, and the number of images in it."""
 
     start_s: float
     end_s: float
@@ -57,7 +57,7 @@ class Window(NamedTuple):
 
 
 class Series:
-    """One device's readings, eight bytes each: a run of days has millions."""
+    """One device's readings, eight bytes a value: a run of days has millions."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -76,7 +76,7 @@ class Series:
         return len(self._elapsed_s)
 
     def known(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the times at which a column has a value, and the values."""
+        """Return the times at which a column has a value, and the values."""
         values = np.array(self._columns[name])
         there = np.isfinite(values)
         return np.array(self._elapsed_s)[there], values[there]
@@ -90,7 +90,7 @@ class Series:
 
 
 def _inside(elapsed_s: np.ndarray, windows: Sequence[Window]) -> np.ndarray:
-    """Which moments lie in one of the windows, which follow one another; all, without windows."""
+    """Return a mask: which times are inside one of the windows, in order; all without windows."""
     if not windows:
         return np.ones(len(elapsed_s), bool)
     starts_s = np.array([window.start_s for window in windows])
@@ -105,14 +105,14 @@ def summarize(
     interval_s: float,
     errors: Mapping[str, int],
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the summary's `telemetry` and what must be warned of.
+    """Return the summary's `telemetry`, and warnings.
 
     Args:
       series: {device: its readings}.
-      windows: what the job measured, in order; without any, the whole run is summed up, and there
-        is no energy of an image.
+      windows: what the job measured, in order. Without windows the statistics are over the whole
+        run, and there is no energy per image.
       interval_s: between samples.
-      errors: how often what went wrong.
+      errors: {message: how often}.
     """
     telemetry = {
         "interval_s": interval_s,
@@ -158,7 +158,7 @@ def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
 def _energy(
     series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
 ) -> dict[str, Any]:
-    """Returns the energy that the windows took, of all GPUs or not at all."""
+    """Return the energy of the windows, of all GPUs; unknown where one GPU's is."""
     unknown = {
         "energy_j": None,
         "energy_covers": None,
@@ -181,7 +181,7 @@ def _energy(
     measured_s = sum(window.end_s - window.start_s for window in windows)
     images = sum(window.images for window in windows)
     sliced = any(one.kind == "mig" for one in boards.values())
-    # Of a board's energy nobody knows which slice took what.
+    # A board's energy is not known by slice.
     joules_per_image = total_j / images if images and not sliced else None
     return {
         "energy_j": total_j,
@@ -204,19 +204,19 @@ class _Meter:
 
 
 def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
-    """Returns what one board took in the windows, None where its readings do not tell."""
+    """Return one board's energy in the windows, None where its readings do not tell."""
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
     method, blur_s = "NVML's total energy counter", 0.0
     elapsed_s, energy_j = series.known("energy_j")
     if not _covers(elapsed_s, edges_s):
         method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
         elapsed_s, power_w = series.known("power_w")
-        # Power is nobody's guess across a gap; the counter goes on counting.
+        # Power cannot be interpolated across a gap; the counter can.
         if not _covers(elapsed_s, edges_s) or np.diff(elapsed_s).max() > 3 * interval_s:
             return None
         steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
         energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
-    if (np.diff(energy_j) < 0).any():  # the counter began anew: the driver was reloaded
+    if (np.diff(energy_j) < 0).any():  # the counter was reset: the driver was reloaded
         return None
     at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
     after = np.searchsorted(elapsed_s, edges_s).clip(1, len(elapsed_s) - 1)
@@ -231,7 +231,7 @@ def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Met
 
 
 def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
-    """Whether there are readings before the first edge and after the last."""
+    """Return whether there are readings before the first edge and after the last."""
     return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
 
 
@@ -271,5 +271,5 @@ def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> list[str]:
     }
     if not loads or max(loads.values()) - min(loads.values()) <= _IMBALANCE:
         return []
-    told = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
-    return [f"the devices were not equally loaded: {told} (means)"]
+    listed = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
+    return [f"the devices were not equally loaded: {listed} (means)"]

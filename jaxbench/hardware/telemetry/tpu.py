@@ -1,6 +1,6 @@
-"""Readings of TPU chips, by the monitoring library inside libtpu.
+"""Read TPU chips with the monitoring library inside libtpu.
 
-Metrics: https://cloud.google.com/tpu/docs/tpu-monitoring-library. It knows no power, clocks or
+Metrics: https://cloud.google.com/tpu/docs/tpu-monitoring-library. It has no power, clocks or
 temperature, and its values are means over five seconds.
 """
 
@@ -16,15 +16,15 @@ _METRICS = {
 
 
 class TpuReader:
-    """Asks libtpu for this host's chips.
+    """Reader of this host's chips.
 
-    Its lists have a value for each chip and no names. Where there are as many as JAX has local
-    devices, they are taken to be in the same order, and the run's own devices are kept. Where
-    a chip is two devices (TPU v2, v3), every chip of the host is kept, by its place in the list.
+    libtpu's lists have a value for each chip and no names. Where JAX has as many local devices, the
+    order is taken to be the same, and only the run's devices are kept. Where a chip is two devices
+    (TPU v2, v3), every chip of the host is kept, by its index in the list.
 
     Args:
-      places: {device's name: its place among the local devices}.
-      num_local_devices: how many there are, the run's own and others.
+      places: {device's name: its index among the local devices}.
+      num_local_devices: of this host, whether the run uses them or not.
     """
 
     name = "libtpu"
@@ -35,7 +35,7 @@ class TpuReader:
         self._num_local_devices = num_local_devices
 
     def read(self) -> Iterator[Reading]:
-        """Raises what libtpu raises where it has no monitoring."""
+        """Yield a reading for each device. Raises OSError where libtpu has no values."""
         from libtpu.sdk import tpumonitoring
 
         lists: dict[str, Sequence[str]] = {}

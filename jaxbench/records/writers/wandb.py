@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.records.run_dir import finite
 from jaxbench.records.writers.curves import Curves
 
-# The first release with a login() that can be told not to ask for a key.
+# The first release with a login() that need not ask for a key.
 _OLDEST = (0, 31)
 _MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")
 _PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
