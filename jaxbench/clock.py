@@ -105,3 +105,15 @@ def timestamp_s(text: str) -> float:
 def now() -> datetime.datetime:
     """The date and time, with the local time zone."""
     return datetime.datetime.now().astimezone()
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: 8.21 s, 3 min 20 s, 5 h 7 min, 54 d 3 h."""
+    if seconds < 99.995:
+        return f"{seconds:.2f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h} h"
+    return f"{h} h {m} min" if h else f"{m} min {s} s"

@@ -41,6 +41,8 @@ import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.jobs.train import train_and_evaluate  # noqa: E402
+from jaxbench.records.schema import record_from_json  # noqa: E402
+from jaxbench.records.schema.document import RunDocument  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
@@ -112,9 +114,11 @@ def set_fields(config, **fields):
 
 
 def records(folder, kind=None) -> list[dict]:
-    """The lines of a run's metrics.jsonl, every one of which must be whole."""
+    """The lines of a run's metrics.jsonl, every one of which must be whole and of the schema."""
     lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()
     parsed = [json.loads(line) for line in lines]
+    for record in parsed:
+        record_from_json(record)
     return [record for record in parsed if kind in (None, record["kind"])]
 
 
@@ -125,6 +129,16 @@ def last_step(folder) -> int:
     except OSError:
         return 0
     return int(found[-1]) if found else 0
+
+
+def run_document(**fields) -> RunDocument:
+    """The first run.json of a training run."""
+    return RunDocument(
+        **{"experiment": "some", "mode": "train", "status": "running", "reason": None}
+        | {"started_at": "2026-03-04T05:06:07+00:00", "config": {}, "telemetry_s": 0.0}
+        | {"price": None, "command_line": [], "working_directory": "/", "pid": 1}
+        | {"environment": {}, **fields}
+    )
 
 
 def run_json(folder) -> dict:

@@ -299,13 +299,13 @@ worst_checkpoint_is_kept checkpoints/checkpointer.py: resume
 
 ## Figures that cannot be true; statistics.
 
-mfu_limit_in_percent records/validity.py: peaks throughput
+mfu_limit_in_percent records/validity.py: validity
 - if mfu is not None and mfu > 1:
 + if mfu is not None and mfu > 100:
 
-lost_images_are_no_matter records/validity.py: train
-- if not images - corrupt <= record["images"] <= images:
-+ if not record["images"] <= images:
+lost_images_are_no_matter records/validity.py: validity
+- if not images - corrupt <= record.images <= images:
++ if not record.images <= images:
 
 interval_too_narrow analysis/statistics.py: input_benchmark
 - margin = math.ceil(0.98 * math.sqrt(count))

@@ -33,7 +33,7 @@ def check_runs_tiny(run_cli, tmp_path, name, devices):
     document = run_json(tmp_path / "run")
     assert document["status"] == "done" and document["experiment"] == f"{name}:tiny"
     assert document["environment"]["num_devices"] == devices
-    if document["job"] != "train":
+    if document["mode"] != "train":
         return  # tests of its own look further
     epochs = records(tmp_path / "run", "epoch")
     assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]

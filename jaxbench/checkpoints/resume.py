@@ -16,6 +16,7 @@ import psutil
 from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint
 from jaxbench.clock import now, timestamp_s
 from jaxbench.errors import BadInput
+from jaxbench.records.migration import migrate_run
 from jaxbench.records.reader import Run, flat
 from jaxbench.records.run_dir import (
     EVENTS,
@@ -26,6 +27,7 @@ from jaxbench.records.run_dir import (
     create_run_dir,
     measure_records,
 )
+from jaxbench.records.schema.document import RunDocument
 
 CHECKPOINTS = "checkpoints"
 # Fields of a config that change neither losses nor records, only where and how fast it runs.
@@ -161,7 +163,7 @@ def _load(path: pathlib.Path) -> Run:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         for line in (path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]:
             records.append(json.loads(line))
-    return Run(path, document, [record for record in records if isinstance(record, dict)])
+    return Run(path, *migrate_run(document, [r for r in records if isinstance(r, dict)]))
 
 
 def _running_process(document: Mapping[str, Any]) -> int | None:
@@ -260,7 +262,7 @@ def resume_run_dir(
     checkpoint: Checkpoint | None,
     workdir: str | None,
     run_name: str,
-    document: dict[str, Any],
+    document: RunDocument,
 ) -> RunDir:
     """Open the run directory of a resumed run, with the records that it had at the checkpoint.
 
@@ -269,7 +271,7 @@ def resume_run_dir(
       checkpoint: None where the run starts anew.
       workdir: as given to `find_resume`.
       run_name: the experiment's.
-      document: run.json's fields about this process.
+      document: run.json as this process would begin it.
 
     Raises:
       BadInput: the folder cannot be created, or records are missing.
@@ -278,18 +280,19 @@ def resume_run_dir(
     sizes = checkpoint.point["records"] if checkpoint else {}
     entry = _resume_entry(resume.run, checkpoint, document)
     for name in ("train_examples", "eval_examples"):
-        before, here = (found.get("data", {}).get(name) for found in (old, document))
+        before, here = (data.get(name) for data in (old.get("data", {}), document.data))
         if before != here:
             raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
     if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
         entry["from"] = str(path)
-        run_dir = create_run_dir(workdir, run_name, document | {"resumes": [entry]})
+        resumed = dataclasses.replace(document, resumes=[entry])
+        run_dir = create_run_dir(workdir, run_name, resumed)
         copy_records(path, run_dir.path, sizes)
         if checkpoint:  # the new run may end before it has written one
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
         return run_dir
     # In its own folder it stays the same run.
-    before, here = old.get("target_accuracy"), document.get("target_accuracy")
+    before, here = old.get("target_accuracy"), document.target_accuracy
     if before != here:
         raise BadInput(
             f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
@@ -307,11 +310,8 @@ def resume_run_dir(
     return run_dir
 
 
-def _resume_entry(
-    run: Run, checkpoint: Checkpoint | None, document: Mapping[str, Any]
-) -> dict[str, Any]:
+def _resume_entry(run: Run, checkpoint: Checkpoint | None, document: RunDocument) -> dict[str, Any]:
     """Return the entry of run.json's `resumes` about this process."""
-    environment = document["environment"]
     elapsed_s = sum(checkpoint.point["totals_s"].values()) if checkpoint else 0.0
     return {
         "started_at": now().isoformat(),
@@ -322,8 +322,8 @@ def _resume_entry(
         "lost_s": max(0.0, _last_elapsed_s(run) - elapsed_s),
         "damaged_checkpoints": checkpoint.corrupt if checkpoint else {},
         "before": {name: run.document.get(name) for name in ("status", "reason", "finished_at")},
-        **{name: document[name] for name in ("command_line", "pid")},
-        **{name: environment.get(name) for name in ("hostname", "device_kind", "num_devices")},
+        **{name: getattr(document, name) for name in ("command_line", "pid")},
+        **{n: document.environment.get(n) for n in ("hostname", "device_kind", "num_devices")},
     }
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import psutil
 
-from jaxbench.clock import Clock, Stopwatch
+from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.distributed.mesh import DataMesh, create_mesh, peak_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.hardware.environment import host_peak_memory_bytes
@@ -30,8 +30,10 @@ from jaxbench.models.convolution import (
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import recording
 from jaxbench.records.run_dir import RunDir, check_workdir
-from jaxbench.records.writers.console import Console, create_console, duration
+from jaxbench.records.schema import Conv2dRecord
+from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter
+from jaxbench.records.writers.tables import text_table
 from jaxbench.training.program import compile_step
 from jaxbench.xla.compile_cache import without_cache
 
@@ -39,27 +41,6 @@ from jaxbench.xla.compile_cache import without_cache
 _WINDOW_S = 0.5
 # The parts of a call that are measured every round, by the names they have in the record.
 _PARTS = ("host_to_device_s", "compute_s", "call_s", "device_to_host_s")
-COLUMNS = (
-    "kernel",
-    "channels",
-    "filters",
-    "images",
-    "height",
-    "width",
-    "devices",
-    "lower_s",
-    "compile_s",
-    "first_use_s",
-    *_PARTS,
-    "steady_total_s",
-    "images_per_s",
-    "gflop_per_s",
-    "speedup",
-    "scipy_s",
-    "scipy_per_compute",
-    "scipy_per_steady_total",
-    "max_relative_error",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +86,7 @@ def measure(
             f"{config.precision}, {config.rounds} rounds"
         )
         document = {
+            "mode": "conv2d",
             "config": dataclasses.asdict(config),
             "device_counts": counts,
             "problems": [problem._asdict() | {"macs": problem.macs} for problem in problems],
@@ -112,7 +94,7 @@ def measure(
         clock, cells = Clock(), []
         with recording(workdir, config, mesh, document, console, clock, telemetry_s) as recorder:
             recorder.summarize = functools.partial(_summarize, clock, mesh, cells)
-            recorder.writers.add(CsvWriter(recorder.run_dir.path / "conv2d.csv", "conv2d", COLUMNS))
+            recorder.writers.add(CsvWriter(recorder.run_dir.path / "conv2d.csv", Conv2dRecord))
             progress = _Progress(console, problems, config.rounds)
             for problem in problems:
                 measured = counts
@@ -403,7 +385,7 @@ def _ms(seconds: float) -> str:
 
 
 def _table(cells: list[dict[str, Any]]) -> list[str]:
-    """The split of every cell, as lines of text; times in milliseconds."""
+    """Return the table of every cell's times, in milliseconds."""
     headings = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host") + (
         "steady total",
         "first use",
@@ -411,7 +393,7 @@ def _table(cells: list[dict[str, Any]]) -> list[str]:
         "speed-up",
         "SciPy",
     )
-    rows = [headings, ("", "", "") + ("ms",) * 6 + ("", "", "ms")]
+    rows = [("", "", "") + ("ms",) * 6 + ("", "", "ms")]
     for cell in cells:
         times_s = (
             cell["lower_s"] + cell["compile_s"],
@@ -426,8 +408,4 @@ def _table(cells: list[dict[str, Any]]) -> list[str]:
             + (f"{cell['speedup']:.2f}" if cell["speedup"] else "",)
             + (f"{cell['scipy_s'] * 1e3:,.1f}" if cell["scipy_s"] else "",)
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    return text_table(headings, rows)

@@ -62,7 +62,7 @@ def measure_input(
     with setup_job(config, workdir, console) as job:
         files = _files(job) if page_cache == "cold" else None
         stages: list[dict[str, Any]] = []
-        document = job.document() | {"page_cache": page_cache}
+        document = job.document() | {"mode": "input", "page_cache": page_cache}
         with recording(
             workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
         ) as recorder:

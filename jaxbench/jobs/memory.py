@@ -46,8 +46,9 @@ def check_fit(
     records: list[dict[str, Any]] = []
     before_bytes: list[int] = []
     with setup_job(config, workdir, console) as job:
+        document = job.document() | {"mode": "memory"}
         with recording(
-            workdir, config, job.mesh, job.document(), job.console, job.clock, telemetry_s
+            workdir, config, job.mesh, document, job.console, job.clock, telemetry_s
         ) as recorder:
             recorder.summarize = functools.partial(_summarize, job, records, before_bytes)
             state = job.place_train_state()

@@ -26,7 +26,7 @@ from jaxbench.analysis.scaling_model import (
     split,
 )
 from jaxbench.analysis.statistics import median_interval
-from jaxbench.clock import Stopwatch
+from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import (
@@ -54,8 +54,10 @@ from jaxbench.jobs.windows import (
     warm_up,
 )
 from jaxbench.records.recorder import classify, recording
+from jaxbench.records.schema import ScalingRecord, record_from_json
 from jaxbench.records.validity import impossible
-from jaxbench.records.writers.console import SCALING_HEADER, Console, duration
+from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.describe import scaling_table
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import TrainState
@@ -64,23 +66,6 @@ from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 PREDICTED_DEVICES = (8, 64, 256, 1024)
 # More steps than are ever taken.
 _ENDLESS = 2**40
-_COLUMNS = (
-    "scaling",
-    "num_devices",
-    "batch_size",
-    "batch_per_device",
-    "images_per_s",
-    "images_per_s_low",
-    "images_per_s_high",
-    "step_s",
-    "efficiency",
-    "efficiency_low",
-    "efficiency_high",
-    "replicas_equal_after_steps",
-    "steps",
-    "status",
-    "reason",
-)
 
 
 def measure_scaling(
@@ -134,6 +119,7 @@ def measure_scaling(
     with setup_job(config, workdir, console) as job:
         meter = _Meter(job, scaling, counts, link_gb_per_s, window_s, rounds)
         document = job.document() | {
+            "mode": "scaling",
             "rounds": rounds,
             "scaling": scaling,
             "device_counts": counts,
@@ -144,7 +130,7 @@ def measure_scaling(
         ) as recorder:
             recorder.summarize = meter.summarize
             path = recorder.run_dir.path / "scaling.csv"
-            recorder.writers.add(CsvWriter(path, "scaling", _COLUMNS))
+            recorder.writers.add(CsvWriter(path, ScalingRecord))
             for record in meter.start():
                 recorder.writers.write(record)
             try:
@@ -154,9 +140,11 @@ def measure_scaling(
             finally:
                 # However it ends: what has been measured until then.
                 meter.describe()
-                if meter.records:
-                    job.console.say(SCALING_HEADER)
-                for record in meter.records:
+                records = [record_from_json(record) for record in meter.records]
+                scaled = [record for record in records if isinstance(record, ScalingRecord)]
+                for line in scaling_table(scaled) if scaled else ():
+                    job.console.say(line)
+                for record in records:
                     recorder.writers.write(record)
             if meter.mixed:
                 raise meter.mixed
@@ -591,7 +579,7 @@ class _Meter:
             f"{label(record)}: {reason}"
             for record in (*scaled, *alone)
             if record["images_per_s"] is not None
-            for reason in impossible(record)
+            for reason in impossible(record_from_json(record))
         ]
         for record in scaled:
             if record["unequal"]:

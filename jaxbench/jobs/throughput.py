@@ -34,6 +34,7 @@ from jaxbench.jobs.windows import (
     warm_up,
 )
 from jaxbench.records.recorder import recording
+from jaxbench.records.schema import record_from_json
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import COUNT
@@ -96,7 +97,8 @@ def measure_throughput(
     check_end(traced_steps, _MOST_PROFILE_STEPS, "the stretch after the measurement")
     with setup_job(config, workdir, console) as job:
         meter = _Meter(job, steps_per_call, window_s, rounds)
-        document = job.document() | {"rounds": rounds, "steps_per_call": steps_per_call}
+        flags = {"rounds": rounds, "steps_per_call": steps_per_call}
+        document = job.document() | {"mode": "throughput", **flags}
         with recording(
             workdir, config, job.mesh, document, job.console, job.clock, telemetry_s, price
         ) as recorder:
@@ -410,7 +412,7 @@ class _Meter:
         summary["invalid"] = [
             f"{record['stage']}: {reason}"
             for record in self.records
-            for reason in impossible(record)
+            for reason in impossible(record_from_json(record))
         ]
         summary["warnings"] = self._warnings()
         return summary

@@ -33,6 +33,7 @@ from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.setup import Job, setup_job
 from jaxbench.records.recorder import Recorder, recording
 from jaxbench.records.run_dir import RunDir
+from jaxbench.records.schema import EpochRecord
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
@@ -128,7 +129,7 @@ def train_and_evaluate(
             workdir,
             config,
             job.mesh,
-            job.document() | {"target_accuracy": target_accuracy},
+            job.document() | {"mode": "train", "target_accuracy": target_accuracy},
             job.console,
             job.clock,
             telemetry_s,
@@ -180,13 +181,15 @@ def _add_writers(
 ) -> list[TensorBoardWriter | WandbWriter]:
     """Adds what writes into the folder beside metrics.jsonl; returns those that show images."""
     folder, task = recorder.folder, job.program.task
-    recorder.writers.add(CsvWriter(folder / "epochs.csv", "epoch", trainer.epoch_columns()))
-    about = (task.train_figures, task.eval_figures, dataclasses.asdict(job.config))
-    with_images: list[TensorBoardWriter | WandbWriter] = [TensorBoardWriter(folder, *about)]
+    recorder.writers.add(CsvWriter(folder / "epochs.csv", EpochRecord, trainer.epoch_columns()))
+    config = dataclasses.asdict(job.config)
+    with_images: list[TensorBoardWriter | WandbWriter] = [
+        TensorBoardWriter(folder, task.eval_figures, config)
+    ]
     recorder.writers.add(with_images[0])
     if wandb is not None:
         with job.clock.phase("records"), job.console.phase("beginning the wandb run"):
-            with_images.append(WandbWriter(folder, wandb, *about, job.console.say))
+            with_images.append(WandbWriter(folder, wandb, config, job.console.say))
         recorder.writers.add(with_images[1])
     return with_images
 

@@ -1,4 +1,4 @@
-"""Reads run directories and sweeps' results back, as they were left."""
+"""Read run directories and sweeps' results back, in the names of the present schema."""
 
 import dataclasses
 import json
@@ -8,9 +8,13 @@ from typing import Any
 
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.errors import BadInput
+from jaxbench.records.migration import migrate_result, migrate_run
+from jaxbench.records.schema.base import SCHEMA_VERSION
 
-# How a cell of a sweep may end.
-CELL_STATUSES = ("ok", "oom", "timeout", "failed", "invalid")
+# How a trial of a sweep may end.
+TRIAL_STATUSES = ("done", "oom", "timeout", "failed", "invalid")
+# Where a sweep has its trials' folders; `cells` is that of schema 1.
+TRIAL_FOLDERS = ("trials", "cells")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Run:
 
     Attributes:
       path: the folder.
-      document: run.json.
+      document: run.json, see schema/document.py.
       records: the lines of metrics.jsonl, in order; one that a crash cut off is left out.
     """
 
@@ -31,10 +35,10 @@ class Run:
         return [record for record in self.records if record.get("kind") == kind]
 
     def rates(self) -> dict[str, tuple[float, float, float]]:
-        """Returns {stage: (images/s, lower, upper end of its 95 % interval)}.
+        """Return {stage: (images/s, lower, upper end of its 95 % interval)}.
 
-        The stages of --mode=throughput, or `training` from the whole epochs of a training run but
-        the first, which is warm-up.
+        The stages of --mode=throughput, or `training` from the complete epochs of a training run
+        but the first, which is warm-up.
         """
         stages = {
             record["stage"]: tuple(
@@ -53,10 +57,10 @@ class Run:
 
 
 def load_run(path: str) -> Run:
-    """Reads a run directory.
+    """Read a run directory; one of schema 1 is migrated.
 
     Raises:
-      BadInput: it is none, or cannot be read.
+      BadInput: it is no run directory, cannot be read, or has a later schema.
     """
     folder = pathlib.Path(path).expanduser()
     try:
@@ -81,11 +85,17 @@ def load_run(path: str) -> Run:
         records.append(record)
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
-    return Run(folder, document, records)
+    version = document.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise BadInput(
+            f"{path}: has schema {version}, of a later jaxbench; this one reads up to "
+            f"{SCHEMA_VERSION}"
+        )
+    return Run(folder, *migrate_run(document, records))
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the fields of dictionaries within dictionaries by their dotted names."""
+    """Yield the fields of nested dictionaries by their dotted names."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -94,9 +104,9 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def missing_records(run: Run) -> str | None:
-    """Says which records of a run that has ended are gone, None where all of them are there."""
+    """Say which records of a run that has ended are missing; None where all are there."""
     summary = run.document.get("summary")
-    # One that is running has none yet, nor has one that was killed.
+    # A running or killed run has no summary.
     if not isinstance(summary, dict) or not summary or run.document.get("status") == "running":
         return None
     if not run.of_kind("summary"):
@@ -114,11 +124,11 @@ def _read_file(path: pathlib.Path) -> str:
 
 
 def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
-    """Reads a sweep's results.jsonl, which need not be there yet.
+    """Read a sweep's results.jsonl, which need not exist yet; lines of schema 1 are migrated.
 
     Args:
       path: the file.
-      corrupt: gets the numbers of lines that are none; without it the first of them is an error.
+      corrupt: gets the numbers of corrupt lines; without it the first of them is an error.
 
     Returns:
       {key: the last line of that key}; a line that a crash cut off is left out.
@@ -135,15 +145,15 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of line is unfinished
+    for number, line in enumerate(lines[:-1], 1):  # the last one has no end: it is unfinished
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            if record["status"] not in CELL_STATUSES or not {"figures", "wall_s"} <= set(record):
+            result = migrate_result(json.loads(line))
+            if result["status"] not in TRIAL_STATUSES or not {"figures", "wall_s"} <= set(result):
                 raise ValueError("a field is missing")
-            results[record["key"]] = record
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            results[result["key"]] = result
+        except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
             if corrupt is None:
                 raise BadInput(f"{path}: line {number} is corrupt") from error
             corrupt.append(number)

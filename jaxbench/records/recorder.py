@@ -17,6 +17,8 @@ from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminat
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, check_interval, create_readers, merge
 from jaxbench.records.run_dir import RunDir, create_run_dir, measure_records
+from jaxbench.records.schema import record_from_json
+from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.console import Console
@@ -69,6 +71,7 @@ class Recorder:
         self.telemetry.stop()
         try:
             self.summary = self.summarize(status)
+            record_from_json(self.summary)  # a field that is not in the schema
         except Exception as error:  # how it ended must be told in any case
             told = f"the summary could not be made: {type(error).__name__}: {error}"
             self.summary = {"kind": "summary", "status": status, "warnings": [told]}
@@ -81,11 +84,12 @@ class Recorder:
             self.summary["target"] |= {"energy_j": None, "energy_covers": None}
         self.summary["invalid"] = [
             *self.summary.get("invalid", ()),
-            *impossible_phases(self.summary),
+            *impossible_phases(self.summary.get("phases_s"), self.summary.get("wall_s")),
         ]
         if status == "done" and self.summary.get("invalid"):
             status, reason = "invalid", "; ".join(self.summary["invalid"])
             self.summary["status"] = status
+        self.summary = record_from_json(self.summary).to_json()
         # One that is done has all its records first: it is not taken up again.
         if status in ("done", "invalid"):
             self.writers.write(self.summary)
@@ -107,7 +111,7 @@ def recording(
     clock: Clock,
     telemetry_s: float,
     price: Price | None = None,
-    resume_into: Callable[[dict[str, Any]], RunDir] | None = None,
+    resume_into: Callable[[RunDocument], RunDir] | None = None,
 ) -> Iterator[Recorder]:
     """Makes the run directory; whatever ends the `with` is in it before it goes on.
 
@@ -115,7 +119,7 @@ def recording(
       workdir: a new or empty folder; None makes `runs/NAME/TIME`.
       experiment: names the run.
       mesh: the devices that take part.
-      document: what run.json says of this job from the first moment on.
+      document: the job's own fields of run.json, `mode` among them.
       console: is told where the records are, and gets every record.
       clock: the run's.
       telemetry_s: seconds between readings of the hardware, 0 for none.
@@ -134,17 +138,19 @@ def recording(
         yield recorder
         recorder.finish("done", None)
         return
-    document = {
-        "experiment": experiment.name,
-        "job": experiment.job,
+    document = RunDocument(
+        experiment=experiment.name,
+        status="running",
+        reason=None,
+        started_at=now().isoformat(),
         **document,
-        "telemetry_s": telemetry_s,
-        "price": price and price._asdict(),
-        "command_line": list(sys.orig_argv),
-        "working_directory": os.getcwd(),
-        "pid": os.getpid(),
-        "environment": describe_environment(mesh.devices),
-    }
+        telemetry_s=telemetry_s,
+        price=price and price._asdict(),
+        command_line=list(sys.orig_argv),
+        working_directory=os.getcwd(),
+        pid=os.getpid(),
+        environment=describe_environment(mesh.devices),
+    )
     if resume_into is None:
         run_dir = create_run_dir(workdir, experiment.name, document)
     else:

@@ -1,30 +1,41 @@
 """The run directory: the only thing that passes between measuring and reporting."""
 
+import dataclasses
 import json
 import math
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
+from jaxbench.records.schema.document import RunDocument
 
-# What a run appends to; beside these, every file in the folder of TensorBoard's events.
+# The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
 STATUSES = ("running", "done", "failed", "oom", "preempted", "diverged", "invalid")
+_FIELDS = {field.name for field in dataclasses.fields(RunDocument)}
 
 
 class RunDir:
-    """A folder for one run, with `run.json` in it from the first moment on."""
+    """A folder for one run, with `run.json` in it from the first moment on.
 
-    def __init__(self, path: pathlib.Path, document: dict[str, Any]):
+    Args:
+      path: the folder.
+      document: the content of run.json.
+    """
+
+    def __init__(self, path: pathlib.Path, document: Mapping[str, Any]):
         self.path = path
         self._document = dict(document)
 
     def update(self, **fields: Any) -> None:
-        """Sets fields of run.json. The file is replaced whole: a reader never sees half of it."""
+        """Set fields of run.json. The file is replaced whole: a reader never sees half of it."""
+        if unknown := fields.keys() - _FIELDS:
+            raise TypeError(f"run.json has no field {', '.join(sorted(unknown))}")
         if fields.get("status", "running") not in STATUSES:
             raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
         self._document |= fields
@@ -37,7 +48,7 @@ class RunDir:
             self._update_in_place()
 
     def _update_in_place(self) -> None:
-        """Where the disk is full: the old file's own space still takes the status and reason."""
+        """Write status and reason into the old file's own space: the disk is full."""
         document = {key: value for key, value in self._document.items() if key != "summary"}
         with open(self.path / "run.json", "r+") as file:
             file.write(_to_json(document))
@@ -45,7 +56,7 @@ class RunDir:
 
 
 def close_abandoned(path: pathlib.Path, status: str, reason: str) -> None:
-    """Says in a run directory how its run ended, which was killed before it could."""
+    """Record how a run ended that was killed before it could itself."""
     try:
         document = json.loads((path / "run.json").read_text())
     except (OSError, json.JSONDecodeError):
@@ -59,9 +70,9 @@ def _to_json(document: dict[str, Any]) -> str:
 
 
 def check_workdir(workdir: str | None, run_name: str) -> None:
-    """Raises BadInput where a run directory could not be made; makes nothing.
+    """Raise BadInput where a run directory could not be made; make nothing.
 
-    Asked before long work, so that a bad --workdir is told at once.
+    Called before long work, so that a bad --workdir is answered at once.
     """
     if workdir == "":
         raise BadInput("--workdir=: must name a folder")
@@ -81,11 +92,11 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
         raise BadInput(f"--workdir={path}: cannot write in {parent}")
 
 
-def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any]) -> RunDir:
-    """Makes the folder (`runs/NAME/YYYYmmdd-HHMMSS` unless given) and its first run.json.
+def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) -> RunDir:
+    """Make the folder (`runs/NAME/YYYYmmdd-HHMMSS` unless given) and its first run.json.
 
     Raises:
-      BadInput: it cannot be made, or it holds something already.
+      BadInput: it cannot be made, or it is not empty.
     """
     check_workdir(workdir, run_name)
     try:
@@ -94,21 +105,21 @@ def create_run_dir(workdir: str | None, run_name: str, document: dict[str, Any])
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = _new_folder(pathlib.Path("runs", folder_name(run_name)))
-        run_dir = RunDir(path, document)
-        run_dir.update(status="running", reason=None, started_at=now().isoformat())
+        run_dir = RunDir(path, document.to_json())
+        run_dir.update(status="running")
     except OSError as error:
         raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
     return run_dir
 
 
 def folder_name(run_name: str) -> str:
-    """Returns a run's name as that of a folder: one step down, never up or elsewhere."""
-    # A colon is no good in file names on some systems and in TensorBoard's run filter.
+    """Return a run's name as that of a folder: one level down, never up or elsewhere."""
+    # Some systems allow no colon in file names, nor does TensorBoard's run filter.
     return re.sub(r"[^\w.=,+@-]+", "-", run_name).strip(".-") or "unnamed"
 
 
 def _new_folder(parent: pathlib.Path) -> pathlib.Path:
-    """Makes a folder named by the time; runs started in the same second get -2, -3 ..."""
+    """Make a folder named by the time; runs started in the same second get -2, -3 ..."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = now().strftime("%Y%m%d-%H%M%S")
     attempt = 1
@@ -122,7 +133,7 @@ def _new_folder(parent: pathlib.Path) -> pathlib.Path:
 
 
 def finite(value: Any) -> Any:
-    """Replaces nan and infinities by None: JSON has no word for them."""
+    """Replace nan and infinities by None: JSON has neither."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -133,7 +144,7 @@ def finite(value: Any) -> Any:
 
 
 def measure_records(folder: pathlib.Path) -> dict[str, int]:
-    """Returns {path below the folder: bytes} of all that a run appends to; of links, nothing."""
+    """Return {path below the folder: bytes} of the files that a run appends to, links left out."""
     paths = [folder / name for name in RECORDS]
     if not (folder / EVENTS).is_symlink():
         paths += sorted((folder / EVENTS).glob("**/*"))

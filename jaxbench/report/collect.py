@@ -120,16 +120,7 @@ class ReportedRun:
     @property
     def mode(self) -> str:
         """Which job it was: train, throughput, scaling, input, memory or conv2d."""
-        if text(self.document, "job") == "conv2d":
-            return "conv2d"
-        for field, mode in (
-            ("link_gb_per_s", "scaling"),
-            ("steps_per_call", "throughput"),
-            ("page_cache", "input"),
-        ):
-            if field in self.document:
-                return mode
-        return "memory" if "--mode=memory" in items(self.document, "command_line") else "train"
+        return text(self.document, "mode") or "train"
 
     @property
     def network(self) -> str:

@@ -158,7 +158,7 @@ def measurements(collection: Collection) -> list[Measurement]:
             for row in by_run[run.id]:
                 row.place = place
                 # What the sweep says of a process that ended without a word is better known.
-                if text(record, "status") not in (None, "ok") and row.status != "oom":
+                if text(record, "status") not in (None, "done") and row.status != "oom":
                     row.status, row.reason = text(record, "status"), text(record, "reason")
             cells += by_run[run.id][:1]
         rows += [_like_its_neighbours(row, cells) for row in without]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxbench.analysis.pricing import first_at_target
 from jaxbench.analysis.statistics import slowed_down
 from jaxbench.checkpoints.checkpointer import Checkpoints
-from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.clock import Clock, Stopwatch, duration, wait_until
 from jaxbench.data.feeds.feed import Feed
 from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.mesh import all_ready, peak_memory_bytes
@@ -21,9 +21,10 @@ from jaxbench.distributed.signals import defer_signals, graceful_stop
 from jaxbench.errors import Diverged, Terminated
 from jaxbench.hardware.environment import host_peak_memory_bytes, process_memory_bytes
 from jaxbench.hardware.utilization import utilization
+from jaxbench.records.schema import record_from_json
 from jaxbench.records.validity import impossible_epoch, impossible_total
 from jaxbench.records.writers import Writer
-from jaxbench.records.writers.console import Console, duration
+from jaxbench.records.writers.console import Console
 from jaxbench.tasks import COUNT, LOSS_SUM
 from jaxbench.training.dispatch import MetricsQueue
 from jaxbench.training.epoch_metrics import EpochProgress
@@ -292,7 +293,7 @@ class Trainer:
         with defer_signals():
             self._epochs.append(record)
             self._invalid += impossible_epoch(
-                record,
+                record_from_json(record),
                 (num_steps - trained.profiled_steps) * self._images_per_step,
                 len(self._corrupt) * len(self._seeds_R),
             )
@@ -715,5 +716,6 @@ class Trainer:
             summary["warnings"] += self._saver.warnings
         summary["phases_s"] = self._clock.totals_s()
         summary["wall_s"] = self._clock.wall_s()
-        summary["invalid"] = self._invalid + impossible_total(self._epochs, summary["wall_s"])
+        epoch_times_s = [record["epoch_time_s"] for record in self._epochs]
+        summary["invalid"] = self._invalid + impossible_total(epoch_times_s, summary["wall_s"])
         return summary

@@ -36,7 +36,7 @@ from jaxbench.records.reader import Run
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.loop import Trainer
-from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
+from tests.conftest import MICRO, needs_devices, records, run_document, run_json, set_fields
 
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
@@ -596,7 +596,7 @@ def test_a_run_that_is_still_running_is_not_resumed(undisturbed, tmp_path):
 @pytest.mark.parametrize("name", ["../../up", "/abs/path", "..", "a/../../b", "~root", "a\nb", ""])
 def test_a_run_name_leads_nowhere_else(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    path = create_run_dir(None, name, {}).path.resolve()
+    path = create_run_dir(None, name, run_document()).path.resolve()
     assert path.parent.parent == tmp_path.resolve() / "runs"
 
 

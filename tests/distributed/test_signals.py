@@ -8,6 +8,7 @@ import pytest
 from jaxbench.cli import entry_point
 from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Diverged, Terminated
+from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
 
 
@@ -50,8 +51,8 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
             self.records.append(record)
 
     with pytest.raises(KeyboardInterrupt):
-        Writers(Pressing(), Keeping()).write({"kind": "epoch"})
-    assert Keeping.records == [{"kind": "epoch"}]
+        Writers(Pressing(), Keeping()).write({"kind": "summary", "status": "done"})
+    assert Keeping.records == [Summary(status="done")]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from jaxbench.hardware.peaks import _rows, find_peak
 from jaxbench.hardware.utilization import utilization
-from jaxbench.records.validity import impossible
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 
@@ -109,16 +108,3 @@ def test_a_rate_is_set_beside_the_peak_of_all_its_devices():
     said = utilization(mesh, "bf16", images_per_s=1e4, flops_per_image=10**10)
     assert said["flops_per_s_per_device"] == 2.5e13
     assert said["mfu"] == pytest.approx(2.5e13 / 989.4e12, rel=1e-3)
-
-
-def test_more_than_a_device_can_do_is_invalid():
-    record = {
-        "images_per_s": 100.0,
-        "images_per_s_low": 90.0,
-        "images_per_s_high": 110.0,
-        "step_s": 1.0,
-        "mfu": 1.2,
-        "peak": {"kind": "TPU v4"},
-    }
-    assert impossible(record) == ["120% of what TPU v4 can do at most"]
-    assert impossible(record | {"mfu": 0.9}) == impossible(record | {"mfu": None}) == []

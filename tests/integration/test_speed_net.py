@@ -13,7 +13,9 @@ from jaxbench.cli import registry
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
-from jaxbench.records.writers.console import PlainConsole, describe_record
+from jaxbench.records.schema import record_from_json
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.describe import describe_record
 from tests.conftest import needs_devices, records, set_fields
 from tests.models.test_speed_net import config_with, images, run
 
@@ -49,9 +51,11 @@ def test_only_some_epochs_are_evaluated(result):
     assert summary["median_epoch_s"] == pytest.approx(np.mean(evaluated_s))
     assert summary["train_time_s"] == pytest.approx(sum(e["train_time_s"] for e in epochs))
     assert summary["eval_time_s"] == pytest.approx(sum(e["eval_time_s"] for e in epochs))
-    first, _, third, last = ("".join(describe_record(record)) for record in epochs)
+    first, _, third, last = (
+        "".join(describe_record(record_from_json(record))) for record in epochs
+    )
     assert "test loss" not in first and "with test-time augmentation" in third
-    said = "\n".join(describe_record(summary))
+    said = "\n".join(describe_record(record_from_json(summary)))
     for words in ("s; before them, data to the devices", "looking at images", "augmentation) of"):
         assert words in said
 
@@ -63,7 +67,7 @@ def test_a_target_is_looked_for_where_there_is_an_evaluation(tmp_path):
     epochs = records(reached.run_dir.path, "epoch")
     assert target["train_time_s"] == sum(record["train_time_s"] for record in epochs)
     assert target["train_time_s"] < target["epochs_time_s"] < target["time_s"]
-    assert "s of training" in "\n".join(describe_record(reached.summary))
+    assert "s of training" in "\n".join(describe_record(record_from_json(reached.summary)))
 
 
 def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monkeypatch):

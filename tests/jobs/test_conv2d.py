@@ -73,7 +73,7 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
     assert [cell["speedup"] for cell in cells if cell["devices"] == 1] == [1, 1, 1]
     assert cells[2]["speedup"] == pytest.approx(cells[0]["compute_s"] / cells[2]["compute_s"])
     document = run_json(folder)
-    assert document["status"] == "done" and document["job"] == "conv2d"
+    assert document["status"] == "done" and document["mode"] == "conv2d"
     assert document["problems"][0]["macs"] == 24 * 16 * 16 * 9
     with open(folder / "conv2d.csv", newline="") as file:
         rows = list(csv.DictReader(file))

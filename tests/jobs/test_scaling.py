@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import os
+import re
 import sys
 
 import flax.linen as nn
@@ -20,6 +21,7 @@ from jaxbench.jobs import scaling
 from jaxbench.jobs.setup import setup_job
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
+from jaxbench.records.schema import record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
 from tests.in_process import fresh_process_state
@@ -89,7 +91,8 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
     fields = {"num_devices": 3, "batch_size": 48}
     result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
     run = load_run(str(tmp_path / "run"))
-    assert run.of_kind("scaling") == of_kind(result, "scaling")
+    written = [record_from_json(record).to_json() for record in of_kind(result, "scaling")]
+    assert run.of_kind("scaling") == written
     found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
     assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
         ("weak", 1): (16, 16),
@@ -324,7 +327,7 @@ def test_any_job_says_in_one_line_that_a_mix_does_not_run(tmp_path, kinds):
             str(tmp_path / "run"),
             Experiment(name="x"),
             DataMesh(devices, "pmap"),
-            {},
+            {"mode": "train", "config": {}},
             PlainConsole(quiet),
             Clock(),
             0.0,
@@ -407,7 +410,6 @@ def test_the_command_and_its_flags(run_cli):
     assert done.returncode == 0, done.stderr
     for words in (
         "efficiency",
-        "weak          2      64     32 ",
         "equal after",
         "bytes over 2 devices",
         "a step on 2 devices has 1 all-reduce",
@@ -416,6 +418,7 @@ def test_the_command_and_its_flags(run_cli):
         "simulated",
     ):
         assert words in done.stdout, words
+    assert re.search(r"^ *weak +2 +64 +32 +[\d,.]+ ", done.stdout, re.MULTILINE)
     done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
     assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr

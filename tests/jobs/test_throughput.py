@@ -23,7 +23,7 @@ from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs import throughput
 from jaxbench.jobs.windows import describe_windows, falling_loss_warnings, wait_for_steps, warm_up
-from jaxbench.records.validity import impossible
+from jaxbench.records.schema import record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.loss_scale import LOWEST_SCALE, first_loss_scale
 from jaxbench.training.program import build_program
@@ -83,7 +83,8 @@ def test_several_steps_in_a_call_are_a_stage_of_their_own(measure, tmp_path):
 
 def check_stages(folder, result):
     """Rates of 64 images a step on two devices."""
-    assert records(folder, "throughput") == result.stages
+    written = [record_from_json(stage).to_json() for stage in result.stages]
+    assert records(folder, "throughput") == written
     for stage in result.stages:
         assert stage["feed"] == "synthetic" and len(stage["windows_s"]) == 6
         assert stage["images_per_s_low"] <= stage["images_per_s"] <= stage["images_per_s_high"]
@@ -285,7 +286,7 @@ def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput._Meter, "_train", forgetful)
     result = measure(num_devices=1, change=small)
     document = run_json(tmp_path / "run")
-    assert document["status"] == "invalid" and "a step by itself takes" in document["reason"]
+    assert document["status"] == "invalid" and "a step closed alone takes" in document["reason"]
     assert result.summary["status"] == "invalid"
 
 
@@ -366,39 +367,6 @@ def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
     assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.01
 
 
-GOOD = {
-    "images_per_s": 100.0,
-    "images_per_s_low": 90.0,
-    "images_per_s_high": 110.0,
-    "step_s": 1.0,
-    "windows_s": [2.0, 2.0],
-    "sync_residual_s": 0.01,
-    "images_per_step": 32,
-    "images_counted": 32,
-    "latency_p50_s": 1.1,
-    "latency_p95_s": 1.2,
-    "latency_p99_s": 1.3,
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"images_per_s": float("nan")}, "images_per_s is nan"),
-        ({"images_per_s": 0.0}, "images_per_s is 0"),
-        ({"images_per_s_low": 101.0}, "outside its own interval"),
-        ({"latency_p50_s": 1.25}, "do not rise"),
-        ({"latency_p50_s": 0.1}, "a step by itself takes"),
-        ({"sync_residual_s": 0.3}, "its work went on for 0.300 s after windows of 4.000 s"),
-        ({"images_counted": 31}, "a step counted 31 images, its batch holds 32"),
-    ],
-)
-def test_what_cannot_be_true_is_said(change, reason):
-    assert impossible(GOOD) == []
-    [told] = impossible(GOOD | change)
-    assert reason in told
-
-
 def test_the_command_and_its_flags(run_cli, tmp_path):
     done = run_cli(
         f"--experiment={MICRO}",
@@ -412,7 +380,7 @@ def test_the_command_and_its_flags(run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
     assert not (tmp_path / "run" / "telemetry.csv").exists()
-    assert run_json(tmp_path / "run")["summary"]["telemetry"] is None
+    assert run_json(tmp_path / "run")["summary"].get("telemetry") is None
     done = run_cli(f"--experiment={MICRO}", "--mode=train", "--rounds=6")
     assert done.returncode == 2
     assert "--rounds with --mode=train: it goes with --mode=throughput" in done.stderr

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxbench.errors import BadInput
+from jaxbench.records.schema import StepRecord
 from jaxbench.records.writers import wandb as writer_module
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
 from jaxbench.sweeps import grid
@@ -133,7 +134,7 @@ def writer(stand_in, monkeypatch, tmp_path):
     def make(trouble=""):
         stand_in.load(monkeypatch, FAKE_WANDB=trouble)
         said = []
-        made = WandbWriter(tmp_path / "run", "demo", ["loss"], ["top1"], {"seed": 1}, said.append)
+        made = WandbWriter(tmp_path / "run", "demo", {"seed": 1}, said.append)
         made.said = said
         return made
 
@@ -219,7 +220,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
 def test_trouble_in_the_middle_is_said_once_and_the_rest_goes_on(writer, stand_in):
     made = writer("log fails")
     for step in (1, 2):
-        made.write({"kind": "step", "step": step, "loss": 1.0})
+        made.write(StepRecord(step=step, epoch=1, loss=1.0, learning_rate=0.1, elapsed_s=1.0))
         made.add_images("train/images", np.zeros((2, 4, 4, 1), np.uint8), step)
     made.close()
     assert made.said == ["warning: wandb failed, the run continues: RuntimeError: no more room"]

@@ -1,26 +1,23 @@
-"""Where a run's records go. A writer has `write(record)`, `flush()` and `close()`.
-
-A record is a dict with a `kind`: compile, step, epoch or summary. Units are in its
-keys; what is unknown is absent or None.
-"""
+"""Where a run's records go."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from jaxbench.distributed.signals import defer_signals
+from jaxbench.records.schema import Record, record_from_json
 
 
 class Writer(Protocol):
-    def write(self, record: Mapping[str, Any]) -> None: ...
+    def write(self, record: Record) -> None: ...
 
     def flush(self) -> None:
-        """Returns once all that was written is in its file, if it has one."""
+        """Return once all that was written is in its file, if it has one."""
 
     def close(self) -> None: ...
 
 
 class Writers:
-    """Hands every record to several writers; Ctrl-C waits until all of them have it."""
+    """Hand every record to several writers; Ctrl-C waits until all of them have it."""
 
     def __init__(self, *writers: Writer):
         self._writers = list(writers)
@@ -28,7 +25,14 @@ class Writers:
     def add(self, writer: Writer) -> None:
         self._writers.append(writer)
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Record | Mapping[str, Any]) -> None:
+        """Write a record, or the one that a dict holds.
+
+        Raises:
+          TypeError: a field of the dict is unknown or missing.
+        """
+        if not isinstance(record, Record):
+            record = record_from_json(record)
         with defer_signals():
             for writer in self._writers:
                 writer.write(record)

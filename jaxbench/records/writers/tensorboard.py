@@ -9,45 +9,40 @@ import numpy as np
 
 from jaxbench.clock import now
 from jaxbench.records.reader import flat
-from jaxbench.records.writers.curves import Curves
+from jaxbench.records.schema import EpochRecord, Record, Summary
 
 _SCORES = ("top1", "dice")
 
 
 class TensorBoardWriter:
-    """Writes scalars over the training step, images, and at the end the hyperparameters.
+    """Write scalars over the training step, images, the experiment's fields and the summary.
 
     Args:
       folder: gets a folder `tensorboard`.
-      train_figures, eval_figures: names of a task's figures, without their `train_`, `eval_`.
-      config: the experiment's fields, dictionaries within dictionaries.
+      eval_figures: names of a task's figures, without their `eval_`.
+      config: the experiment's fields, nested.
     """
 
     def __init__(
-        self,
-        folder: pathlib.Path,
-        train_figures: Sequence[str],
-        eval_figures: Sequence[str],
-        config: Mapping[str, Any],
+        self, folder: pathlib.Path, eval_figures: Sequence[str], config: Mapping[str, Any]
     ):
-        # Imported late: it costs a third of a second that --mode=describe need not wait for.
+        # Imported late: it costs a third of a second, for which --mode=describe need not wait.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import hparams
 
         path = folder / "tensorboard"
         path.mkdir(exist_ok=True)
-        # A run that goes on adds a file; in one second two may begin.
+        # A resumed run adds a file; two may begin in one second.
         suffix = f".{len(list(path.iterdir()))}"
-        # Not SummaryWriter: it has a thread write, so that nobody can tell what is in the file.
+        # Not SummaryWriter: its thread writes later, and checkpoints count on what is in the file.
         self._events = EventsWriter(str(path / "events"), suffix)
-        self._curves = Curves(train_figures, eval_figures)
-        # For TensorBoard's table of runs, from the first moment on: the fields, and by which curves
-        # and figures of the summary to compare them. The end follows with the summary.
+        # For TensorBoard's table of runs, from the first moment on: the fields, and the curves and
+        # figures of the summary to compare runs by. The end follows with the summary.
         figures = [f"eval/{name}" for name in eval_figures]
         figures += [f"summary/best_eval_{name}" for name in eval_figures if name in _SCORES]
         figures += [f"summary/{name}" for name in ("images_per_s", "median_epoch_s", "wall_s")]
         fields = {
-            # What is no number or truth value becomes text.
+            # Numbers and truth values keep their type; all else becomes text.
             name: value if isinstance(value, (bool, int, float)) else str(value)
             for name, value in flat(config)
         }
@@ -57,15 +52,15 @@ class TensorBoardWriter:
                 self._add(part, 0)
         self._events.flush()
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        for tag, value in self._curves.points(record).items():
-            self._add_scalar(tag, value, record["step"])
-        if record["kind"] == "summary":
-            for key, value in record.items():
+    def write(self, record: Record) -> None:
+        for tag, value in record.points().items():
+            self._add_scalar(tag, value, record.step)
+        if isinstance(record, Summary):
+            for name, value in record.to_json().items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
-                    self._add_scalar(f"summary/{key}", value, 0)
+                    self._add_scalar(f"summary/{name}", value, 0)
             self._add(self._end, 0)
-        if record["kind"] in ("epoch", "summary"):
+        if isinstance(record, (EpochRecord, Summary)):
             self._events.flush()
 
     def _add_scalar(self, tag: str, value: float, step: int) -> None:
@@ -74,12 +69,12 @@ class TensorBoardWriter:
         self._add(scalar(tag, value), step)
 
     def add_images(self, tag: str, images_NxHxWxC: np.ndarray, step: int) -> None:
-        """Shows a few images side by side.
+        """Show images side by side.
 
         Args:
-          tag: what they are.
+          tag: the name of the picture.
           images_NxHxWxC: uint8, one channel or three.
-          step: when.
+          step: the training step.
         """
         import cv2
         from tensorboardX.proto.summary_pb2 import Summary

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.records.run_dir import finite
-from jaxbench.records.writers.curves import Curves
+from jaxbench.records.schema import EpochRecord, Record, Summary
 
 # The first release with a login() that need not ask for a key.
 _OLDEST = (0, 31)
@@ -80,7 +80,6 @@ class WandbWriter:
     Args:
       folder: the run directory; gets a folder `wandb`, and its last two names become the run's.
       project: the project of the run.
-      train_figures, eval_figures: names of a task's figures, without their `train_`, `eval_`.
       config: the experiment's fields, dictionaries within dictionaries.
       say: prints a line.
     """
@@ -89,12 +88,9 @@ class WandbWriter:
         self,
         folder: pathlib.Path,
         project: str,
-        train_figures: Sequence[str],
-        eval_figures: Sequence[str],
         config: Mapping[str, Any],
         say: Callable[[str], None],
     ):
-        self._curves = Curves(train_figures, eval_figures)
         self._say = say
         self._status = "failed"  # until the summary says better
         self._has_failed = False
@@ -111,17 +107,17 @@ class WandbWriter:
                 self._say(f"warning: wandb failed, the run continues: {_one_line(error)}")
             self._has_failed = True
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] == "summary":
-            self._status = record["status"]
+    def write(self, record: Record) -> None:
+        if isinstance(record, Summary):
+            self._status = record.status
         if self._has_failed:
             return
         with self._failing_softly():
-            if points := self._curves.points(record):
+            if points := record.points():
                 # The last step and its epoch share a step number: the epoch's record completes it.
-                self._run.log(points, step=record["step"], commit=record["kind"] == "epoch")
-            if record["kind"] == "summary":
-                figures = {k: v for k, v in finite(dict(record)).items() if v is not None}
+                self._run.log(points, step=record.step, commit=isinstance(record, EpochRecord))
+            if isinstance(record, Summary):
+                figures = {k: v for k, v in finite(record.to_json()).items() if v is not None}
                 del figures["kind"]
                 self._run.summary.update(figures)
 

@@ -1,0 +1,126 @@
+"""Runs and sweeps of schema 1, as the program of that time wrote them, are read in today's names.
+
+The folders in schema1/ are real runs of `micro`, shortened.
+"""
+
+import json
+import pathlib
+
+import pytest
+
+from jaxbench.checkpoints.resume import Resume, check_same
+from jaxbench.cli import registry
+from jaxbench.errors import BadInput
+from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES, migrate_run
+from jaxbench.records.reader import load_run, missing_records, read_results
+from jaxbench.records.schema import record_from_json
+from jaxbench.records.schema.base import MODES
+from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema.sweep import TrialResult
+from tests.conftest import MICRO
+
+OLD = pathlib.Path(__file__).parent / "schema1"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_old_run_has_the_fields_of_today(mode):
+    assert "schema_version" not in json.loads((OLD / mode / "run.json").read_text())
+    run = load_run(str(OLD / mode))
+    assert (run.document["schema_version"], run.document["mode"]) == (2, mode)
+    assert run.document["status"] == "done" and "job" not in run.document
+    fields = {name: value for name, value in run.document.items() if name != "schema_version"}
+    assert RunDocument(**fields).mode == mode
+    for record in run.records:
+        record_from_json(record)
+    assert missing_records(run) is None
+    [summary] = run.of_kind("summary")
+    assert run.document["summary"] == summary and summary["wall_s"] > 0
+
+
+def test_old_names_become_the_new_ones():
+    train, throughput = load_run(str(OLD / "train")), load_run(str(OLD / "throughput"))
+    assert train.document["target_accuracy"] == 0.01 and train.document["summary"]["import_s"] > 0
+    assert throughput.of_kind("throughput")[0]["sync_residual_s"] >= 0
+    assert throughput.document["summary"]["corrupt"] == {}
+    config = train.document["config"]
+    assert (config["replicas"], config["gradient_accumulation_steps"]) == ("data_parallel", 1)
+    assert config["data"]["standardization"] == "dataset" and config["data"]["path"] == ""
+    assert config["optimizer"]["weight_decay_mode"] == "coupled"
+    # It is resumed as the same experiment, and as no other.
+    config = registry.load(MICRO)
+    config.log_every_steps = 1
+    check_same(Resume(train), config)
+    config.optimizer.pct_start = 0.5
+    with pytest.raises(BadInput, match=r"optimizer.pct_start=0.3 there, 0.5 here$"):
+        check_same(Resume(train), config)
+
+
+def test_every_old_field_has_a_field_of_today():
+    """And none has an old one's name."""
+    old, new = set(CONFIG_FIELDS), set(CONFIG_FIELDS.values())
+    config = load_run(str(OLD / "train")).document["config"]
+    here = {
+        **config,
+        **{f"{part}.{name}": 1 for part in ("data", "optimizer") for name in config[part]},
+    }
+    assert new <= set(here) and not old & set(here) and set(CONFIG_VALUES) <= set(here)
+    migrated, _ = migrate_run(
+        {"config": {"replicas": "together", "data": {"normalize_by": "image"}}}, []
+    )
+    assert migrated["config"] == {
+        "replicas": "data_parallel",
+        "data": {"standardization": "per_image"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "records", "mode"),
+    [
+        # Ended before their first record.
+        ({"job": "train", "steps_per_call": 1}, [], "throughput"),
+        ({"job": "train", "link_gb_per_s": None}, [], "scaling"),
+        ({"job": "train", "page_cache": "cold"}, [], "input"),
+        ({"job": "train", "command_line": ["python", "--mode=fit"]}, [], "memory"),
+        ({"job": "conv2d"}, [], "conv2d"),
+        ({"job": "train"}, [], "train"),
+        ({"job": "train"}, [{"kind": "compile"}, {"kind": "device"}], "scaling"),
+        ({"job": "train"}, [{"kind": ["no", "text"]}, {}], "train"),
+        ({"config": 3, "summary": "none", "command_line": None}, [], "train"),
+    ],
+)
+def test_a_mode_is_found_whatever_is_left(document, records, mode):
+    migrated, same = migrate_run(document, records)
+    assert (migrated["mode"], same) == (mode, records)
+
+
+def test_a_run_of_today_stays_as_it_is():
+    document, records = {"schema_version": 2, "stop_at_top1": 1}, [{"kind": "summary", "late_s": 1}]
+    assert migrate_run(document, records) == (document, records)
+
+
+def test_a_later_schema_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"schema_version": 3, "status": "done"}')
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(BadInput, match="has schema 3, of a later jaxbench; this one reads up to 2"):
+        load_run(str(tmp_path))
+
+
+def test_an_old_sweeps_results_are_read():
+    done, failed = (
+        TrialResult.from_json(r) for r in read_results(OLD / "sweep" / "results.jsonl").values()
+    )
+    assert (done.status, failed.status) == ("done", "failed")
+    assert done.figures.planned_bytes_per_device > 0 and done.run.startswith("cells/")
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("jaxbench.compare", [OLD / "throughput", OLD / "throughput"]),
+        ("jaxbench.cost", [OLD / "train", "--usd_per_hour=1", "--target=0.01"]),
+        ("jaxbench.report", [OLD, "--out=report.html"]),
+    ],
+)
+def test_the_commands_read_old_runs(run_cli, module, args):
+    done = run_cli(*map(str, args), module=module)
+    assert done.returncode == 0, done.stderr
