@@ -24,6 +24,7 @@ _COMMANDS = [
     for name in (
         "cli.main_flags",
         "cli.main_checks",
+        "cli.main_processes",
         "main",
         "sweep",
         "compare",

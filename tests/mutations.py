@@ -317,33 +317,33 @@ drift_the_wrong_way_round analysis/statistics.py: telemetry
 
 ## Throughput windows.
 
-forward_pass_is_not_waited_for jobs/throughput.py: throughput
+forward_pass_is_not_waited_for jobs/throughput_stages.py: throughput
 - jax.block_until_ready(self._metrics)
 + self._metrics.copy_to_host_async()
 
-batches_prepared_before_are_counted jobs/throughput.py: throughput
-- streams = self._job.feed.name == "stream" and name != "forward"
-+ streams = False
+batches_prepared_before_are_counted jobs/throughput_stages.py: throughput
+- self._fill = job.config.data.prefetch_batches + 2 if job.feed.name == "stream" else 0
++ self._fill = 0
 
 warmup_epoch_is_counted records/reader.py: compare
 - if record["complete"] and record["epoch"] > 1
 + if record["complete"]
 
-any_windows_agree jobs/windows.py: throughput scaling
+any_windows_agree jobs/windows.py: windows
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 
-rates_averaged_arithmetically jobs/windows.py: throughput
+rates_averaged_arithmetically jobs/windows.py: windows
 - statistics.harmonic_mean(rates_R)
 + statistics.fmean(rates_R)
 
 ## Scaling, arithmetic, collectives.
 
-efficiency_is_the_speedup analysis/scaling_model.py: scaling
-- record["images_per_s"] / (count * base["images_per_s"])
-+ record["images_per_s"] / base["images_per_s"]
+efficiency_is_the_speedup analysis/scaling_model.py: scaling_model
+- rate[0] / (num_devices * base[0])
++ rate[0] / base[0]
 
-half_of_a_ring_all_reduce analysis/scaling_model.py: scaling
+half_of_a_ring_all_reduce analysis/scaling_model.py: scaling_model
 - return 2 * (num_devices - 1) / num_devices * size
 + return (num_devices - 1) / num_devices * size
 
@@ -439,13 +439,13 @@ sigterm_ends_with_1 cli/entry_point.py: signals
 - return 143, "terminated"
 + return 1, "terminated"
 
-out_of_memory_only_at_the_beginning records/recorder.py: train scaling
+out_of_memory_only_at_the_beginning records/recorder.py: runner train
 - if OUT_OF_MEMORY.search(message):
 + if OUT_OF_MEMORY.match(message):
 
-a_run_with_impossible_figures_is_done records/recorder.py: train throughput
-- if status == "done" and self.summary.get("invalid"):
-+ if status == "running" and self.summary.get("invalid"):
+a_run_with_impossible_figures_is_done records/recorder.py: runner
+- if status == "done" and self.summary["invalid"]:
++ if status == "running" and self.summary["invalid"]:
 """
 
 

@@ -1,5 +1,7 @@
 """The entry point: what it lists, describes and refuses."""
 
+import importlib
+import inspect
 import json
 import pathlib
 
@@ -8,11 +10,26 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.describe import list_layers
+from jaxbench.records.schema import MODES
 from jaxbench.training.program import build_program
 from tests.conftest import MICRO, needs_devices, records, run_json
+from tests.in_process import fresh_process_state
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
+
+
+def test_every_mode_has_a_job_that_takes_its_flags():
+    with fresh_process_state():  # it defines flags
+        from jaxbench import main
+
+        jobs, sources = main._JOBS, {*main.flags.FLAGS, *main._COMPUTED}
+    assert set(jobs) == set(MODES)
+    for module, function, names in jobs.values():
+        job = getattr(importlib.import_module(f"jaxbench.jobs.{module}"), function)
+        of_all = {"config", "workdir", "console", "telemetry_s"}
+        assert set(inspect.signature(job).parameters) == {*names, *of_all}
+        assert set(names) <= sources
 
 
 @pytest.mark.parametrize("devices", [1, 8])

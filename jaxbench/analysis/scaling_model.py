@@ -1,73 +1,66 @@
-"""What more devices are worth, and what still more would be: arithmetic on measured rates."""
+"""Scaling efficiency, and predictions of it: arithmetic on measured rates."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+# A median and the ends of its 95 % interval, see `median_interval`.
+Interval = tuple[float, float, float]
 
 
-def label(record: Mapping[str, Any]) -> str:
-    """Returns what tells a `scaling` or `device` record from the others, for people."""
-    if record["kind"] == "device":
-        return f"device {record['device_id']}"
-    return f"{record['scaling']}, {record['num_devices']} device(s)"
+class MeasuredDevice(Protocol):
+    """A device that was measured alone, with an even split's part of the batch."""
+
+    device_id: int
+    device_kind: str
+    batch_size: int
+    step_s: float
+    images_per_s: float
+    images_per_s_low: float
+    images_per_s_high: float
 
 
 def efficiency(
-    record: Mapping[str, Any], base: Mapping[str, Any] | None
+    num_devices: int, rate: Interval | None, base: Interval | None
 ) -> dict[str, float | None]:
-    """Returns rate_N / (N x rate_1), and from where to where the two intervals let it lie.
+    """Return rate_N / (N x rate_1), and the limits that the two intervals set to it.
 
     Args:
-      record: `num_devices` and a rate with its interval; null where it was not measured.
-      base: the same on one device: with the same batch per device for weak scaling, the same
+      num_devices: N.
+      rate: images/s on N devices; None where it was not measured.
+      base: images/s on one device: with the same batch per device for weak scaling, the same
         global batch for strong. None where it was not measured.
     """
-    if base is None or record["images_per_s"] is None:
+    if base is None or rate is None:
         return dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high"))
-    count = record["num_devices"]
-    if count == 1:  # the same windows
+    if num_devices == 1:  # the same windows
         return dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high"), 1.0)
     return {
-        "efficiency": record["images_per_s"] / (count * base["images_per_s"]),
-        "efficiency_low": record["images_per_s_low"] / (count * base["images_per_s_high"]),
-        "efficiency_high": record["images_per_s_high"] / (count * base["images_per_s_low"]),
+        "efficiency": rate[0] / (num_devices * base[0]),
+        "efficiency_low": rate[1] / (num_devices * base[2]),
+        "efficiency_high": rate[2] / (num_devices * base[1]),
     }
 
 
-def efficiency_warnings(scaled: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to say of `scaling` records whose whole interval lies above 100 %."""
-    return [
-        f"{label(record)}: an efficiency of {record['efficiency']:.1%}, "
-        f"{record['efficiency_low']:.1%} at least: more than 100 % is seldom true, look for what "
-        "held the single device up"
-        for record in scaled
-        if record["efficiency_low"] is not None and record["efficiency_low"] > 1
-    ]
-
-
-def split(alone: Sequence[Mapping[str, Any]], share: int) -> dict[str, Any]:
-    """Says how far apart the devices are, and what any split of the batch can come to at best.
-
-    Args:
-      alone: a `device` record of every device, each with `share` images to itself.
-      share: images of each device where the batch is split evenly.
-    """
-    slowest = min(alone, key=lambda record: record["images_per_s"])
-    fastest = max(alone, key=lambda record: record["images_per_s"])
+def split(alone: Sequence[MeasuredDevice]) -> dict[str, Any]:
+    """Return how much the devices differ, and the best rates of an even and an uneven split."""
+    slowest = min(alone, key=lambda device: device.images_per_s)
+    fastest = max(alone, key=lambda device: device.images_per_s)
+    names = ("device_id", "device_kind", "step_s")
     return {
-        "slowest": {name: slowest[name] for name in ("device_id", "device_kind", "step_s")},
-        "fastest": {name: fastest[name] for name in ("device_id", "device_kind", "step_s")},
-        "slowest_over_fastest": slowest["step_s"] / fastest["step_s"],
+        "slowest": {name: getattr(slowest, name) for name in names},
+        "fastest": {name: getattr(fastest, name) for name in names},
+        "slowest_over_fastest": slowest.step_s / fastest.step_s,
         # Whether that is more than noise.
-        "differ": slowest["images_per_s_high"] < fastest["images_per_s_low"],
+        "differ": slowest.images_per_s_high < fastest.images_per_s_low,
         # All wait for the slowest, and exchanging costs nothing.
-        "even_split_images_per_s": len(alone) * share / slowest["step_s"],
+        "even_split_images_per_s": len(alone) * slowest.batch_size / slowest.step_s,
         # Each has as much as it can do.
-        "uneven_split_images_per_s": sum(record["images_per_s"] for record in alone),
+        "uneven_split_images_per_s": sum(device.images_per_s for device in alone),
     }
 
 
 def ring_bytes(num_devices: int, size: float) -> float:
-    """Returns how many bytes each link of a ring carries to sum `size` bytes over the devices."""
+    """Return how many bytes each link of a ring carries to sum `size` bytes over the devices."""
     return 2 * (num_devices - 1) / num_devices * size
 
 
@@ -80,12 +73,12 @@ def predict(
     link_bytes_per_s: float,
     link_source: str,
 ) -> dict[str, Any]:
-    """Predicts weak scaling from one device's step and a ring all-reduce of its gradient.
+    """Predict weak scaling from one device's step and a ring all-reduce of its gradient.
 
     Returns:
-      What is reckoned with, in words, and the step, rate and efficiency with nothing of the
-      all-reduce hidden behind the step (`no_overlap`) and with as much as can be
-      (`full_overlap`): the truth lies between them as far as the assumptions hold.
+      The assumptions in words, and the step's time, rate and efficiency where nothing of the
+      all-reduce overlaps with the step (`no_overlap`) and where as much as possible does
+      (`full_overlap`). The truth lies between them as far as the assumptions hold.
     """
     all_reduce_s = ring_bytes(num_devices, gradient_bytes) / link_bytes_per_s
     record: dict[str, Any] = {

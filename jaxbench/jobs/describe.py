@@ -1,4 +1,4 @@
-"""Says what an experiment is without running it: config, layers, arithmetic, planned memory."""
+"""Describes an experiment without running it: config, layers, arithmetic, estimated memory."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 def describe(config: Experiment) -> dict[str, Any]:
-    """Returns what `--mode=describe` shows; nothing is trained and no data set is read.
+    """Return the fields that `--mode=describe` shows; nothing is trained, no data set is read.
 
     Raises:
       BadInput: the config makes no sense on this machine.
@@ -57,7 +57,7 @@ def describe(config: Experiment) -> dict[str, Any]:
 
 
 def list_layers(program: Program, macs: dict[str, int]) -> list[dict[str, Any]]:
-    """One row for each layer that has parameters, in the order they are called."""
+    """Return one row for each layer that has parameters, in the order they are called."""
     calls: list[tuple[str, str, tuple[int, ...]]] = []
 
     def note_call(next_call, args, kwargs, context):
@@ -90,12 +90,12 @@ def list_layers(program: Program, macs: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _in_scope(scope: str, path: str) -> bool:
-    """Whether a named scope (`WideResNet/group1_block1/conv1`) is that of a module's path."""
+    """Return whether a named scope (`WideResNet/group1_block1/conv1`) is of a module's path."""
     return f"/{scope}/".endswith(f"/{path}/")
 
 
 def print_description(description: dict[str, Any], config: Experiment) -> None:
-    """Prints it as tables."""
+    """Print the description as tables."""
     from rich.console import Console
     from rich.table import Table
 
@@ -135,10 +135,10 @@ def print_description(description: dict[str, Any], config: Experiment) -> None:
     memory = description["planned_memory_per_device"]
     if memory:
         totals.add_row(
-            "planned memory, each device",
+            "estimated memory (XLA), each device",
             f"{memory['total_bytes'] / 2**20:,.1f} MiB (temporaries "
             f"{memory['temporary_bytes'] / 2**20:,.1f})"
-            + (", the data set beside it" if config.data.feed == "resident" else ""),
+            + (", without the data set" if config.data.feed == "resident" else ""),
         )
     flops = description["xla_flops_per_step_per_device"]
     if flops:

@@ -1,4 +1,4 @@
-"""What every job on a network begins with: the devices, the data, their feed, both steps."""
+"""Prepares a run: the devices, the data, their feed, the network and its steps."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxbench.clock import Clock, wait_until
-from jaxbench.config import Config
+from jaxbench.config import Config, Experiment
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
@@ -19,7 +19,8 @@ from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
-from jaxbench.records.run_dir import RunDir, check_workdir
+from jaxbench.records.run_dir import check_workdir
+from jaxbench.records.schema import CompileRecord
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.training.program import Program, build_program, compile_step
 from jaxbench.training.train_step import TrainState
@@ -27,29 +28,43 @@ from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """Nothing has run yet, nothing has been written.
+class RunContext:
+    """What every run has. Nothing has run yet, nothing has been written.
 
     Attributes:
       config: the experiment.
-      clock: counts from the job's first moment.
+      clock: counts from the run's first moment.
       console: where progress is shown.
       mesh: the devices that take part.
-      dataset: what the feed reads; None for a synthetic batch.
-      feed: how it reaches the devices.
+    """
+
+    config: Experiment
+    clock: Clock
+    console: Console
+    mesh: DataMesh
+
+    def document(self) -> dict[str, Any]:
+        """Return run.json's fields at the start."""
+        return {"config": dataclasses.asdict(self.config)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(RunContext):
+    """What a run on a network has.
+
+    Attributes:
+      dataset: what the feed reads; None with a synthetic feed.
+      feed: how the data reach the devices.
       program: the network and its steps.
     """
 
     config: Config
-    clock: Clock
-    console: Console
-    mesh: DataMesh
     dataset: Dataset | None
     feed: Feed
     program: Program
 
     def document(self) -> dict[str, Any]:
-        """What run.json says of the job before it has begun."""
+        """Return run.json's fields at the start."""
         config, program, feed = self.config, self.program, self.feed
         geometry = program.geometry
         macs = sum(program.forward_macs().values())
@@ -70,8 +85,7 @@ class Job:
                 "train_examples": len(self.dataset.train),
                 "eval_examples": len(self.dataset.eval),
             }
-        return {
-            "config": dataclasses.asdict(config),
+        return super().document() | {
             "task": config.task,
             "model": type(config.model).__name__.removesuffix("Config"),
             "models": geometry.num_models,
@@ -88,7 +102,7 @@ class Job:
         }
 
     def place_train_state(self) -> TrainState:
-        """Initialises the state on the devices, counted and shown as a phase."""
+        """Initialise the state on the devices, as a phase that is timed and shown."""
         with self.clock.phase("init"), self.console.phase("initialising the parameters"):
             state = self.program.place_train_state()
             wait_until(lambda: all_ready(state))
@@ -96,23 +110,13 @@ class Job:
 
     def compile(
         self, name: str, step: Any, state: TrainState, data: Any, batch: Any, how: str = ""
-    ) -> dict[str, Any]:
-        """Compiles a step for these arguments; returns its `compile` record."""
+    ) -> CompileRecord:
+        """Compile a step for these arguments; return its record."""
         what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
         with self.console.phase(what):
-            return compile_step(name, step, state, data, batch, clock=self.clock)
-
-
-@dataclasses.dataclass(frozen=True)
-class StagesResult:
-    """What a job that measures in stages hands back: a record for each, the summary, the folder.
-
-    Only the first process of a run has a folder.
-    """
-
-    stages: list[dict[str, Any]]
-    summary: dict[str, Any]
-    run_dir: RunDir | None
+            record = compile_step(name, step, state, data, batch, clock=self.clock)
+        del record["kind"]
+        return CompileRecord(**record)
 
 
 @contextlib.contextmanager
@@ -123,13 +127,13 @@ def setup_job(
     *,
     checked: bool = False,
 ) -> Iterator[Job]:
-    """Checks everything that can be checked before anything is written; closes it all at the end.
+    """Check everything that can be checked before anything is written; close it all at the end.
 
     Args:
       config: a valid experiment.
       workdir: where the records will go, see `check_workdir`.
       console: where progress is shown; None picks one for standard output.
-      checked: `workdir` has been seen to.
+      checked: whether `workdir` has been checked already.
 
     Raises:
       BadInput: the experiment cannot run here.
@@ -158,7 +162,7 @@ def setup_job(
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, precision.param_dtype)
             stack.callback(feed.close)
-            # Else sending the data over would be counted as whatever comes next.
+            # Otherwise sending the data would be timed as part of the next phase.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
             program = build_program(config, mesh, feed.steps_per_epoch, data_dependent_params)
@@ -187,7 +191,7 @@ def _data_dependent_params(
             "data.random_resized_crop=False read them whole"
         )
 
-    def look() -> dict[str, Any]:
+    def compute() -> dict[str, Any]:
         with clock.phase("init_from_images"):
             images_NxHxWxC = dataset.train.images_NxHxWxC[:count]
             if config.data.standardization == "per_image":
@@ -200,16 +204,16 @@ def _data_dependent_params(
             params = config.model.parameters_from_images(images_NxHxWxC)
             if mesh.process[1] == 1:
                 return params
-            # Sending may be the first collective: see `barrier_before_first_step`.
+            # This may be the first collective: see `barrier_before_first_step`.
             coordination.barrier("the parameters from images")
-            # Processes on unlike processors may round unlike, and their replicas would differ.
+            # Hosts with different processors may round differently, and replicas would differ.
             return broadcast_arrays(params)
 
-    return functools.cache(look)
+    return functools.cache(compute)
 
 
 def _check_across_processes(config: Config) -> None:
-    """Raises BadInput for what several processes do not do together."""
+    """Raise BadInput for an experiment that several processes cannot run together."""
     across = f"across {coordination.count()} processes"
     if config.replicas == "independent":
         raise BadInput(
@@ -224,7 +228,7 @@ def _check_across_processes(config: Config) -> None:
 
 
 def with_feed(config: Config, feed: str) -> Config:
-    """Returns a valid experiment whose data come another way.
+    """Return a valid experiment with another feed.
 
     Args:
       config: the experiment.

@@ -1,10 +1,12 @@
 """Windows: many steps timed together between two barriers.
 
-How steps end in a barrier, until when windows are warm-up, and what a stage's windows say. Letters:
-R rounds.
+A window ends when everything that its steps compute is ready. Windows are thrown away as warm-up
+until they agree. Stages take turns, so that drift hits all alike. Letters: R rounds.
 """
 
+import abc
 import collections
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -15,27 +17,31 @@ import jax
 import numpy as np
 
 from jaxbench.analysis.statistics import median_interval
+from jaxbench.clock import Stopwatch
+from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import BadInput, Diverged
+from jaxbench.jobs.setup import Job
 from jaxbench.tasks import COUNT, LOSS_SUM
-from jaxbench.training.loss_scale import LOWEST_SCALE, SCALE, LossScale
+from jaxbench.training.loss_scale import LOWEST_SCALE, SCALE, LossScale, describe_scales
 
-# Warm: so many windows in a row within this share of one another. Given up after so many.
-_AGREEING, _AGREEMENT, _MOST_WARMUP = 3, 0.02, 6
+# Throughput is stable when this many windows in a row are within this share of one another.
+_AGREEING, _AGREEMENT = 3, 0.02
+_MAX_WARMUP_WINDOWS = 6
 _LONGEST_WINDOW_S = 3600.0
 
 
 def check_window_s(window_s: float) -> None:
-    """Raises BadInput for a window that does not end."""
+    """Raise BadInput for a window that does not end."""
     if not 0 < window_s <= _LONGEST_WINDOW_S:  # written so that nan fails it too
         raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
 
 
 def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
-    """Waits for all that the last step computes.
+    """Wait for everything that the last step computes.
 
     Returns:
-      Its loss, the mean over the models, and how many images it counted, over all of them. Under
-      fp16 the loss of a step that is skipped need not be finite; such a step does the same work.
+      The step's mean loss over the models, and the images that it counted over all of them. Under
+      fp16 a skipped step may have no finite loss; it does the same work as any other.
 
     Raises:
       Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
@@ -56,12 +62,12 @@ def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
 class DispatchLimiter:
     """Keeps calls from piling up on simulated devices.
 
-    They share one pool of threads: with many calls queued, the replicas of one that wait for one
-    another can hold all of it, and XLA ends the process after 40 s (seen with 2 devices on 2 busy
-    cores). Real devices have a queue each, and no limit here.
+    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
+    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
+    2 busy cores). Real devices have a queue each, and no limit here.
 
     Args:
-      devices: that the calls run on.
+      devices: the devices that the calls run on.
     """
 
     _MOST = 4
@@ -71,7 +77,7 @@ class DispatchLimiter:
         self._results: collections.deque[Any] = collections.deque()
 
     def add(self, result: Any) -> None:
-        """Takes note of a call's result, which is not donated; waits while too many are queued."""
+        """Note a call's result, which must not be donated; wait while too many are queued."""
         if not self._limited:
             return
         self._results.append(result)
@@ -79,9 +85,55 @@ class DispatchLimiter:
             jax.block_until_ready(self._results.popleft())
 
 
+class Stepper:
+    """Runs training steps, one after another, on a state that only it holds.
+
+    Attributes:
+      state: what the last queued step returns.
+      metrics: what the last queued step counts; None before the first.
+      losses: one for each `wait`, of the last step before it.
+      images_counted: by the last step before the last `wait`.
+      loss_scaling: the loss scale and the steps skipped, as a summary has them; {} without fp16.
+    """
+
+    def __init__(self, job: Job, state: Any):
+        self.state = state
+        self.metrics: Any = None
+        self.losses: list[float] = []
+        self.images_counted: int | None = None
+        self.loss_scaling: dict[str, float] = {}
+        self._data = job.feed.train_data
+        self._scales_loss = job.program.precision.scales_loss
+        self._limiter = DispatchLimiter(job.mesh.devices)
+
+    def queue(self, step: Callable, batch: Any) -> Any:
+        """Queue one call of a training step; return its metrics, which are not ready yet."""
+        self.state, self.metrics = step(self.state, self._data, batch)
+        self._limiter.add(self.metrics)
+        return self.metrics
+
+    def wait(self) -> None:
+        """Wait for everything that has been queued.
+
+        Raises:
+          Diverged: see `wait_for_steps`.
+        """
+        loss, self.images_counted = wait_for_steps(self.state, self.metrics)
+        self.losses.append(loss)
+        if self._scales_loss:
+            sums = np.asarray(self.metrics)
+            self.loss_scaling = describe_scales(sums.reshape(-1, sums.shape[-1]))
+
+
 @dataclasses.dataclass(frozen=True)
 class WarmUp:
-    """What a warm-up found: calls that a window holds, calls thrown away, whether windows agree."""
+    """The outcome of a warm-up.
+
+    Attributes:
+      calls_per_window: calls that a window holds.
+      calls: calls that were thrown away.
+      settled: whether the last windows agreed.
+    """
 
     calls_per_window: int
     calls: int
@@ -89,33 +141,86 @@ class WarmUp:
 
 
 def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) -> WarmUp:
-    """Runs windows until they agree.
+    """Run windows until they agree.
 
     Args:
-      time_calls: number of calls -> seconds that they took.
-      window_s: a window holds as many calls as take about so long.
+      time_calls: makes a number of calls and returns the seconds that they took.
+      window_s: how long a window should take.
       rounds: windows that will be measured; the warm-up has fewer.
     """
-    most = min(_MOST_WARMUP, rounds - 1)
+    most = min(_MAX_WARMUP_WINDOWS, rounds - 1)
     calls, total, rates = 1, 0, []
     while not _agree(rates) and len(rates) < most:
         elapsed_s = time_calls(calls)
         total += calls
-        if elapsed_s < window_s / 2:  # too short to tell anything
+        if elapsed_s < window_s / 2:  # too short to be a window
             calls = math.ceil(min(10 * calls, window_s / elapsed_s * calls))
         else:
             rates.append(calls / elapsed_s)
     return WarmUp(calls, total, _agree(rates))
 
 
+class Interleaved(abc.ABC):
+    """Something that is measured in windows, in turn with others.
+
+    Attributes:
+      name: for progress and warnings.
+      warmup: its outcome; None before it.
+      windows_s: what each measured window took.
+
+    Args:
+      name: see above.
+      window_s: how long a window should take.
+    """
+
+    def __init__(self, name: str, window_s: float):
+        self.name = name
+        self.warmup: WarmUp | None = None
+        self.windows_s: list[float] = []
+        self._window_s = window_s
+
+    @abc.abstractmethod
+    def run(self, calls: int) -> None:
+        """Make this many calls; return once everything that they compute is ready."""
+
+    def around_window(self) -> contextlib.AbstractContextManager:
+        """Return the context that each window runs in; entering and leaving it is not timed."""
+        return contextlib.nullcontext()
+
+    def warm_up(self, rounds: int) -> None:
+        """Run windows until they agree, which fixes how many calls a window holds."""
+
+        def time_calls(calls: int) -> float:
+            with self.around_window():
+                elapsed_s = self._time(calls)
+            # In every process windows must hold as many calls, or they would wait for one another.
+            return broadcast_value(elapsed_s)
+
+        self.warmup = warm_up(time_calls, self._window_s, rounds)
+
+    def measure(self) -> None:
+        """Time one window; the caller has entered `around_window()`."""
+        self.windows_s.append(self._time(self.warmup.calls_per_window))
+
+    def _time(self, calls: int) -> float:
+        watch = Stopwatch()
+        self.run(calls)
+        return watch.elapsed_s()
+
+
+def in_turn(stages: Sequence[Any], round_number: int) -> Sequence[Any]:
+    """Return the stages in the order of this round: forwards, then backwards."""
+    return stages if round_number % 2 == 0 else stages[::-1]
+
+
 def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
-    """What to say of stages, each with its warm-up steps, whose windows never broadcast_value."""
-    told = [f"{name} ({steps})" for name, (found, steps) in warmups.items() if not found.settled]
-    if not told:
+    """Return the warning about windows that never agreed, from {stage: (warm-up, its steps)}."""
+    named = [f"{name} ({steps})" for name, (found, steps) in warmups.items() if not found.settled]
+    if not named:
         return []
     return [
-        f"windows still differed by more than {_AGREEMENT:.0%} after all warm-up steps of "
-        + ", ".join(told)
+        f"throughput did not stabilise during warm-up, to within {_AGREEMENT:.0%}, in (steps): "
+        + ", ".join(named)
     ]
 
 
@@ -125,7 +230,7 @@ def _agree(rates: Sequence[float]) -> bool:
 
 
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
-    """Returns the rate that windows of so many images each say together, and its spread."""
+    """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
     rate, low, high = median_interval(rates_R)
     return {
@@ -141,7 +246,7 @@ def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any
 
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:
-    """What to say of steps that do not train, from the losses of their windows in order."""
+    """Return the warning about steps that do not train, from their windows' losses in order."""
     # Under fp16 the first steps may be skipped ones.
     first = next(filter(math.isfinite, losses), math.nan)
     if len(losses) < 2 or losses[-1] < first:

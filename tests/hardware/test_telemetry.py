@@ -23,6 +23,7 @@ from jaxbench.hardware.telemetry.summary import Series, Window, summarize
 from jaxbench.hardware.telemetry.tpu import TpuReader
 from jaxbench.jobs import throughput
 from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
@@ -521,9 +522,9 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         images = sum(epoch["images"] for epoch in epochs)
         measured_s = sum(epoch["train_time_s"] for epoch in epochs)
     else:
-        stage = result.stages[0]
-        images = 4 * stage["steps_per_window"] * stage["batch_size"]
-        measured_s = sum(stage["windows_s"])
+        stage = result.of_kind(ThroughputRecord)[0]
+        images = 4 * stage.steps_per_window * stage.batch_size
+        measured_s = sum(stage.windows_s)
     assert telemetry["measured_images"] == images
     assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)
     # The boards' own clock and the readings' differ by what a busy machine lets lie between.

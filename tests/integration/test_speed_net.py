@@ -13,7 +13,7 @@ from jaxbench.cli import registry
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
-from jaxbench.records.schema import record_from_json
+from jaxbench.records.schema import ThroughputRecord, record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record
 from tests.conftest import needs_devices, records, set_fields
@@ -127,8 +127,8 @@ def test_throughput_needs_no_images_to_whiten_by(tmp_path):
             config_with(), str(tmp_path / "run"), PlainConsole(quiet), rounds=3, window_s=0.01
         )
     assert done.summary["status"] == "done"
-    [forward] = [record for record in done.stages if record["stage"] == "forward"]
-    assert forward["images_per_s"] > 0
+    _, forward = done.of_kind(ThroughputRecord)
+    assert forward.stage == "forward" and forward.images_per_s > 0
     assert "init_from_images" not in done.summary["phases_s"]
 
 

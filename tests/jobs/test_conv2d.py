@@ -11,7 +11,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.errors import BadInput
 from jaxbench.jobs import conv2d
-from jaxbench.jobs.conv2d import measure
+from jaxbench.jobs.conv2d import measure_conv2d
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -44,40 +44,40 @@ def measured(tmp_path_factory):
     config.device_counts = (1, 2, 8)
     folder = tmp_path_factory.mktemp("conv2d") / "run"
     with open(folder.parent / "log", "w") as log:
-        result = measure(config, str(folder), PlainConsole(log))
+        result = measure_conv2d(config, str(folder), PlainConsole(log))
     return result, folder, (folder.parent / "log").read_text()
 
 
 def test_every_part_is_measured_on_every_number_of_devices(measured):
     result, folder, _ = measured
-    cells = records(folder, "conv2d")
-    assert cells == result.cells
-    keys = [(cell["kernel"], cell["channels"], cell["devices"]) for cell in cells]
+    trials = records(folder, "conv2d")
+    assert trials == [record.to_json() for record in result.records]
+    keys = [(trial["kernel"], trial["channels"], trial["devices"]) for trial in trials]
     # The devices, the kernel and the channels vary one at a time.
     assert keys == [
         *((3, 1, devices) for devices in (1, 2, 8)),
         *((k, c, devices) for k, c in ((4, 1), (3, 2)) for devices in (1, 8)),
     ]
-    for cell in cells:
+    for trial in trials:
         for part in ("host_to_device_s", "compute_s", "call_s", "device_to_host_s"):
-            assert cell[part] == pytest.approx(np.median(cell["samples"][part]))
-            assert len(cell["samples"][part]) == 3 and min(cell["samples"][part]) > 0
-        assert cell["first_use_s"] >= cell["lower_s"] + cell["compile_s"] > 0
-        assert cell["steady_total_s"] == pytest.approx(
-            cell["host_to_device_s"] + cell["compute_s"] + cell["device_to_host_s"]
+            assert trial[part] == pytest.approx(np.median(trial["samples"][part]))
+            assert len(trial["samples"][part]) == 3 and min(trial["samples"][part]) > 0
+        assert trial["first_use_s"] >= trial["lower_s"] + trial["compile_s"] > 0
+        assert trial["steady_total_s"] == pytest.approx(
+            trial["host_to_device_s"] + trial["compute_s"] + trial["device_to_host_s"]
         )
-        assert cell["images_per_s"] == pytest.approx(24 / cell["compute_s"])
-        macs = 24 * 16 * 16 * cell["kernel"] ** 2 * cell["channels"]
-        assert cell["gflop_per_s"] == pytest.approx(2e-9 * macs / cell["compute_s"])
-        assert cell["scipy_s"] > 0 and cell["max_relative_error"] < 1e-5
-    assert [cell["speedup"] for cell in cells if cell["devices"] == 1] == [1, 1, 1]
-    assert cells[2]["speedup"] == pytest.approx(cells[0]["compute_s"] / cells[2]["compute_s"])
+        assert trial["images_per_s"] == pytest.approx(24 / trial["compute_s"])
+        macs = 24 * 16 * 16 * trial["kernel"] ** 2 * trial["channels"]
+        assert trial["gflop_per_s"] == pytest.approx(2e-9 * macs / trial["compute_s"])
+        assert trial["scipy_s"] > 0 and trial["max_relative_error"] < 1e-5
+    assert [trial["speedup"] for trial in trials if trial["devices"] == 1] == [1, 1, 1]
+    assert trials[2]["speedup"] == pytest.approx(trials[0]["compute_s"] / trials[2]["compute_s"])
     document = run_json(folder)
     assert document["status"] == "done" and document["mode"] == "conv2d"
     assert document["problems"][0]["macs"] == 24 * 16 * 16 * 9
     with open(folder / "conv2d.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["compute_s"]) for row in rows] == [cell["compute_s"] for cell in cells]
+    assert [float(row["compute_s"]) for row in rows] == [trial["compute_s"] for trial in trials]
 
 
 def test_the_table_and_the_answers_are_printed(measured):
@@ -86,12 +86,12 @@ def test_the_table_and_the_answers_are_printed(measured):
     header = next(number for number, line in enumerate(lines) if "to device" in line)
     for heading in ("compile", "compute", "to host", "first use", "speed-up", "SciPy"):
         assert heading in lines[header]
-    assert len(result.cells) == 7
+    assert len(result.records) == 7
     table = [line.split() for line in lines[header + 2 : header + 9]]
     assert [row[:3] for row in table] == [
-        [str(cell[name]) for name in ("kernel", "channels", "devices")] for cell in result.cells
+        [str(record.kernel), str(record.channels), str(record.devices)] for record in result.records
     ]
-    assert float(table[0][5]) == pytest.approx(result.cells[0]["compute_s"] * 1e3, abs=0.006)
+    assert float(table[0][5]) == pytest.approx(result.records[0].compute_s * 1e3, abs=0.006)
     findings = lines[header + 9 :]
     assert findings == result.summary["findings"] and len(findings) == 5
     for words in ("first use", "SciPy on one CPU thread", "from 1 to 8", "kernel 3", "channels 1"):
@@ -108,8 +108,8 @@ def test_a_wrong_result_is_seen(tmp_path, monkeypatch):
     config = registry.load("conv2d:tiny")
     config.device_counts, config.kernels, config.channels = (2,), (3,), (1,)
     with open(os.devnull, "w") as quiet:
-        result = measure(config, str(tmp_path / "run"), PlainConsole(quiet))
-    assert result.cells[0]["max_relative_error"] > 0.1
+        result = measure_conv2d(config, str(tmp_path / "run"), PlainConsole(quiet))
+    assert result.records[0].max_relative_error > 0.1
 
 
 def measured_with(tmp_path, monkeypatch, **fields):
@@ -118,23 +118,23 @@ def measured_with(tmp_path, monkeypatch, **fields):
     for name, value in fields.items():
         setattr(config, name, value)
     with open(os.devnull, "w") as quiet:
-        [cell] = measure(config, str(tmp_path / "run"), PlainConsole(quiet)).cells
-    return cell
+        [record] = measure_conv2d(config, str(tmp_path / "run"), PlainConsole(quiet)).records
+    return record.to_json()
 
 
 def test_a_slow_way_to_the_device_is_not_computing(tmp_path, monkeypatch):
-    genuine = conv2d._Cell._place
+    genuine = conv2d.Conv2dTrial._place
 
     def slowly(self):
         pause(0.3)
         return genuine(self)
 
-    monkeypatch.setattr(conv2d._Cell, "_place", slowly)
-    cell = measured_with(tmp_path, monkeypatch)
-    assert cell["host_to_device_s"] >= 0.3
+    monkeypatch.setattr(conv2d.Conv2dTrial, "_place", slowly)
+    trial = measured_with(tmp_path, monkeypatch)
+    assert trial["host_to_device_s"] >= 0.3
     for part in ("compute_s", "call_s", "device_to_host_s"):
-        assert cell[part] < 0.15, part
-    assert cell["first_use_s"] >= 0.3
+        assert trial[part] < 0.15, part
+    assert trial["first_use_s"] >= 0.3
 
 
 def test_a_slow_computation_is_not_moving_data(tmp_path, monkeypatch):
@@ -148,11 +148,11 @@ def test_a_slow_computation_is_not_moving_data(tmp_path, monkeypatch):
         return convolve(kernel, images, dtype) + 0 * woken
 
     monkeypatch.setattr(conv2d, "convolve", heavy)
-    cell = measured_with(tmp_path, monkeypatch)
+    trial = measured_with(tmp_path, monkeypatch)
     # Each call of several in a row takes as long as one by itself: not dispatch only.
-    assert cell["compute_s"] >= 0.1 and cell["call_s"] >= 0.1
+    assert trial["compute_s"] >= 0.1 and trial["call_s"] >= 0.1
     for part in ("host_to_device_s", "device_to_host_s"):
-        assert cell[part] < 0.05, part
+        assert trial[part] < 0.05, part
 
 
 def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
@@ -163,28 +163,28 @@ def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
         return convolve_with_scipy(kernel, images)
 
     monkeypatch.setattr("jaxbench.jobs.conv2d.convolve_with_scipy", note)
-    cell = measured_with(tmp_path, monkeypatch, scipy_rounds=2, images=48)
+    trial = measured_with(tmp_path, monkeypatch, scipy_rounds=2, images=48)
     # 16 images are compared, all are timed.
-    assert sorted(given) == [16, 48, 48] and len(cell["samples"]["scipy_s"]) == 2
+    assert sorted(given) == [16, 48, 48] and len(trial["samples"]["scipy_s"]) == 2
     given.clear()
-    cell = measured_with(tmp_path / "without", monkeypatch, scipy_rounds=0, images=48)
-    assert given == [16] and cell["scipy_s"] is None and cell["scipy_per_compute"] is None
+    trial = measured_with(tmp_path / "without", monkeypatch, scipy_rounds=0, images=48)
+    assert given == [16] and trial["scipy_s"] is None and trial["scipy_per_compute"] is None
 
 
 def test_windows_hold_the_calls_that_are_recorded(tmp_path, monkeypatch):
-    cell = measured_with(tmp_path, monkeypatch, calls=7)
-    assert cell["samples"]["calls"] == [7, 7, 7]
+    trial = measured_with(tmp_path, monkeypatch, calls=7)
+    assert trial["samples"]["calls"] == [7, 7, 7]
     monkeypatch.setattr("jaxbench.jobs.conv2d._WINDOW_S", 0.0)
-    cell = measured_with(tmp_path / "long", monkeypatch, calls=7)
-    assert cell["samples"]["calls"] == [1, 1, 1]
+    trial = measured_with(tmp_path / "long", monkeypatch, calls=7)
+    assert trial["samples"]["calls"] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("precision", "least", "most"), [("bf16", 1e-3, 2e-2), ("fp16", 1e-5, 1e-3)]
 )
 def test_half_precisions_are_computed_in_them(tmp_path, monkeypatch, precision, least, most):
-    cell = measured_with(tmp_path, monkeypatch, precision=precision)
-    assert least < cell["max_relative_error"] < most
+    trial = measured_with(tmp_path, monkeypatch, precision=precision)
+    assert least < trial["max_relative_error"] < most
 
 
 def test_axes_vary_one_at_a_time_and_grids_both():
@@ -217,6 +217,6 @@ def test_what_makes_no_sense_is_told(tmp_path, fields, told):
     for name, value in fields.items():
         setattr(config, name, value)
     with pytest.raises(BadInput) as error:
-        measure(config, str(tmp_path / "run"))
+        measure_conv2d(config, str(tmp_path / "run"))
     assert told in str(error.value)
     assert not (tmp_path / "run").exists()

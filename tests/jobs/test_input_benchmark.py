@@ -10,6 +10,7 @@ from jaxbench.clock import pause
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.jobs import input_benchmark
+from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json
 
@@ -35,7 +36,7 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     monkeypatch.setattr(ArrayBatches, "assemble", slow)
     result = measure(tmp_path, monkeypatch, num_threads=1)
     stages = records(tmp_path / "run", "input")
-    assert stages == result.stages
+    assert stages == [record.to_json() for record in result.records]
     assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
     for record in stages:
         assert len(record["windows_images_per_s"]) == 3
@@ -51,8 +52,17 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     assert document["status"] == "done" and document["data"]["num_threads"] == 1
 
 
-def stage(low, high):
-    return {"images_per_s": (low + high) / 2, "images_per_s_low": low, "images_per_s_high": high}
+def record(stage, low, high):
+    return InputRecord(
+        stage=stage,
+        images_per_s=(low + high) / 2,
+        images_per_s_low=low,
+        images_per_s_high=high,
+        windows_images_per_s=[low, high],
+        batch_size=64,
+        num_devices=1,
+        cores=1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,24 +70,23 @@ def stage(low, high):
     [
         ((90, 110), (200, 220), "the host is the bottleneck"),
         ((90, 110), (20, 80), "the device(s) are the bottleneck"),
-        ((90, 110), (105, 300), "no difference can be told"),
+        ((90, 110), (105, 300), "no significant difference"),
     ],
 )
 def test_the_verdict_needs_intervals_that_do_not_overlap(host, device, told):
-    stages = {
-        "prepare": stage(1, 2),
-        "prepare_and_send": stage(*host),
-        "train_step": stage(*device),
-    }
-    assert input_benchmark._verdict(stages).endswith(told)
-    del stages["train_step"]
-    assert input_benchmark._verdict(stages) is None
+    stages = [
+        record("prepare", 1, 2),
+        record("prepare_and_send", *host),
+        record("train_step", *device),
+    ]
+    assert input_benchmark.verdict(stages).endswith(told)
+    assert input_benchmark.verdict(stages[:2]) is None
 
 
 def test_only_files_can_be_cold(tmp_path):
     config = registry.load(MICRO)
     config.data.feed = "stream"
-    with pytest.raises(BadInput, match="--page_cache=cold: .* lies in memory"):
+    with pytest.raises(BadInput, match="--page_cache=cold: .* is in memory"):
         input_benchmark.measure_input(config, str(tmp_path / "run"), page_cache="cold")
     assert not (tmp_path / "run").exists()
 

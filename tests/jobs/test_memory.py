@@ -1,4 +1,6 @@
-"""Memory that XLA plans: the whole state is donated, and what is made again is not kept."""
+"""--mode=memory, and the memory that XLA estimates: the state is donated, remat keeps less."""
+
+import os
 
 import jax
 import numpy as np
@@ -7,9 +9,11 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.jobs.memory import check_fit
 from jaxbench.precision import get_precision
+from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.program import build_program, compile_step
-from tests.conftest import MICRO, equations, needs_devices
+from tests.conftest import MICRO, equations, needs_devices, records, run_json
 from tests.training.test_train_step import SmallConfig
 
 
@@ -34,6 +38,21 @@ def donated_bytes(program, args):
 def state_bytes(program):
     leaves = jax.tree.leaves(program.abstract_train_state())
     return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
+    needs_devices(2)
+    with open(os.devnull, "w") as quiet:
+        result = check_fit(registry.load(MICRO), str(tmp_path / "run"), PlainConsole(quiet))
+    document, compiled = run_json(tmp_path / "run"), records(tmp_path / "run", "compile")
+    assert (document["mode"], document["status"]) == ("memory", "done")
+    assert compiled == [record.to_json() for record in result.records]
+    assert [record["function"] for record in compiled] == ["train_step", "eval_step"]
+    summary = document["summary"]
+    largest = max(record["memory"]["total_bytes"] for record in compiled)
+    assert summary["planned_bytes_per_device"] == largest
+    assert summary["compile_s"] == sum(r["lower_s"] + r["compile_s"] for r in compiled)
+    assert summary["private_memory_before_bytes"] > 2**20 and summary["phases_s"]["run"] > 0
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])

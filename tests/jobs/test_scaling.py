@@ -11,25 +11,24 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.analysis import scaling_model
-from jaxbench.cli import entry_point, registry
-from jaxbench.clock import Clock
-from jaxbench.config import Experiment, ModelConfig
+from jaxbench.cli import registry
+from jaxbench.config import ModelConfig
 from jaxbench.distributed.mesh import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.jobs import scaling
+from jaxbench.jobs.scaling_summary import efficiency_warnings
+from jaxbench.jobs.scaling_trials import ScalingTrial
 from jaxbench.jobs.setup import setup_job
-from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import record_from_json
+from jaxbench.records.schema import ScalingRecord
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
-from tests.in_process import fresh_process_state
+from tests.jobs.test_runner import REFUSAL, FakeDevice
 
 
 @dataclasses.dataclass(kw_only=True)
 class LinearConfig(ModelConfig):
-    """A dense layer alone: as many times as there are cells it is compiled."""
+    """A dense layer alone: it is compiled once for each trial."""
 
     def create(self, *, num_classes, dtype, param_dtype, norm_axis):
         return Linear(num_classes)
@@ -62,17 +61,22 @@ def measure(tmp_path):
 
 
 def of_kind(result, kind):
-    return [record for record in result.stages if record["kind"] == kind]
+    return [record.to_json() for record in result.records if record.kind == kind]
 
 
-def test_the_cells_of_four_devices():
+def test_the_trials_of_four_devices():
     needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
     with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
         counts = scaling._device_counts((), job.mesh)
-        meter = scaling._Meter(job, "both", counts, None, 0.02, 6)
-    found = {key: (cell.batch_size, cell.batch_per_device) for key, cell in meter._scaled.items()}
+        how = {"link_gb_per_s": None, "rounds": 6, "window_s": 0.02}
+        benchmark = scaling.ScalingBenchmark(job, scaling="both", counts=counts, **how)
+    found = {
+        key: (geometry.global_batch, geometry.batch_per_device)
+        for key, trial in benchmark._scaled.items()
+        for geometry in [trial.job.program.geometry]
+    }
     assert found == {
         ("weak", 1): (16, 16),
         ("weak", 2): (32, 16),
@@ -82,17 +86,16 @@ def test_the_cells_of_four_devices():
         ("strong", 4): (64, 16),
     }
     # Three weak, two strong, and three devices more, alone: the two meet on all devices.
-    assert len(meter._cells) == 8
-    assert [len(cell.devices) for cell in meter._alone] == [1] * 4
-    assert [all_reduce.num_devices for all_reduce in meter._all_reduces] == [2, 4]
+    assert len(benchmark._trials) == 8
+    assert [len(trial.devices) for trial in benchmark._alone] == [1] * 4
+    assert [all_reduce.num_devices for all_reduce in benchmark._all_reduces] == [2, 4]
 
 
 def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
     fields = {"num_devices": 3, "batch_size": 48}
     result = measure(fields=fields, device_counts=(1, 3), link_gb_per_s=100.0, window_s=0.01)
     run = load_run(str(tmp_path / "run"))
-    written = [record_from_json(record).to_json() for record in of_kind(result, "scaling")]
-    assert run.of_kind("scaling") == written
+    assert run.of_kind("scaling") == of_kind(result, "scaling")
     found = {(r["scaling"], r["num_devices"]): r for r in of_kind(result, "scaling")}
     assert {key: (r["batch_size"], r["batch_per_device"]) for key, r in found.items()} == {
         ("weak", 1): (16, 16),
@@ -105,7 +108,7 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
         one = found[kind, 1]
         assert record["efficiency"] == record["images_per_s"] / (count * one["images_per_s"])
         assert record["efficiency_low"] <= record["efficiency"] <= record["efficiency_high"]
-        # Steps and windows are the cell's own.
+        # Steps and windows are the trial's own.
         steps = record["steps_per_window"]
         assert record["steps"] == 1 + record["warmup_steps"] + 6 * steps
         slowest = record["batch_size"] * steps / max(record["windows_s"])
@@ -129,7 +132,7 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
             record["all_reduce_s"] / found["weak", count]["step_s"]
         )
     assert [record["num_devices"] for record in of_kind(result, "all_reduce")] == [3]
-    # A compile record for every cell: two weak, one strong, and two devices more, alone.
+    # A compile record for every trial: two weak, one strong, and two devices more, alone.
     assert len(run.of_kind("compile")) == 5
     summary = run.document["summary"]
     assert run.document["status"] == "done" and summary["invalid"] == []
@@ -143,83 +146,38 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
     assert [float(row["efficiency"]) for row in rows] == [r["efficiency"] for r in found.values()]
 
 
-def rates(count, low, middle, high):
-    return {
-        "num_devices": count,
-        "images_per_s": middle,
-        "images_per_s_low": low,
-        "images_per_s_high": high,
-    }
-
-
-def test_efficiency_by_hand():
-    one, four = rates(1, 90.0, 100.0, 125.0), rates(4, 300.0, 320.0, 360.0)
-    assert scaling_model.efficiency(four, one) == pytest.approx(
-        # 320 / (4 x 100); 300 / (4 x 125); 360 / (4 x 90)
-        {"efficiency": 0.8, "efficiency_low": 0.6, "efficiency_high": 1.0}
-    )
-    nothing = {"efficiency": None, "efficiency_low": None, "efficiency_high": None}
-    assert scaling_model.efficiency(four, None) == nothing
-    assert scaling_model.efficiency(rates(4, None, None, None), one) == nothing
-
-
 def test_more_than_all_is_warned_of():
-    def record(count, low, high):
-        cell = rates(count, low, (low + high) / 2, high)
-        return (
-            {"kind": "scaling", "scaling": "strong"}
-            | cell
-            | scaling_model.efficiency(cell, rates(1, 99.0, 100.0, 101.0))
+    def record(count, middle, low):
+        figures = ("images_per_s", "images_per_s_low", "images_per_s_high")
+        unknown = ("images_counted", "warmup_steps", "warmup_settled", "reason", "collectives")
+        return ScalingRecord(
+            scaling="strong",
+            num_devices=count,
+            efficiency=middle,
+            efficiency_low=low,
+            efficiency_high=middle,
+            precision="fp32",
+            **dict.fromkeys(("batch_size", "batch_per_device", "images_per_step", "steps"), 64),
+            **dict.fromkeys((*figures, *unknown, "replicas_equal_after_steps", "unequal")),
+            status="done",
+            gradient_bytes=4,
         )
 
-    cells = [record(1, 99.0, 101.0), record(2, 190.0, 230.0), record(4, 410.0, 430.0)]
-    cells.append(cells[0] | dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high")))
-    # 410 / (4 x 101) is 101.5 %; the second may be below.
-    [told] = scaling_model.efficiency_warnings(cells)
+    scaled = [record(1, 1.0, 1.0), record(2, 1.05, 0.95), record(4, 1.05, 1.015)]
+    [told] = efficiency_warnings([*scaled, record(1, None, None)])
     assert told.startswith("strong, 4 device(s): an efficiency of 105.0%, 101.5% at least")
-
-
-def test_prediction_by_hand():
-    """A step of 10 ms, 100 MB over 25 GB/s: on 8 devices 2 x 7/8 x 4 ms = 7 ms of all-reduce."""
-    how = {"step_s": 0.01, "batch_per_device": 32, "link_source": "stated"}
-    found = scaling_model.predict(8, gradient_bytes=10**8, link_bytes_per_s=25e9, **how)
-    assert found["all_reduce_s"] == pytest.approx(0.007)
-    assert found["step_s_no_overlap"] == pytest.approx(0.017)
-    assert found["images_per_s_no_overlap"] == pytest.approx(8 * 32 / 0.017)
-    assert found["efficiency_no_overlap"] == pytest.approx(10 / 17)
-    assert found["step_s_full_overlap"] == pytest.approx(0.01)
-    assert found["efficiency_full_overlap"] == pytest.approx(1.0)
-    # Four times the gradient: 28 ms of it cannot hide behind 10.
-    found = scaling_model.predict(8, gradient_bytes=4 * 10**8, link_bytes_per_s=25e9, **how)
-    assert found["efficiency_full_overlap"] == pytest.approx(10 / 28)
-    assert scaling_model.ring_bytes(1024, 1024) == 2 * 1023
-
-
-def test_splits_by_hand():
-    """One device does 16 images in 10 ms, the other in 40."""
-    alone = [
-        rates(1, 1500.0, 1600.0, 1700.0) | {"device_id": 0, "device_kind": "A", "step_s": 0.01},
-        rates(1, 390.0, 400.0, 410.0) | {"device_id": 1, "device_kind": "B", "step_s": 0.04},
-    ]
-    found = scaling_model.split(alone, 16)
-    assert found["slowest"] == {"device_id": 1, "device_kind": "B", "step_s": 0.04}
-    assert found["slowest_over_fastest"] == pytest.approx(4) and found["differ"]
-    assert found["even_split_images_per_s"] == pytest.approx(2 * 16 / 0.04)
-    assert found["uneven_split_images_per_s"] == pytest.approx(2000)
-    alone[1] |= rates(1, 390.0, 1590.0, 1700.0)
-    assert not scaling_model.split(alone, 16)["differ"]
 
 
 def test_a_slow_device_is_found_and_told(measure, monkeypatch, capsys):
     """Device 1 does every step eight times over, as a slower kind would take longer."""
-    genuine = scaling._Cell.run
+    genuine = ScalingTrial.run
 
     def run(self, calls):
         genuine(self, calls)
         if [device.id for device in self.devices] == [1] and calls:
             genuine(self, 7 * calls)
 
-    monkeypatch.setattr(scaling._Cell, "run", run)
+    monkeypatch.setattr(ScalingTrial, "run", run)
     result = measure(console=PlainConsole(sys.stdout), scaling="weak")
     found = result.summary["devices"]
     assert found["slowest"]["device_id"] == 1 and found["fastest"]["device_id"] == 0
@@ -269,14 +227,14 @@ def test_without_one_device_there_is_no_strong_efficiency(measure, tmp_path):
 
 
 def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, monkeypatch):
-    genuine = scaling._Cell.start
+    genuine = ScalingTrial.start
 
     def start(self, initial):
-        if self.batch_per_device == 64:
+        if self.job.config.batch_size == 64 * len(self.devices):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory, 3 GiB")
         return genuine(self, initial)
 
-    monkeypatch.setattr(scaling._Cell, "start", start)
+    monkeypatch.setattr(ScalingTrial, "start", start)
     result = measure(scaling="strong")
     lost, two = of_kind(result, "scaling")
     assert (lost["num_devices"], lost["status"], lost["images_per_s"]) == (1, "oom", None)
@@ -288,7 +246,7 @@ def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, m
 def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
     class Pressing(PlainConsole):
         def progress(self, title, done, total, status):
-            # Four cells and an all-reduce take turns; in the third round.
+            # Four trials and an all-reduce take turns; in the third round.
             if title == "measuring" and done == 13:
                 raise KeyboardInterrupt
 
@@ -302,57 +260,8 @@ def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
     assert document["summary"]["efficiencies"][1]["efficiency"] == kept[1]["efficiency"]
 
 
-class FakeDevice:
-    platform, process_index = "gpu", 0
-
-    def __init__(self, id_, kind):
-        self.id, self.device_kind = id_, kind
-
-
-REFUSAL = (
-    'INVALID_ARGUMENT: executable is built for device CUDA:0 of type "RTX 2080 Ti"; cannot run it '
-    'on device CUDA:1 of type "GTX 1080"'
-)
-
-
-@pytest.mark.parametrize("kinds", [("RTX 2080 Ti", "GTX 1080"), ("GTX 1080", "GTX 1080")])
-def test_any_job_says_in_one_line_that_a_mix_does_not_run(tmp_path, kinds):
-    devices = tuple(FakeDevice(*named) for named in enumerate(kinds))
-    mixed = len(set(kinds)) > 1
-    expected = MixedDevices if mixed else jax.errors.JaxRuntimeError
-    with (
-        open(os.devnull, "w") as quiet,
-        pytest.raises(expected, match="cannot run it") as told,
-        recorder.recording(
-            str(tmp_path / "run"),
-            Experiment(name="x"),
-            DataMesh(devices, "pmap"),
-            {"mode": "train", "config": {}},
-            PlainConsole(quiet),
-            Clock(),
-            0.0,
-        ),
-    ):
-        raise jax.errors.JaxRuntimeError(REFUSAL)
-    document = run_json(tmp_path / "run")
-    assert document["status"] == "failed" and REFUSAL in document["reason"]
-    if mixed:
-        assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
-        assert "\n" not in str(told.value)
-
-
-def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
-    def main(_):
-        raise MixedDevices("A with B: no")
-
-    with fresh_process_state(), pytest.raises(SystemExit) as ended:
-        entry_point.run_with_arguments(main, ["jaxbench"])
-    assert ended.value.code == 1
-    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
-
-
 def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeypatch):
-    genuine, known = scaling._Cell.run, scaling.mixed_devices
+    genuine, known = ScalingTrial.run, scaling.mixed_devices
 
     def run(self, calls):
         if len(self.devices) > 1:
@@ -362,7 +271,7 @@ def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeyp
     def kinds(devices, error):
         return known([FakeDevice(d.id, f"kind {d.id}") for d in devices], error)
 
-    monkeypatch.setattr(scaling._Cell, "run", run)
+    monkeypatch.setattr(ScalingTrial, "run", run)
     monkeypatch.setattr(scaling, "mixed_devices", kinds)
     with pytest.raises(MixedDevices, match="kind 0 with kind 1: the backend does not run"):
         measure(scaling="weak")

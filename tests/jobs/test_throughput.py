@@ -1,14 +1,11 @@
-"""--mode=throughput: how fast the devices train, and figures that cannot be true."""
+"""--mode=throughput: how fast the devices train, and windows that are not closed."""
 
 import dataclasses
-import itertools
-import math
 import os
 import time
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -22,12 +19,11 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs import throughput
-from jaxbench.jobs.windows import describe_windows, falling_loss_warnings, wait_for_steps, warm_up
-from jaxbench.records.schema import record_from_json
+from jaxbench.jobs.throughput_stages import ForwardStage, TrainStage
+from jaxbench.jobs.windows import Stepper
+from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training.loss_scale import LOWEST_SCALE, first_loss_scale
 from jaxbench.training.program import build_program
-from jaxbench.training.train_step import ScaledTrainState, TrainState
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, records, run_json
 
@@ -57,15 +53,14 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
         config.data.image_shape, config.batch_size = (8, 8, 3), 64
 
     result = measure(change=elsewhere)
-    check_stages(tmp_path / "run", result)
-    step, forward = result.stages
-    assert (step["stage"], forward["stage"]) == ("train_step", "forward")
-    assert step["latency_p50_s"] <= step["latency_p95_s"] <= step["latency_p99_s"]
-    assert step["latency_steps"] >= 6
+    step, forward = check_stages(tmp_path / "run", result)
+    assert (step.stage, forward.stage) == ("train_step", "forward")
+    assert step.latency_p50_s <= step.latency_p95_s <= step.latency_p99_s
+    assert step.latency_steps >= 6
     summary = run_json(tmp_path / "run")["summary"]
-    # The made-up batch is learnt by heart: the steps that were timed do train.
+    # The synthetic batch is learnt by heart: the steps that were timed do train.
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
-    assert summary["images_per_s"] == step["images_per_s"]
+    assert summary["images_per_s"] == step.images_per_s
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
@@ -74,26 +69,26 @@ def test_several_steps_in_a_call_are_a_stage_of_their_own(measure, tmp_path):
         config.batch_size = 64
 
     result = measure(change=small, steps_per_call=3)
-    check_stages(tmp_path / "run", result)
-    names = [stage["stage"] for stage in result.stages]
+    names = [stage.stage for stage in check_stages(tmp_path / "run", result)]
     assert names == ["train_step", "train_step_x3", "forward"]
     compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
     assert compiled == {"train_step", "train_step_x3", "eval_step"}
 
 
 def check_stages(folder, result):
-    """Rates of 64 images a step on two devices."""
-    written = [record_from_json(stage).to_json() for stage in result.stages]
-    assert records(folder, "throughput") == written
-    for stage in result.stages:
-        assert stage["feed"] == "synthetic" and len(stage["windows_s"]) == 6
-        assert stage["images_per_s_low"] <= stage["images_per_s"] <= stage["images_per_s_high"]
-        assert stage["images_per_s_per_device"] == pytest.approx(stage["images_per_s"] / 2)
+    """Rates of 64 images a step on two devices. Returns the stages' records."""
+    stages = result.of_kind(ThroughputRecord)
+    assert records(folder, "throughput") == [stage.to_json() for stage in stages]
+    for stage in stages:
+        assert stage.feed == "synthetic" and len(stage.windows_s) == 6
+        assert stage.images_per_s_low <= stage.images_per_s <= stage.images_per_s_high
+        assert stage.images_per_s_per_device == pytest.approx(stage.images_per_s / 2)
         # What a window holds, by its own clock.
-        fastest = 64 * stage["steps_per_window"] / min(stage["windows_s"])
-        slowest = 64 * stage["steps_per_window"] / max(stage["windows_s"])
-        assert slowest <= stage["images_per_s_mean"] <= fastest
-        assert stage["warmup_steps"] > 0
+        fastest = 64 * stage.steps_per_window / min(stage.windows_s)
+        slowest = 64 * stage.steps_per_window / max(stage.windows_s)
+        assert slowest <= stage.images_per_s_mean <= fastest
+        assert stage.warmup_steps > 0
+    return stages
 
 
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
@@ -102,10 +97,10 @@ def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatc
     def in_fp16(config):
         config.precision, config.model.hidden = "fp16", (8,)
 
-    [step, _] = measure(change=in_fp16).stages
-    assert step["precision"] == "fp16"
+    step, _ = measure(change=in_fp16).of_kind(ThroughputRecord)
+    assert step.precision == "fp16"
     summary = run_json(tmp_path / "run")["summary"]
-    assert 0 < summary["skipped_steps"] < step["warmup_steps"]
+    assert 0 < summary["skipped_steps"] < step.warmup_steps
     assert summary["loss_scale"] == 2.0 ** (30 - summary["skipped_steps"])
     # Steps that overflow have a loss, and those that follow train.
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
@@ -114,7 +109,7 @@ def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatc
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_the_experiments_own_data_can_be_fed(measure, tmp_path, feed):
     result = measure(feed=feed)
-    assert {stage["feed"] for stage in result.stages} == {feed}
+    assert {stage.feed for stage in result.of_kind(ThroughputRecord)} == {feed}
     data = run_json(tmp_path / "run")["data"]
     assert data["feed"] == feed and data["train_examples"] > 0
 
@@ -141,8 +136,8 @@ def test_independent_models_and_masks(measure):
 
     result = measure(change=independent)
     # Each device has a whole batch of its own: twice the images a step.
-    step = result.stages[0]
-    assert step["step_s"] * step["images_per_s"] == pytest.approx(2 * step["batch_size"])
+    step = result.of_kind(ThroughputRecord)[0]
+    assert step.step_s * step.images_per_s == pytest.approx(2 * step.batch_size)
 
 
 def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
@@ -152,57 +147,6 @@ def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
         measure(change=wild)
     assert run_json(tmp_path / "run")["status"] == "diverged"
-
-
-def test_under_fp16_a_step_that_is_skipped_ends_nothing():
-    """Of two models: one overflows, and still has scales to try; the other has none left."""
-    state = ScaledTrainState(
-        step=0, params={}, batch_stats={}, opt_state=(), loss_scale=first_loss_scale()
-    )
-
-    def metrics(scale):
-        # The task's own, then the steps that were skipped, and the scale.
-        return jnp.array([[8.0, 4, 1, 2, 0, 2.0**16], [jnp.inf, 4, 0, 0, 3, scale]])
-
-    loss, images = wait_for_steps(state, metrics(1.0))
-    assert not np.isfinite(loss) and images == 8
-    with pytest.raises(Diverged, match="every loss scale"):
-        wait_for_steps(state, metrics(LOWEST_SCALE))
-    unscaled = TrainState(step=0, params={}, batch_stats={}, opt_state=())
-    with pytest.raises(Diverged, match="loss is inf: rates"):
-        wait_for_steps(unscaled, metrics(1.0)[:, :4])
-
-
-@pytest.mark.parametrize(
-    ("losses", "told"),
-    [
-        ([2.0, 3.0, 1.0], []),
-        ([math.nan, 2.0, 1.0], []),
-        ([2.0, 3.0], ["2.0000 to 3.0000"]),
-        ([2.0, math.nan], ["2.0000 to nan"]),
-        ([math.nan, math.inf], ["nan to inf"]),
-        ([2.0], []),
-    ],
-)
-def test_losses_that_do_not_fall_are_told(losses, told):
-    warnings = falling_loss_warnings(losses)
-    assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
-
-
-def test_a_warm_up_ends_when_windows_agree_or_gives_up():
-    def warm(seconds_a_call):
-        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
-
-    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
-    assert steady.settled and steady.calls_per_window < steady.calls
-    assert not warm(itertools.cycle([0.1, 0.11])).settled
-
-
-def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
-    said = describe_windows(100, [1.0, 4.0, 1.0, 2.0, 2.0, 2.0])
-    assert said["images_per_s_mean"] == pytest.approx(600 / 12)
-    assert said["images_per_s"] == pytest.approx(50)
-    assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
 
 
 @pytest.mark.parametrize("window_s", [float("inf"), float("nan"), 0.0])
@@ -247,9 +191,9 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     """Steps are queued and the clock is read: a rate of dispatching, not of training."""
 
     def leave_open(self):
-        self._metrics = Unfinished()
+        self.metrics = Unfinished()
 
-    monkeypatch.setattr(throughput._Meter, "_close", leave_open)
+    monkeypatch.setattr(Stepper, "wait", leave_open)
     measure(num_devices=1, window_s=0.002, rounds=4)
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid"
@@ -257,7 +201,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
 
 
 def test_forward_passes_are_waited_for(measure, monkeypatch):
-    genuine, ready = throughput._Meter._forward, []
+    genuine, ready = ForwardStage.run, []
 
     def forward(self, calls):
         genuine(self, calls)
@@ -266,24 +210,24 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
     def heavy(config):  # so that a pass takes much longer than queueing it
         config.model.hidden, config.batch_size = (64,), 128
 
-    monkeypatch.setattr(throughput._Meter, "_forward", forward)
+    monkeypatch.setattr(ForwardStage, "run", forward)
     measure(change=heavy, window_s=0.001, rounds=4)
     assert ready and all(ready)
 
 
 def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     """Latencies timed without a barrier are those of dispatch, and cannot be true."""
-    genuine = throughput._Meter._train
+    genuine = TrainStage.run
 
     def forgetful(self, calls):
-        if calls > 1 or not self._latencies_s and not self._calls:
+        if calls > 1 or not self.warmup:
             return genuine(self, calls)
         return None  # the step is on its way, for all that this clock knows
 
     def small(config):  # so that a window holds many steps
         config.batch_size = 4
 
-    monkeypatch.setattr(throughput._Meter, "_train", forgetful)
+    monkeypatch.setattr(TrainStage, "run", forgetful)
     result = measure(num_devices=1, change=small)
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid" and "a step closed alone takes" in document["reason"]
@@ -339,13 +283,14 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     # Without telemetry, whose thread would move the clock on as well.
     result = measure(num_devices=1, change=sleep, steps_per_call=2, telemetry_s=0)
     assert run_json(tmp_path / "run")["status"] == "done"
-    step, repeated, forward = result.stages
-    for stage in (step, repeated, forward):
+    stages = result.of_kind(ThroughputRecord)
+    assert [stage.stage for stage in stages] == ["train_step", "train_step_x2", "forward"]
+    for stage in stages:
         # Never less, and most of it is that.
-        assert SLEEP_S <= stage["step_s"] < 1.5 * SLEEP_S, stage["stage"]
-        assert stage["images_per_s_high"] <= 4 / SLEEP_S
-        assert stage["images_per_s"] == pytest.approx(4 / stage["step_s"])
-    assert SLEEP_S <= step["latency_p50_s"] < 1.5 * SLEEP_S
+        assert SLEEP_S <= stage.step_s < 1.5 * SLEEP_S, stage.stage
+        assert stage.images_per_s_high <= 4 / SLEEP_S
+        assert stage.images_per_s == pytest.approx(4 / stage.step_s)
+    assert SLEEP_S <= stages[0].latency_p50_s < 1.5 * SLEEP_S
     assert result.summary["first_step_s"] >= SLEEP_S
 
 
@@ -364,7 +309,7 @@ def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
         config.data.feed, config.batch_size = "stream", 16
 
     result = measure(change=deep, feed="stream", num_devices=1, rounds=4, window_s=0.05)
-    assert result.stages[0]["images_per_s"] < 1.1 * 16 / 0.01
+    assert result.of_kind(ThroughputRecord)[0].images_per_s < 1.1 * 16 / 0.01
 
 
 def test_the_command_and_its_flags(run_cli, tmp_path):

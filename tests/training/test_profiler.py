@@ -17,6 +17,7 @@ from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training import profiler
 from jaxbench.training.profiler import parse_steps
@@ -222,7 +223,7 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
     assert (profile["first_step"], profile["last_step"]) == (3, 5)
     phases_s = result.summary["phases_s"]
     assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], abs=0.05)
-    windows_s = sum(sum(stage["windows_s"]) for stage in result.stages)
+    windows_s = sum(sum(stage.windows_s) for stage in result.of_kind(ThroughputRecord))
     assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
 
 

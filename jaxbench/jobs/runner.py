@@ -1,0 +1,127 @@
+"""Runs a mode: it prepares and records the run, ends it and sums it up; the mode only measures.
+
+A new mode is a `Measurement` and a function that hands it to `run_job`; see jobs/memory.py.
+"""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from jaxbench.analysis.pricing import Price
+from jaxbench.distributed.mesh import peak_memory_bytes
+from jaxbench.hardware.environment import host_peak_memory_bytes
+from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.jobs.setup import RunContext
+from jaxbench.records.recorder import Recorder, recording
+from jaxbench.records.run_dir import RunDir
+from jaxbench.records.schema import CompileRecord, Record, Summary
+from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.writers.files import CsvWriter
+
+
+class Measurement(abc.ABC):
+    """What a mode measures, and what its summary says.
+
+    Attributes:
+      mode: its name in run.json.
+      csv_record: the kind of record that also goes into a CSV file, KIND.csv; None for no file.
+    """
+
+    mode: ClassVar[str]
+    csv_record: ClassVar[type[Record] | None] = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the mode's own fields of run.json."""
+        return {}
+
+    @abc.abstractmethod
+    def measure(self, recorder: Recorder) -> None:
+        """Measure, and write every record with `recorder.write`."""
+
+    @abc.abstractmethod
+    def summarize(self, status: str, records: Sequence[Record]) -> Summary:
+        """Return the mode's own fields of the summary; the runner adds those of every mode.
+
+        Args:
+          status: how the run ended.
+          records: everything that was written until then.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class JobResult:
+    """The outcome of a run.
+
+    Attributes:
+      records: everything that was written before the summary.
+      summary: the summary record.
+      run_dir: the folder; None in all processes of a run but the first.
+    """
+
+    records: list[Record]
+    summary: dict[str, Any]
+    run_dir: RunDir | None
+
+    def of_kind(self, kind: type[Record]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def run_job(
+    context: RunContext,
+    measurement: Measurement,
+    workdir: str | None = None,
+    *,
+    telemetry_s: float = INTERVAL_S,
+    price: Price | None = None,
+    resume_into: Callable[[RunDocument], RunDir] | None = None,
+) -> JobResult:
+    """Run a mode from its run directory to its summary.
+
+    Args:
+      context: what `setup_job` prepared.
+      measurement: the mode.
+      workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
+      telemetry_s: seconds between readings of the hardware, 0 for none.
+      price: what the hardware costs, recorded with the run; None where it is unknown.
+      resume_into: see `recording`.
+
+    Raises:
+      BadInput: before anything is written.
+      Exception: whatever ended the measurement. Status and reason are in run.json by then.
+    """
+    document = {"mode": measurement.mode} | context.document() | measurement.document()
+    with recording(
+        workdir,
+        context.config,
+        context.mesh,
+        document,
+        context.console,
+        context.clock,
+        telemetry_s,
+        price,
+        resume_into,
+    ) as recorder:
+        recorder.summarize = functools.partial(_summarize, context, measurement, recorder.records)
+        if recorder.folder and (record := measurement.csv_record):
+            recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
+        measurement.measure(recorder)
+    return JobResult(recorder.records, recorder.summary, recorder.run_dir)
+
+
+def _summarize(
+    context: RunContext, measurement: Measurement, records: Sequence[Record], status: str
+) -> Summary:
+    phases_s = context.clock.totals_s()
+    summary = measurement.summarize(status, records)
+    compile_s = sum(r.lower_s + r.compile_s for r in records if isinstance(r, CompileRecord))
+    return dataclasses.replace(
+        summary,
+        # A resumed run counts what earlier processes compiled, too.
+        compile_s=summary.compile_s or compile_s or None,
+        peak_memory_bytes=peak_memory_bytes(context.mesh.devices),
+        host_peak_memory_bytes=host_peak_memory_bytes(),
+        phases_s=phases_s,
+        wall_s=context.clock.wall_s(),
+    )

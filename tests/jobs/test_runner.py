@@ -1,0 +1,171 @@
+"""What all modes share: run.json, records, every way to end, the summary."""
+
+import csv
+import os
+
+import jax
+import pytest
+
+from jaxbench.cli import entry_point
+from jaxbench.clock import Clock
+from jaxbench.config import Experiment
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.errors import Diverged, MixedDevices, Terminated
+from jaxbench.jobs.runner import Measurement, run_job
+from jaxbench.jobs.setup import RunContext
+from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import records, run_json
+from tests.in_process import fresh_process_state
+
+COMPILED = CompileRecord(
+    function="step",
+    lower_s=1.0,
+    compile_s=2.0,
+    compile_cache="off",
+    memory=None,
+    device_memory_bytes=None,
+    xla_flops_per_device=None,
+    xla_bytes_per_device=None,
+    collectives=None,
+)
+TIMES = ("lower_s", "compile_s", "first_use_s", "host_to_device_s", "compute_s", "call_s")
+CONVOLVED = Conv2dRecord(
+    **dict.fromkeys(("kernel", "channels", "filters", "images", "height", "width", "devices"), 1),
+    **dict.fromkeys((*TIMES, "device_to_host_s", "steady_total_s"), 0.5),
+    **dict.fromkeys(("images_per_s", "gflop_per_s", "max_relative_error"), 0.25),
+    **dict.fromkeys(("speedup", "scipy_s", "scipy_per_compute", "scipy_per_steady_total")),
+    memory=None,
+    samples={},
+)
+
+
+class Doing(Measurement):
+    """Writes two records and does something."""
+
+    mode = "memory"
+    csv_record = Conv2dRecord
+
+    def __init__(self, act=lambda: None, **fields):
+        self._act, self._fields = act, fields
+
+    def document(self):
+        return {"rounds": 7}
+
+    def measure(self, recorder):
+        recorder.write(COMPILED)
+        recorder.write(CONVOLVED)
+        self._act()
+
+    def summarize(self, status, records):
+        assert [type(record) for record in records] == [CompileRecord, Conv2dRecord]
+        return Summary(status=status, **self._fields)
+
+
+class FakeDevice:
+    platform, process_index = "gpu", 0
+
+    def __init__(self, id_, kind):
+        self.id, self.device_kind = id_, kind
+
+    def memory_stats(self):
+        return None
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(measurement, devices=None):
+        mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
+        with open(os.devnull, "w") as quiet:
+            context = RunContext(Experiment(name="x"), Clock(), PlainConsole(quiet), mesh)
+            return run_job(context, measurement, str(tmp_path / "run"), telemetry_s=0.0)
+
+    return run
+
+
+def test_a_mode_only_measures_and_sums_up(run, tmp_path):
+    result = run(Doing(warnings=["beware"]))
+    assert result.records == [COMPILED, CONVOLVED]
+    assert result.of_kind(CompileRecord) == [COMPILED]
+    document = run_json(tmp_path / "run")
+    assert (document["mode"], document["rounds"], document["experiment"]) == ("memory", 7, "x")
+    assert document["config"]["seed"] == 0 and document["status"] == "done"
+    summary = document["summary"]
+    assert summary == result.summary == records(tmp_path / "run")[-1]
+    assert summary["compile_s"] == 3.0 and summary["warnings"] == ["beware"]
+    assert summary["phases_s"]["other"] == pytest.approx(summary["wall_s"], abs=0.05)
+    assert [record["kind"] for record in records(tmp_path / "run")][:2] == ["compile", "conv2d"]
+    with open(tmp_path / "run" / "conv2d.csv", newline="") as file:
+        [row] = csv.DictReader(file)
+    assert row["compute_s"] == "0.5" and row["speedup"] == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (KeyboardInterrupt(), "failed", "interrupted (Ctrl-C)"),
+        (Terminated(), "preempted", "terminated (SIGTERM)"),
+        (Diverged("nan"), "diverged", "nan"),
+        (ValueError("RESOURCE_EXHAUSTED: 3 GiB"), "oom", "ValueError: RESOURCE_EXHAUSTED: 3 GiB"),
+        (ValueError("no"), "failed", "ValueError: no"),
+    ],
+)
+def test_every_end_is_recorded_and_raised(run, tmp_path, error, status, reason):
+    def act():
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run(Doing(act))
+    assert raised.value is error
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == (status, reason)
+    # What was measured until then is there, and summed up.
+    assert document["summary"]["status"] == status and document["summary"]["compile_s"] == 3.0
+    assert records(tmp_path / "run", "conv2d") and records(tmp_path / "run", "summary")
+
+
+def test_figures_that_fail_a_check_make_a_run_invalid(run, tmp_path):
+    result = run(Doing(invalid=["too fast", "too good"]))
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("invalid", "too fast; too good")
+    assert result.summary["status"] == document["summary"]["status"] == "invalid"
+
+
+def test_a_summary_that_cannot_be_made_hides_no_end(run, tmp_path):
+    run(Doing(no_such_field=1))
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done"
+    [warning] = document["summary"]["warnings"]
+    assert warning.startswith("the summary could not be made: TypeError")
+
+
+REFUSAL = (
+    'INVALID_ARGUMENT: executable is built for device CUDA:0 of type "RTX 2080 Ti"; cannot run it '
+    'on device CUDA:1 of type "GTX 1080"'
+)
+
+
+@pytest.mark.parametrize("kinds", [("RTX 2080 Ti", "GTX 1080"), ("GTX 1080", "GTX 1080")])
+def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
+    def refuse():
+        raise jax.errors.JaxRuntimeError(REFUSAL)
+
+    mixed = len(set(kinds)) > 1
+    expected = MixedDevices if mixed else jax.errors.JaxRuntimeError
+    with pytest.raises(expected, match="cannot run it") as told:
+        run(Doing(refuse), [FakeDevice(*named) for named in enumerate(kinds)])
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "failed" and REFUSAL in document["reason"]
+    if mixed:
+        assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
+    def main(_):
+        raise MixedDevices("A with B: no")
+
+    with fresh_process_state(), pytest.raises(SystemExit) as ended:
+        entry_point.run_with_arguments(main, ["jaxbench"])
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")

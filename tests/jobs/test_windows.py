@@ -1,0 +1,83 @@
+"""Windows: how steps are waited for, when a warm-up ends, what rates come of windows."""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.errors import Diverged
+from jaxbench.jobs.windows import (
+    WarmUp,
+    describe_windows,
+    falling_loss_warnings,
+    in_turn,
+    unsettled_warnings,
+    wait_for_steps,
+    warm_up,
+)
+from jaxbench.training.loss_scale import LOWEST_SCALE, first_loss_scale
+from jaxbench.training.train_step import ScaledTrainState, TrainState
+
+
+def test_under_fp16_a_step_that_is_skipped_ends_nothing():
+    """Of two models: one overflows, and still has scales to try; the other has none left."""
+    state = ScaledTrainState(
+        step=0, params={}, batch_stats={}, opt_state=(), loss_scale=first_loss_scale()
+    )
+
+    def metrics(scale):
+        # The task's own, then the steps that were skipped, and the scale.
+        return jnp.array([[8.0, 4, 1, 2, 0, 2.0**16], [jnp.inf, 4, 0, 0, 3, scale]])
+
+    loss, images = wait_for_steps(state, metrics(1.0))
+    assert not np.isfinite(loss) and images == 8
+    with pytest.raises(Diverged, match="every loss scale"):
+        wait_for_steps(state, metrics(LOWEST_SCALE))
+    unscaled = TrainState(step=0, params={}, batch_stats={}, opt_state=())
+    with pytest.raises(Diverged, match="loss is inf: rates"):
+        wait_for_steps(unscaled, metrics(1.0)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.0, 3.0, 1.0], []),
+        ([math.nan, 2.0, 1.0], []),
+        ([2.0, 3.0], ["2.0000 to 3.0000"]),
+        ([2.0, math.nan], ["2.0000 to nan"]),
+        ([math.nan, math.inf], ["nan to inf"]),
+        ([2.0], []),
+    ],
+)
+def test_losses_that_do_not_fall_are_told(losses, told):
+    warnings = falling_loss_warnings(losses)
+    assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
+def test_a_warm_up_ends_when_windows_agree_or_gives_up():
+    def warm(seconds_a_call):
+        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
+
+    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
+    assert steady.settled and steady.calls_per_window < steady.calls
+    assert not warm(itertools.cycle([0.1, 0.11])).settled
+
+
+def test_stages_that_did_not_stabilise_are_told():
+    found = {"a": (WarmUp(2, 8, settled=True), 8), "b": (WarmUp(2, 9, settled=False), 27)}
+    [warning] = unsettled_warnings(found)
+    assert "did not stabilise during warm-up" in warning and warning.endswith(": b (27)")
+    assert unsettled_warnings({"a": found["a"]}) == []
+
+
+def test_stages_take_turns_forwards_then_backwards():
+    assert [in_turn("abc", number) for number in range(3)] == ["abc", "cba", "abc"]
+
+
+def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
+    said = describe_windows(100, [1.0, 4.0, 1.0, 2.0, 2.0, 2.0])
+    assert said["images_per_s_mean"] == pytest.approx(600 / 12)
+    assert said["images_per_s"] == pytest.approx(50)
+    assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
