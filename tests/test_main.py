@@ -10,7 +10,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.describe import list_layers
-from jaxbench.records.schema import MODES
+from jaxbench.records.schema.base import MODES
 from jaxbench.training.program import build_program
 from tests.conftest import MICRO, needs_devices, records, run_json
 from tests.in_process import fresh_process_state
