@@ -317,7 +317,7 @@ def _speed_run(out: pathlib.Path) -> list[Part]:
     ]
 
     def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
-        found = (finished_run(one.parent) for one in path.glob("cells/*/*/run.json"))
+        found = (finished_run(one.parent) for one in path.glob("trials/*/*/run.json"))
         runs = [run for run in found if run]
         done = {run.document["config"]["seed"]: run for run in runs}
         if len(done) < seeds:

@@ -25,6 +25,7 @@ _COMMANDS = [
         "cli.main_flags",
         "cli.main_checks",
         "cli.main_processes",
+        "cli.sweep_flags",
         "main",
         "sweep",
         "compare",

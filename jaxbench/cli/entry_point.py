@@ -30,11 +30,23 @@ from jaxbench.errors import (
     nearest,
 )
 from jaxbench.fields import describe_type, overridable
+from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES
 
 # What ends a run with one line, and exit code 1.
 _FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WorkerLost)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
+# Flags, fields and values that have another name now.
+_RENAMED = {
+    "--mode=fit": "--mode=memory",
+    "--stop_at_top1": "--target_accuracy",
+    **{f"--experiment.{old}": f"--experiment.{new}" for old, new in CONFIG_FIELDS.items()},
+    **{
+        f"--experiment.{field}={old}": f"--experiment.{field}={new}"
+        for field, values in CONFIG_VALUES.items()
+        for old, new in values.items()
+    },
+}
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
@@ -182,6 +194,7 @@ def define_experiment(
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
     """
+    _check_renamed(argv)
     argv, spec = _experiment_first(argv)
     if spec is None:
         names = list(registry.available())
@@ -221,6 +234,15 @@ def define_experiment(
     return argv, config
 
 
+def _check_renamed(argv: Sequence[str]) -> None:
+    """Raise BadInput for a flag, field or value that has another name now."""
+    for arg in argv[1:]:
+        given = f"--{arg.lstrip('-')}"
+        for old in (given, given.partition("=")[0]):
+            if old in _RENAMED:
+                raise BadInput(f"{old}: is called {_RENAMED[old]} now")
+
+
 def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """Moves --experiment before its overrides, which ml_collections insists on."""
     rest, specs = [argv[0]], []
@@ -257,6 +279,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _parse_plain_flags(argv: Sequence[str]) -> list[str]:
+    _check_renamed(argv)
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:

@@ -26,6 +26,8 @@ CONFIG_VALUES = {
     "data.standardization": {"image": "per_image"},
     "optimizer.weight_decay_mode": {"penalty": "coupled", "share": "decoupled"},
 }
+# Fields that are gone, with the values that computed the same.
+_REMOVED = {"model.stem": ("plain", "space_to_depth")}
 _DOCUMENT_FIELDS = {"stop_at_top1": "target_accuracy"}
 _RECORD_FIELDS = {
     "throughput": {"late_s": "sync_residual_s"},
@@ -98,6 +100,8 @@ def _migrate_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, An
     migrated = {}
     for name, value in config.items():
         path = CONFIG_FIELDS.get(prefix + name, prefix + name)
+        if value in _REMOVED.get(path, ()):
+            continue
         if isinstance(value, Mapping):
             value = _migrate_config(value, f"{path}.")
         elif isinstance(value, str):

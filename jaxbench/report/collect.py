@@ -12,7 +12,14 @@ import psutil
 
 from jaxbench.clock import timestamp_s
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import Run, flat, load_run, missing_records, read_results
+from jaxbench.records.reader import (
+    TRIAL_FOLDERS,
+    Run,
+    flat,
+    load_run,
+    missing_records,
+    read_results,
+)
 from jaxbench.report.values import find, items, mapping, number, text
 
 # Enough for years of runs; a mistyped `/` still ends soon.
@@ -248,7 +255,7 @@ class Sweep:
             path = self.path / run
             inside = run.parts and not run.is_absolute() and ".." not in run.parts
             yield record, path if inside and path.is_dir() else None
-        for cell in sorted(self.path.glob("cells/*")):
+        for cell in sorted(path for name in TRIAL_FOLDERS for path in self.path.glob(f"{name}/*")):
             runs = sorted(cell.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
             if cell not in ended and runs:
                 yield None, runs[-1].parent
@@ -351,7 +358,9 @@ def _kind(path: pathlib.Path) -> str | None:
     if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
         return "run"
     # A sweep whose first cell has not ended yet has no results.
-    begun = os.path.exists(path / "lock") and os.path.isdir(path / "cells")
+    begun = os.path.exists(path / "lock") and any(
+        os.path.isdir(path / name) for name in TRIAL_FOLDERS
+    )
     return "sweep" if begun or os.path.exists(path / "results.jsonl") else None
 
 

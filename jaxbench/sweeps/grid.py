@@ -1,7 +1,7 @@
-"""A sweep's cells: every combination of a grid's values, each a run of its own.
+"""A sweep's trials: every combination of a grid's values, each a run of its own.
 
-A cell is known by its key, a hash of all that decides its result. So a sweep that was broken off
-finds what it has done already, whatever else was added to its grid meanwhile.
+A trial is known by its key, a hash of all that decides its result. So a sweep that was interrupted
+finds the results that it has, whatever was added to its grid since.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.xla.variables import decisive_variables
 
 _LONGEST_NAME = 100
-# Flags that decide nothing: what is recorded of a run beside its result, and where else that goes.
+# Flags that do not change a result: prices, and where records go.
 _NOT_DECISIVE = ("usd_per_hour", "offer", "prices", "wandb")
 
 
@@ -36,16 +36,16 @@ class Axis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run.
 
     Attributes:
       spec: what follows `--experiment=`.
       overrides: arguments of the form `--experiment.FIELD=VALUE`, those of the grid last.
       place: {field: value} by the grid's fields, as text.
-      config: the experiment that comes of it.
-      flags: arguments of jaxbench.main that say what is done with it.
-      limits: what else decides its result, such as a limit of memory.
+      config: the experiment with its overrides.
+      flags: other arguments of jaxbench.main, such as its mode.
+      limits: whatever else decides its result, such as a limit of memory.
     """
 
     spec: str
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The same for the same experiment, flags and limits."""
+        """Return a hash of experiment, flags and limits."""
         decisive = {
             "experiment": self.spec,
             "config": dataclasses.asdict(self.config),
@@ -70,29 +70,28 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What tells it from the others, for people."""
+        """Return the values by which it differs from the others, for people."""
         return " ".join(f"{field}={value}" for field, value in self.place.items()) or self.spec
 
     @property
     def folder(self) -> str:
-        """A folder's name: what tells it from the others, and a part of the key."""
+        """Return a folder's name: those values, and a part of the key."""
         readable = re.sub(r"[^\w.=,+-]+", "-", self.title.replace(" ", ","))
         return f"{readable[:_LONGEST_NAME]}-{self.key[:8]}"
 
     @property
     def arguments(self) -> list[str]:
-        """What jaxbench.main is given."""
+        """Return the arguments of jaxbench.main."""
         return [f"--experiment={self.spec}", *self.overrides, *self.flags]
 
-    def with_field(self, field: str, value: Any, flags: Sequence[str]) -> "Cell":
-        """Returns the same cell with one more field set and other flags."""
+    def with_field(self, field: str, value: Any) -> "Trial":
+        """Return the same trial with one more field set."""
         overrides = (*self.overrides, f"--experiment.{field}={value}")
         return dataclasses.replace(
             self,
             overrides=overrides,
             place=self.place | {field: str(value)},
             config=load_experiment(self.spec, overrides),
-            flags=tuple(flags),
         )
 
 
@@ -101,10 +100,10 @@ def _flag_name(argument: str) -> str:
 
 
 def parse_axis(text: str) -> Axis:
-    """Reads `FIELD=VALUE,VALUE,...`; a comma inside parentheses or brackets parts no values.
+    """Parse `FIELD=VALUE,VALUE,...`; a comma inside parentheses or brackets parts no values.
 
     Raises:
-      BadInput: it is not of that form, or names a value twice.
+      BadInput: another form, or a value given twice.
     """
     field, equals, listed = text.partition("=")
     # Split at commas that no closing parenthesis follows before an opening one.
@@ -116,25 +115,25 @@ def parse_axis(text: str) -> Axis:
         )
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise BadInput(f"--grid={text}: {twice} stands in it twice")
+        raise BadInput(f"--grid={text}: {twice} is given twice")
     return Axis(field, tuple(values))
 
 
-def make_cells(
+def make_trials(
     spec: str | None,
     overrides: Sequence[str],
     grid: Sequence[str],
     flags: Sequence[str] = (),
     limits: Sequence[str] = (),
-) -> list[Cell]:
-    """Returns every combination of the grid's values; the last field changes fastest.
+) -> list[Trial]:
+    """Return every combination of the grid's values; the last field changes fastest.
 
     Args:
       spec: the experiment, None where the grid names them.
-      overrides: for all cells, `--experiment.FIELD=VALUE`.
+      overrides: for all trials, `--experiment.FIELD=VALUE`.
       grid: `FIELD=VALUE,VALUE,...`.
-      flags: of jaxbench.main, for all cells.
-      limits: of all cells.
+      flags: of jaxbench.main, for all trials.
+      limits: of all trials.
 
     Raises:
       BadInput: a field or value that one of the experiments does not allow.
@@ -154,17 +153,17 @@ def make_cells(
             "give --experiment=NAME or --grid=experiment=NAME,NAME,..."
             + (", not both" if spec is not None else "")
         )
-    cells: list[Cell] = []
+    trials: list[Trial] = []
     for values in itertools.product(*(axis.values for axis in axes)):
         place = dict(zip(fields, values, strict=True))
         own = [f"--experiment.{f}={v}" for f, v in place.items() if f != "experiment"]
         own_spec = place.get("experiment", spec)
         all_overrides = (*overrides, *own)
         config = load_experiment(own_spec, all_overrides)
-        cells.append(Cell(own_spec, all_overrides, place, config, tuple(flags), tuple(limits)))
-    by_key: dict[str, Cell] = {}
-    for cell in cells:
-        if cell.key in by_key:
-            raise BadInput(f"{by_key[cell.key].title} and {cell.title} are the same run")
-        by_key[cell.key] = cell
-    return cells
+        trials.append(Trial(own_spec, all_overrides, place, config, tuple(flags), tuple(limits)))
+    by_key: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.key in by_key:
+            raise BadInput(f"{by_key[trial.key].title} and {trial.title} are the same run")
+        by_key[trial.key] = trial
+    return trials

@@ -1,21 +1,29 @@
-"""Finds the largest batch that fits in memory."""
+"""The largest batch that fits in memory, found by trials."""
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+from jaxbench.geometry import batch_multiple
+from jaxbench.records.schema.sweep import MaxBatchResult, TrialResult
+from jaxbench.sweeps.grid import Trial
+from jaxbench.sweeps.tables import exit_code, max_batch_table
+from jaxbench.sweeps.trials import TrialRunner, describe_outcome
 
 # The first stride away from a guess; each is twice as long as the one before.
 _FIRST_STRIDE = 0.02
-# So many plans tell all that they can.
-_MOST_PLANS = 2
+# Two estimates make a line; more of them add nothing.
+_MOST_ESTIMATES = 2
 
 
-class Trial(NamedTuple):
-    """What became of a batch.
+class BatchFit(NamedTuple):
+    """Whether a batch fits in memory.
 
     Attributes:
       fits: whether it ran.
-      needed_bytes: what the compiler plans for it, None where it did not come so far.
-      limit_bytes: what there is, None where nobody knows.
+      needed_bytes: what the compiler estimates for it; None where it was not compiled.
+      limit_bytes: the memory that there is; None where it is unknown.
     """
 
     fits: bool
@@ -24,15 +32,15 @@ class Trial(NamedTuple):
 
 
 def largest_batch(
-    try_batch: Callable[[int], Trial], start: int, unit: int
+    try_batch: Callable[[int], BatchFit], start: int, unit: int
 ) -> tuple[int | None, int | None]:
-    """Finds the largest multiple of `unit` that fits, if all smaller ones fit.
+    """Find the largest multiple of `unit` that fits, if all smaller ones fit.
 
-    The first two trials tell how the plan grows with the batch; the search goes on where it meets
-    the limit, strides from there until the answer lies between two trials, and halves.
+    The first two tries tell how the estimate grows with the batch; the search continues where it
+    meets the limit, strides from there until the answer lies between two tries, and halves.
 
     Args:
-      try_batch: tries a batch for real.
+      try_batch: runs a batch.
       start: where to begin, a multiple of `unit`.
       unit: what batches must be multiples of.
 
@@ -42,28 +50,28 @@ def largest_batch(
     planned: dict[int, float] = {}
     limit_bytes = None
     low, high = 0, None
-    # Strides lead away from `start`, later from the last guess, as long as all trials end alike.
+    # Strides lead away from `start`, later from the last guess, as long as all tries end alike.
     batch, stride, outcomes = start, start, set()
     while True:
-        trial = try_batch(batch)
-        limit_bytes = trial.limit_bytes or limit_bytes
-        if trial.needed_bytes is not None:
-            planned[batch] = trial.needed_bytes
-        outcomes.add(trial.fits)
-        if trial.fits:
+        found = try_batch(batch)
+        limit_bytes = found.limit_bytes or limit_bytes
+        if found.needed_bytes is not None:
+            planned[batch] = found.needed_bytes
+        outcomes.add(found.fits)
+        if found.fits:
             low = max(low, batch)
         else:
             high = batch if high is None else min(high, batch)
         if high is not None and high - low <= unit:
             return low or None, high
-        guess = _guess(planned, limit_bytes, unit) if len(planned) <= _MOST_PLANS else None
+        guess = _guess(planned, limit_bytes, unit) if len(planned) <= _MOST_ESTIMATES else None
         if guess is not None and low < guess and (high is None or guess < high):
             batch, outcomes = guess, set()
             stride = max(unit, int(_FIRST_STRIDE * guess))
         elif high is None:
             batch, stride = batch + stride, 2 * stride
         elif len(outcomes) == 1:
-            stride = stride if trial.fits else -stride
+            stride = stride if found.fits else -stride
             batch, stride = _nearer(batch + stride, (low + high) // 2, batch), 2 * abs(stride)
         else:
             batch = (low + high) // 2
@@ -75,12 +83,12 @@ def _nearer(one: int, other: int, to: int) -> int:
 
 
 def _guess(planned: dict[int, float], limit_bytes: float | None, unit: int) -> int | None:
-    """The batch whose plan meets the limit, by the line through the two largest plans."""
+    """Return the batch whose estimate meets the limit, by the line through the largest two."""
     if limit_bytes is None or not planned:
         return None
     batches = sorted(planned)[-2:]
     if len(batches) == 1:
-        # All of it as if it grew with the batch: too small a guess rather than too large a one.
+        # As if all of it grew with the batch: too small a guess rather than too large a one.
         per_image, constant = planned[batches[0]] / batches[0], 0.0
     else:
         small, large = batches
@@ -89,3 +97,111 @@ def _guess(planned: dict[int, float], limit_bytes: float | None, unit: int) -> i
     if per_image <= 0:
         return None
     return max(unit, int((limit_bytes - constant) / per_image) // unit * unit)
+
+
+def find_max_batches(
+    runner: TrialRunner, trials: Sequence[Trial], multiple: int, memory_limit_mb: float | None
+) -> int:
+    """Find the largest batch of each trial's experiment; print and write the table.
+
+    Args:
+      runner: runs the trials, in --mode=memory.
+      trials: one for each search.
+      multiple: batches are multiples of this, and of what the devices need.
+      memory_limit_mb: MiB of private memory that each process may have on the host.
+
+    Returns:
+      The exit code.
+    """
+    folder, results = runner.folder, []
+    for number, trial in enumerate(trials, 1):
+        place = f"[{number}/{len(trials)}]"
+        results.append(_find_max_batch(runner, trial, place, multiple, memory_limit_mb))
+        folder.write_table("max_batch.csv", [result.row() for result in results])
+    for line in (*max_batch_table(results), f"table: {folder.path / 'max_batch.csv'}"):
+        runner.console.say(line)
+    return exit_code(result.status for result in results)
+
+
+class _Unanswered(Exception):
+    """A trial neither fitted nor ran out of memory; the message says how it ended."""
+
+
+def _find_max_batch(
+    runner: TrialRunner, trial: Trial, place: str, multiple: int, memory_limit_mb: float | None
+) -> MaxBatchResult:
+    tried: dict[int, TrialResult] = {}
+    fits: dict[int, BatchFit] = {}
+
+    def try_batch(batch_size: int) -> BatchFit:
+        if batch_size not in fits:
+            one = trial.with_field("batch_size", batch_size)
+            tried[batch_size] = runner.result(one) or runner.run(one, place)
+            fits[batch_size] = _batch_fit(batch_size, tried, memory_limit_mb)
+        return fits[batch_size]
+
+    def result(status: str, reason: str, **fields) -> MaxBatchResult:
+        return MaxBatchResult(
+            place=trial.place,
+            status=status,
+            reason=reason,
+            trials=len(tried),
+            memory_limit_mb=memory_limit_mb,
+            **fields,
+        )
+
+    first = trial.config.batch_size
+    try:
+        try_batch(first)
+        needed = batch_multiple(trial.config, tried[first].num_devices or 1)
+        unit = math.lcm(multiple, needed)
+        largest, too_large = largest_batch(try_batch, max(unit, first // unit * unit), unit)
+    except _Unanswered as error:
+        return result("failed", str(error))
+    over = tried[too_large]
+    # Why it is too large; of a failure, that is a guess.
+    reason = f"{too_large}: {over.status} ({over.reason})"
+    if largest is None:
+        return result("oom", reason, smallest_too_large=too_large)
+    best = tried[largest]
+    names = {field.name for field in dataclasses.fields(MaxBatchResult)}
+    figures = {name: value for name, value in vars(best.figures).items() if name in names}
+    return result(
+        "done",
+        reason,
+        max_batch=largest,
+        max_batch_per_device=largest / best.num_devices,
+        smallest_too_large=too_large,
+        num_devices=best.num_devices,
+        device_kind=best.device_kind,
+        **figures,
+    )
+
+
+def _batch_fit(
+    batch_size: int, tried: Mapping[int, TrialResult], memory_limit_mb: float | None
+) -> BatchFit:
+    """Return what a run of --mode=memory says of its batch, with the first of the search.
+
+    Libraries that get no memory do not always say so: where a smaller batch ran, any failure of a
+    larger one counts as too large, and is reported.
+    """
+    result, (first_batch, first) = tried[batch_size], next(iter(tried.items()))
+    smaller_ran = first.status == "done" and first_batch < batch_size
+    if result.status not in ("done", "oom") and not (smaller_ran and result.status == "failed"):
+        raise _Unanswered(f"batch_size={batch_size} was tried and {describe_outcome(result)}")
+    needed_bytes = result.figures.planned_bytes_per_device
+    limit_bytes = result.figures.device_memory_bytes
+    if result.backend == "cpu":
+        # All devices use the host's memory, and the process itself is in it too.
+        if not memory_limit_mb:
+            raise _Unanswered(
+                "CPU devices take what memory the host has: give --memory_limit_mb, or the search "
+                "would end with the machine"
+            )
+        limit_bytes = memory_limit_mb * 2**20
+        besides_bytes = first.figures.private_memory_before_bytes
+        if needed_bytes is not None:
+            steps_bytes = needed_bytes * result.num_devices
+            needed_bytes = steps_bytes + besides_bytes if besides_bytes else None
+    return BatchFit(result.status == "done", needed_bytes, limit_bytes)

@@ -1,91 +1,31 @@
-"""What a sweep's cells have to say: figures, tables, what several seeds say together."""
+"""The results of a sweep's trials: their figures, tables, and statistics over seeds."""
 
+import dataclasses
 import math
 import platform
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from jaxbench.analysis.statistics import spread
 from jaxbench.records.reader import Run
-from jaxbench.sweeps.grid import Cell
+from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from jaxbench.records.writers.tables import text_table
+from jaxbench.sweeps.grid import Trial
 
-# What sweep.csv says of a cell, after the grid's fields.
-FIGURES = (
-    "compile_s",
-    "compile_cache",
-    "first_epoch_s",
-    "median_epoch_s",
-    "total_s",
-    "train_time_s",
-    "images_per_s",
-    "images_per_s_low",
-    "images_per_s_high",
-    "images_per_s_per_device",
-    "weak_efficiency",
-    "strong_efficiency",
-    "prepare_images_per_s",
-    "prepare_and_send_images_per_s",
-    "train_step_images_per_s",
-    "conv2d_compute_s",
-    "conv2d_scipy_s",
-    "latency_p50_s",
-    "latency_p95_s",
-    "latency_p99_s",
-    "mfu",
-    "eval_top1",
-    "eval_top1_tta",
-    "eval_dice",
-    "best_eval_top1",
-    "best_eval_dice",
-    "epochs_done",
-    "target_value",
-    "target_reached",
-    "target_s",
-    "target_epoch",
-    "target_images",
-    "target_energy_j",
-    "target_usd",
-    "usd",
-    "energy_j",
-    "planned_bytes_per_device",
-    "device_memory_bytes",
-    "peak_memory_bytes",
-    "private_memory_before_bytes",
-    "host_peak_memory_bytes",
-)
-# What several seeds are asked about, and what people call it.
-OVER_SEEDS = {
-    "target_s": "seconds to the target",
-    "target_epoch": "epochs to the target",
-    "target_images": "images to the target",
-    "target_energy_j": "joules to the target",
-    "target_usd": "USD to the target",
-    "train_time_s": "seconds of training",
-    "eval_top1": "top-1",
-    "eval_top1_tta": "top-1 with test-time augmentation",
-    "eval_dice": "Dice",
-    "images_per_s": "images/s",
+_FIGURES = dataclasses.fields(TrialFigures)
+# How the table on the console shows a figure.
+_FORMS = {
+    "s": lambda value_s: f"{value_s:,.2f} s" if math.isfinite(value_s) else "never",
+    "ms": lambda value_s: f"{value_s * 1e3:,.2f} ms",
+    "rate": lambda rate: f"{rate:,.1f}",
+    "share": lambda share: f"{share:.1%}",
+    "score": lambda score: f"{score:.2%}",
+    "usd": lambda usd: f"{usd:,.4f}",
 }
-SPREAD_COLUMNS = ("figure", "n", "of_seeds", "median", "mean", "std", "min", "max")
-COLUMNS = ("status", *FIGURES, "reason", "wall_s", "num_devices", "device_kind", "run")
-MAX_BATCH_COLUMNS = (
-    "status",
-    "max_batch",
-    "max_batch_per_device",
-    "smallest_too_large",
-    "num_devices",
-    "device_kind",
-    "planned_bytes_per_device",
-    "device_memory_bytes",
-    "peak_memory_bytes",
-    "host_peak_memory_bytes",
-    "memory_limit_mb",
-    "trials",
-    "reason",
-)
 
 
-def figures_of(run: Run) -> dict[str, Any]:
-    """The figures of a run that sweep.csv has columns for."""
+def figures_of(run: Run) -> TrialFigures:
+    """Return the figures of a trial's run."""
     compiled = run.of_kind("compile")
     planned = [record["memory"]["total_bytes"] for record in compiled if record["memory"]]
     figures: dict[str, Any] = {
@@ -108,29 +48,82 @@ def figures_of(run: Run) -> dict[str, Any]:
     epochs = run.of_kind("epoch")
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
-    if target := summary.get("target"):
-        figures |= {
-            "target_value": target["value"],
-            "target_reached": target["reached"],
-            "target_s": target["time_s"],
-            "target_epoch": target["epoch"],
-            "target_images": target["images"],
-            "target_energy_j": target.get("energy_j"),
-            "target_usd": target.get("usd"),
-        }
+    for name, value in (summary.get("target") or {}).items():
+        figures["target_s" if name == "time_s" else f"target_{name}"] = value
     figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
-    return {name: figures[name] for name in FIGURES if figures.get(name) is not None}
+    return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
 
 
-def seen(figures: dict[str, Any], name: str) -> float | None:
-    """A cell's figure; a target that was never reached takes and costs without end."""
-    priced = name == "target_usd" and "usd" in figures
-    if "target_value" in figures and (name == "target_s" or priced):
-        return figures.get(name, math.inf)
-    return figures.get(name)
+def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
+    """Return the lines of a table in the published comparisons' form: a row for each trial."""
+    shown = [_shown(result) for result in results]
+    titles = [title for title in _titles() if any(title in own for own in shown)]
+    rows = [
+        [
+            *result.place.values(),
+            "OOM" if result.status == "oom" else result.status,
+            *(own.get(title, "-") for title in titles),
+        ]
+        for result, own in zip(results, shown, strict=True)
+    ]
+    reasons = [
+        f"{trial.title}: {result.status}: {result.reason}"
+        for trial, result in zip(trials, results, strict=True)
+        if result.reason
+    ]
+    return text_table([*results[0].place, "status", *titles], rows) + reasons
 
 
-def describe_spread(row: dict[str, Any]) -> str:
+def _titles() -> list[str]:
+    titles = [field.metadata.get("title") for field in _FIGURES]
+    return [title for title in titles if title]
+
+
+def _shown(result: TrialResult) -> dict[str, str]:
+    """Return {title: text} of a trial's figures; those of a run that did not end well are none."""
+    if result.status not in ("done", "invalid"):
+        return {}
+    figures = result.figures
+    shown = {}
+    for field in _FIGURES:
+        value = figures.value(field.name)
+        if field.metadata.get("title") and value is not None:
+            shown[field.metadata["title"]] = _FORMS[field.metadata["form"]](value)
+    if figures.images_per_s_high is not None:
+        shown["95 % interval"] += f" to {figures.images_per_s_high:,.1f}"
+    if figures.compile_cache == "hit":
+        shown["compile"] += " (cache hit)"
+    return shown
+
+
+def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of seeds.csv and their lines: what several seeds say together.
+
+    There are none where the grid has no seeds, or one seed for each combination of the others.
+    """
+    groups: dict[tuple, list[TrialResult]] = {}
+    for result in results:
+        others = tuple((field, value) for field, value in result.place.items() if field != "seed")
+        groups.setdefault(others, []).append(result)
+    if "seed" not in results[0].place or len(results) == len(groups):
+        return [], []
+    rows, lines = [], []
+    for others, group in groups.items():
+        for field in _FIGURES:
+            title = field.metadata.get("over_seeds")
+            values = [result.figures.value(field.name) for result in group]
+            values = [value for value in values if value is not None]
+            if not title or not values:
+                continue
+            counts = {"figure": field.name, "n": len(values), "of_seeds": len(group)}
+            row = dict(others) | counts | spread(values)
+            rows.append(row)
+            where = " ".join(f"{name}={value}" for name, value in others)
+            lines.append(f"{where + ': ' if where else ''}{title}: {_describe_spread(row)}")
+    return rows, lines
+
+
+def _describe_spread(row: dict[str, Any]) -> str:
     def form(value: float | None) -> str:
         return "-" if value is None else f"{value:.5g}"
 
@@ -141,106 +134,38 @@ def describe_spread(row: dict[str, Any]) -> str:
     )
 
 
-def columns(fields: Sequence[str], others: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*fields, *others)))
-
-
-def plain(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in COLUMNS if name in record}
-
-
-def cell_table(
-    fields: Sequence[str], cells: Sequence[Cell], records: Sequence[dict[str, Any]]
-) -> list[str]:
-    """The lines of a table in the published comparisons' form: a row for each cell."""
-    shown = [
-        ("compile", "compile", str),
-        ("first epoch", "first_epoch_s", lambda s: f"{s:,.2f} s"),
-        ("median epoch", "median_epoch_s", lambda s: f"{s:,.2f} s"),
-        ("total", "total_s", lambda s: f"{s:,.2f} s"),
-        ("images/s", "images_per_s", lambda rate: f"{rate:,.1f}"),
-        ("95 % interval", "interval", str),
-        ("p50", "latency_p50_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("p99", "latency_p99_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("weak", "weak_efficiency", lambda share: f"{share:.1%}"),
-        ("strong", "strong_efficiency", lambda share: f"{share:.1%}"),
-        ("host images/s", "prepare_and_send_images_per_s", lambda rate: f"{rate:,.1f}"),
-        ("device images/s", "train_step_images_per_s", lambda rate: f"{rate:,.1f}"),
-        ("compute", "conv2d_compute_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("SciPy", "conv2d_scipy_s", lambda s: f"{s * 1e3:,.2f} ms"),
-        ("MFU", "mfu", lambda share: f"{share:.1%}"),
-        ("to target", "target_s", lambda s: f"{s:,.2f} s" if math.isfinite(s) else "never"),
-        ("USD", "usd", lambda usd: f"{usd:,.4f}"),
-        ("top-1", "eval_top1", lambda share: f"{share:.2%}"),
-        ("Dice", "eval_dice", lambda share: f"{share:.2%}"),
-    ]
-    figures = []
-    for record in records:
-        own = dict(record["figures"]) if record["status"] in ("ok", "invalid") else {}
-        if "images_per_s_low" in own:
-            own["interval"] = f"{own['images_per_s_low']:,.1f} to {own['images_per_s_high']:,.1f}"
-        if "target_value" in own:
-            own["target_s"] = seen(own, "target_s")
-        if "compile_s" in own:
-            kept = " (kept)" if own.get("compile_cache") == "hit" else ""
-            own["compile"] = f"{own['compile_s']:,.2f} s{kept}"
-        figures.append(own)
-    shown = [column for column in shown if any(column[1] in own for own in figures)]
-    rows = [[*fields, "status", *(title for title, _, _ in shown)]]
-    for cell, record, own in zip(cells, records, figures, strict=True):
-        status = record["status"]
+def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:
+    """Return the lines of a table with the largest batch of each trial's experiment."""
+    rows = []
+    for result in results:
+        each = result.max_batch_per_device
         rows.append(
             [
-                *cell.place.values(),
-                "OOM" if status == "oom" else status,
-                *(form(own[name]) if name in own else "-" for _, name, form in shown),
-            ]
-        )
-    reasons = [
-        f"{cell.title}: {record['status']}: {record['reason']}"
-        for cell, record in zip(cells, records, strict=True)
-        if record["reason"]
-    ]
-    return _aligned(rows) + reasons
-
-
-def max_batch_table(fields: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    table = [[*fields, "largest batch", "per device", "too large", "trials"]]
-    for row in rows:
-        each = row.get("max_batch_per_device")
-        table.append(
-            [
-                *(row[field] for field in fields),
-                str(row.get("max_batch") or ("OOM" if row["status"] == "oom" else "failed")),
+                *result.place.values(),
+                str(result.max_batch or ("OOM" if result.status == "oom" else "failed")),
                 f"{each:g}" if each else "-",
-                str(row.get("smallest_too_large") or "-"),
-                str(row["trials"]),
+                str(result.smallest_too_large or "-"),
+                str(result.trials),
             ]
         )
-    return _aligned(table) + [row["reason"] for row in rows if row["reason"]]
+    headings = [*results[0].place, "largest batch", "per device", "too large", "trials"]
+    return text_table(headings, rows) + [result.reason for result in results]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-
-
-def differences(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Says what differs between the cells that the grid did not ask for."""
-    told = []
-    elsewhere = {r["hostname"] for r in records if r["hostname"] not in (None, platform.node())}
+def differences(results: Sequence[TrialResult]) -> list[str]:
+    """Return warnings about what differs between the trials beside the grid's fields."""
+    warnings = []
+    elsewhere = {result.hostname for result in results} - {None, platform.node()}
     if elsewhere:
-        told.append(f"warning: some cells were measured on {', '.join(sorted(elsewhere))}")
+        warnings.append(f"warning: some trials ran on {', '.join(sorted(elsewhere))}")
     for name in ("device_kind", "hostname", "commit", "versions"):
-        kinds = {str(record[name]) for record in records if record[name] is not None}
+        values = [getattr(result, name) for result in results]
+        kinds = {str(value) for value in values if value is not None}
         if len(kinds) > 1:
-            told.append(f"warning: the cells differ in {name}: {'; '.join(sorted(kinds))}")
-    return told
+            warnings.append(f"warning: the trials differ in {name}: {'; '.join(sorted(kinds))}")
+    return warnings
 
 
 def exit_code(statuses: Iterable[str]) -> int:
-    """Returns a sweep's exit code: what did not fit in memory or in time is a result."""
+    """Return a sweep's exit code: a trial that did not fit in memory or in time is a result."""
     return int(any(status in ("failed", "invalid") for status in statuses))

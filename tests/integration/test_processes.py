@@ -285,7 +285,7 @@ def test_the_first_process_decides_and_an_error_is_everybodys(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweeps_cells_take_several_processes(tmp_path):
+def test_a_sweeps_trials_take_several_processes(tmp_path):
     def sweep(*args):
         return subprocess.run(
             [sys.executable, "-m", "jaxbench.sweep", TINY, "--grid=batch_size=64,128", *args],
@@ -302,7 +302,7 @@ def test_a_sweeps_cells_take_several_processes(tmp_path):
     assert done.returncode == 0, done.stdout
     with open(tmp_path / "sweep" / "sweep.csv", newline="") as file:
         assert [row["num_devices"] for row in csv.DictReader(file)] == ["16", "16"]
-    folders = pathlib.Path(tmp_path, "sweep", "cells").glob("*/*/run.json")
+    folders = pathlib.Path(tmp_path, "sweep", "trials").glob("*/*/run.json")
     assert len(list(folders)) == 2
 
 

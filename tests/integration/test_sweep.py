@@ -84,7 +84,7 @@ def test_a_child_ends_with_its_parent(tmp_path):
     wait_until(lambda: not os.path.exists(f"/proc/{log.read_text().strip()}"))
 
 
-def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
+def test_a_sweep_is_resumed_after_a_failure_and_after_being_killed(tmp_path):
     """One process at a time: what is done stays done, the rest is done in the end."""
     needs_devices(2)
     args = (
@@ -106,11 +106,11 @@ def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
     interrupted = start_until(2)
     interrupted.send_signal(signal.SIGINT)
     output, _ = interrupted.communicate(timeout=60)
-    assert interrupted.returncode == 130 and "to go on: the same command with --swee" in output
+    assert interrupted.returncode == 130 and "to resume: the same command with --swee" in output
     before = {r["key"]: r for r in results(folder)}
     assert 2 <= len(before) < 4
     last = run_sweep(tmp_path, *args)
-    assert last.returncode == 1, last.stderr  # one cell failed
+    assert last.returncode == 1, last.stderr  # one trial failed
     after = results(folder)
     assert len(after) == 4 and {r["key"]: r for r in after[: len(before)]} == before
     assert f"{len(before)} of them are done already" in last.stdout
@@ -118,11 +118,11 @@ def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
     assert [(row["batch_size"], row["num_devices"]) for row in rows] == [
         (batch, devices) for batch in ("64", "3") for devices in ("2", "1")
     ]
-    assert [row["status"] for row in rows] == ["ok", "ok", "failed", "ok"]
+    assert [row["status"] for row in rows] == ["done", "done", "failed", "done"]
     assert "batch_size=3 does not divide over 2 devices" in rows[2]["reason"]
     assert "batch_size=3 num_devices=2: failed: batch_size=3 does not" in last.stdout
     for row in rows:
-        if row["status"] == "ok":
+        if row["status"] == "done":
             assert run_json(folder / row["run"])["status"] == "done"
     # A repetition does nothing, but for what --retry names.
     assert run_sweep(tmp_path, *args).returncode == 1 and results(folder) == after
@@ -131,7 +131,7 @@ def test_a_sweep_goes_on_after_a_failure_and_after_being_killed(tmp_path):
     assert len(again) == 5 and again[-1]["status"] == "failed"
 
 
-def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
+def test_a_trial_that_runs_out_of_memory_is_a_result(tmp_path):
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux limits the memory of a process")
     done = run_sweep(
@@ -141,7 +141,7 @@ def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = table(tmp_path / "s" / "sweep.csv")
-    assert (first["status"], second["status"]) == ("oom", "ok")
+    assert (first["status"], second["status"]) == ("oom", "done")
     assert first["reason"] and "OOM" in done.stdout
     # The compiler had told before.
     assert int(first["planned_bytes_per_device"]) > 100 * int(second["planned_bytes_per_device"])
@@ -149,7 +149,7 @@ def test_a_cell_that_runs_out_of_memory_is_a_result(tmp_path):
     assert run_json(tmp_path / "s" / oom["run"])["status"] == "oom"
 
 
-def test_a_cell_that_takes_too_long_is_a_result(tmp_path):
+def test_a_trial_that_takes_too_long_is_a_result(tmp_path):
     done = run_sweep(
         tmp_path,
         *(f"--experiment={MICRO}", "--mode=memory", "--grid=seed=1"),
@@ -160,7 +160,7 @@ def test_a_cell_that_takes_too_long_is_a_result(tmp_path):
     assert (row["status"], row["reason"]) == ("timeout", "took longer than 0.5 s")
 
 
-def test_training_cells_end_in_the_published_tables_columns(tmp_path):
+def test_training_trials_end_in_the_published_tables_columns(tmp_path):
     done = run_sweep(tmp_path, f"--experiment={MICRO}", "--grid=epochs=3", "--sweepdir=s")
     assert done.returncode == 0, done.stderr
     heading = next(line for line in done.stdout.splitlines() if "median epoch" in line)
@@ -209,7 +209,7 @@ def test_the_largest_batch_that_fits_is_found_for_real(tmp_path):
     largest = int(row["max_batch"])
     assert largest % 512 == 0 and int(row["smallest_too_large"]) == largest + 512
     tried = {r["place"]["batch_size"]: r["status"] for r in results(tmp_path / "s")}
-    assert tried[str(largest)] == "ok" and tried[str(largest + 512)] in ("oom", "failed")
+    assert tried[str(largest)] == "done" and tried[str(largest + 512)] in ("oom", "failed")
     # Everything is known now.
     assert run_sweep(tmp_path, *args).returncode == 0
     assert len(results(tmp_path / "s")) == len(tried)

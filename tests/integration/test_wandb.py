@@ -36,7 +36,7 @@ def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    [folder] = (tmp_path / "sweep" / "cells").glob("*/run1")
+    [folder] = (tmp_path / "sweep" / "trials").glob("*/run1")
     [begun] = stand_in.noted("init")
     assert begun["project"] == "demo" and begun["group"] == "sweep"
     assert begun["name"] == f"{folder.parent.name}/run1" and folder.samefile(

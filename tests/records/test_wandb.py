@@ -192,7 +192,7 @@ def test_a_key_is_needed_where_records_are_sent(stand_in, monkeypatch):
             check_wandb.__wrapped__("demo")
     monkeypatch.setenv("WANDB_API_KEY", "x")
     check_wandb.__wrapped__("demo")
-    # No service of the check's stays behind, for a sweep's cells to share.
+    # No service of the check's stays behind, for a sweep's trials to share.
     assert len(stand_in.noted("teardown")) == 6
     monkeypatch.setattr(wandb, "login", functools.partial(int, "wrong\nkey"))
     with pytest.raises(BadInput, match=r"^--wandb=demo: wandb cannot log in: \w+: [^\n]+$"):
@@ -238,9 +238,9 @@ def test_a_run_goes_on_whatever_wandb_does(run_with, tmp_path, trouble):
     assert len(records(tmp_path / "run", "epoch")) == 1
 
 
-def test_sending_records_elsewhere_makes_no_other_cell():
+def test_sending_records_elsewhere_makes_no_other_trial():
     def key(*flags):
-        [cell] = grid.make_cells("quickstart:tiny", (), ["seed=1"], flags)
-        return cell.key
+        [trial] = grid.make_trials("quickstart:tiny", (), ["seed=1"], flags)
+        return trial.key
 
     assert key("--wandb=demo") == key() != key("--target_accuracy=0.9")

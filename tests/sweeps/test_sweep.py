@@ -1,17 +1,25 @@
 """The parts of a sweep, and what it refuses."""
 
+import contextlib
+import dataclasses
+import io
 import json
 import math
 import os
 import random
+import re
 
 import pytest
 
 from jaxbench.analysis.statistics import spread
+from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
+from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from jaxbench.records.writers.console import PlainConsole
 from jaxbench.sweeps import grid, sweep_dir
-from jaxbench.sweeps.max_batch import Trial, largest_batch
-from jaxbench.sweeps.tables import exit_code, seen
+from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch
+from jaxbench.sweeps.tables import exit_code, max_batch_table, seed_statistics, trial_table
+from jaxbench.sweeps.trials import TrialRunner, run_trials
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
@@ -33,14 +41,14 @@ def test_an_axis_is_read(text, field, values):
 
 
 def make(*axes, spec="quickstart:tiny", overrides=(), **more):
-    return grid.make_cells(spec, overrides, axes, **more)
+    return grid.make_trials(spec, overrides, axes, **more)
 
 
 def test_a_grid_is_every_combination_the_last_field_fastest():
     made = make("batch_size=64,128", "precision=fp32,bf16", overrides=["--experiment.seed=3"])
-    places = [(cell.config.batch_size, cell.config.precision) for cell in made]
+    places = [(trial.config.batch_size, trial.config.precision) for trial in made]
     assert places == [(64, "fp32"), (64, "bf16"), (128, "fp32"), (128, "bf16")]
-    assert {cell.config.seed for cell in made} == {3}
+    assert {trial.config.seed for trial in made} == {3}
     assert made[1].arguments == [
         "--experiment=quickstart:tiny",
         "--experiment.seed=3",
@@ -66,7 +74,7 @@ def test_a_key_is_the_same_for_the_same_run_only():
         make("batch_size=64", limits=["memory_limit_mb=100"])[0],
         make("batch_size=64", overrides=["--experiment.seed=1"])[0],
     ]
-    assert len({on_other_devices, *(cell.key for cell in (one, *others))}) == 6
+    assert len({on_other_devices, *(trial.key for trial in (one, *others))}) == 6
     long = make("data.path=" + "x/" * 300, overrides=["--experiment.data.source=npz"])[0]
     assert len(long.folder) < 130 and "/" not in long.folder
 
@@ -86,7 +94,7 @@ def test_the_largest_batch_is_found_whatever_the_plan_is_worth():
             tried.append(batch)  # noqa: B023
             needed = constant + per_image * batch  # noqa: B023
             fits = needed * wrong_by <= limit  # noqa: B023
-            return Trial(fits, needed, limit) if known else Trial(fits)  # noqa: B023
+            return BatchFit(fits, needed, limit) if known else BatchFit(fits)  # noqa: B023
 
         largest = max(0, int((limit / wrong_by - constant) / per_image) // unit * unit)
         assert largest_batch(try_batch, start, unit) == (largest or None, largest + unit)
@@ -98,9 +106,9 @@ def test_the_largest_batch_is_found_whatever_the_plan_is_worth():
 
 def test_a_sweeps_folder_takes_up_what_a_killed_one_left(tmp_path):
     with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
-        folder.add(RESULT | {"key": "a"})
+        folder.add(dataclasses.replace(RESULT, key="a"))
         with (
-            pytest.raises(BadInput, match="another sweep is at work there"),
+            pytest.raises(BadInput, match="another sweep is running there"),
             sweep_dir.open_sweepdir(tmp_path / "s"),
         ):
             pass
@@ -108,12 +116,30 @@ def test_a_sweeps_folder_takes_up_what_a_killed_one_left(tmp_path):
         file.write('\n{"key": "b", "sta')
     with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
         assert set(folder.results) == {"a"}
-        folder.add(RESULT | {"key": "b", "status": "oom"})
+        folder.add(dataclasses.replace(RESULT, key="b", status="oom"))
     lines = (tmp_path / "s" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["key"] for line in lines if line] == ["a", "b"]
 
 
-RESULT = {"key": "a", "status": "ok", "figures": {}, "wall_s": 1.0}
+RESULT = TrialResult(
+    place={"seed": "0"},
+    status="done",
+    figures=TrialFigures(),
+    reason=None,
+    wall_s=1.0,
+    num_devices=1,
+    device_kind="cpu",
+    run="trials/a/run1",
+    log="trials/a/run1.log",
+    key="a",
+    experiment="cnn10",
+    exit_code=0,
+    finished_at="2026-03-04T05:06:07+00:00",
+    backend="cpu",
+    hostname="lab",
+    versions={},
+    commit=None,
+)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +149,8 @@ RESULT = {"key": "a", "status": "ok", "figures": {}, "wall_s": 1.0}
         "5",
         "null",
         '{"key": "a"}',
-        json.dumps(RESULT | {"status": "weird"}),
-        '{"status": "ok"}',
+        json.dumps(RESULT.to_json() | {"status": "weird"}),
+        '{"status": "done"}',
     ],
 )
 def test_damaged_results_are_told(tmp_path, line):
@@ -142,7 +168,7 @@ _BAD = [
     (("--grid=batch_size=1",), "give --experiment=NAME or --grid=experiment"),
     ((*QUICK, "--grid=batch_size"), "must be FIELD=VALUE,VALUE"),
     ((*QUICK, "--grid=batch_size=1,"), "must be FIELD=VALUE,VALUE"),
-    ((*QUICK, "--grid=batch_size=1,1"), "1 stands in it twice"),
+    ((*QUICK, "--grid=batch_size=1,1"), "1 is given twice"),
     ((*QUICK, "--grid=batch_sise=1"), "did you mean 'batch_size'"),
     ((*QUICK, "--grid=experiment.epochs=2"), "no field 'experiment.epochs'"),
     ((*QUICK, "--grid=batch_size=many"), "must be a whole number"),
@@ -170,7 +196,9 @@ _BAD = [
     ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a share"),
     ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "holds something that is no sweep"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
-    ((*QUICK, "--grid=seed=1", "--retry=ok"), "retry"),
+    ((*QUICK, "--grid=seed=1", "--retry=done"), "retry"),
+    ((*QUICK, "--grid=data.max_damaged=1"), "is called --experiment.data.max_corrupt now"),
+    ((QUICK[0], "--mode=fit", "--grid=seed=1"), "is called --mode=memory now"),
 ]
 
 
@@ -186,16 +214,132 @@ def test_bad_input_is_told_in_one_line(run_cli, tmp_path, args, told):
 
 @pytest.mark.parametrize(
     ("statuses", "code"),
-    [(["ok", "oom", "timeout"], 0), (["ok", "failed"], 1), (["invalid", "ok"], 1), ([], 0)],
+    [(["done", "oom", "timeout"], 0), (["done", "failed"], 1), (["invalid", "done"], 1), ([], 0)],
 )
 def test_what_does_not_fit_is_a_result_and_what_fails_is_not(statuses, code):
     assert exit_code(statuses) == code
 
 
+def test_a_row_has_the_grids_fields_and_every_figure():
+    result = dataclasses.replace(RESULT, place={"seed": "0", "num_devices": "2"})
+    row = dataclasses.replace(result, figures=TrialFigures(images_per_s=7.0)).row()
+    assert list(row)[:4] == ["seed", "num_devices", "status", "compile_s"]
+    assert (
+        list(row)[-4:] == ["host_peak_memory_bytes", "reason", "wall_s", "device_kind", "run"][-4:]
+    )
+    # What the grid asked for, not what the environment says of it.
+    assert (row["num_devices"], row["images_per_s"], row["eval_top1"]) == ("2", 7.0, None)
+    assert {field.name for field in dataclasses.fields(TrialFigures)} < set(row)
+    found = MaxBatchResult(
+        place={"num_devices": "2"}, status="oom", memory_limit_mb=None, trials=3, reason="8: oom"
+    )
+    assert list(found.row())[:3] == ["num_devices", "status", "max_batch"]
+    assert max_batch_table([found])[1].split() == ["2", "OOM", "-", "-", "3"]
+
+
+def test_a_table_shows_what_the_trials_have():
+    trials = make("seed=0,1,2")
+    done = TrialFigures(
+        compile_s=1.5, compile_cache="hit", images_per_s=1234.5, images_per_s_low=1000.0
+    )
+    done = dataclasses.replace(done, images_per_s_high=2000.0, target_value=0.9, mfu=0.5)
+    results = [
+        dataclasses.replace(RESULT, place=trial.place, figures=done, status=status, reason=reason)
+        for trial, status, reason in zip(
+            trials, ("done", "oom", "invalid"), (None, "too large", "odd"), strict=True
+        )
+    ]
+    heading, *rows, first, second = trial_table(trials, results)
+    columns = ("seed", "status", "compile", "images/s", "95 % interval", "MFU", "to target")
+    assert re.split(r"  +", heading.strip()) == list(columns)
+    shown = ["1.50 s (cache hit)", "1,234.5", "1,000.0 to 2,000.0", "50.0%", "never"]
+    assert [re.split(r"  +", row.strip()) for row in rows] == [
+        ["0", "done", *shown],
+        # What did not end well has no figures.
+        ["1", "OOM", *["-"] * 5],
+        ["2", "invalid", *shown],
+    ]
+    assert len({len(line) for line in (heading, *rows)}) == 1
+    assert (first, second) == ("seed=1: oom: too large", "seed=2: invalid: odd")
+    # Seeds together: half of them never got there.
+    rows, lines = seed_statistics(results)
+    by_figure = {row["figure"]: row for row in rows}
+    assert by_figure["images_per_s"]["n"] == 3 and by_figure["target_s"]["median"] == math.inf
+    assert "images/s: median 1234.5, mean 1234.5, std 0" in "\n".join(lines)
+    assert seed_statistics(results[:1]) == ([], [])
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """Makes a runner whose trials end as told, without a process; it has `said` its lines."""
+    said = io.StringIO()
+
+    @contextlib.contextmanager
+    def open_runner(launch, retry=()):
+        with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
+            yield TrialRunner(folder, PlainConsole(said), launch, retry)
+
+    open_runner.said = said
+    return open_runner
+
+
+def test_trials_run_once_and_again_where_asked(runner, tmp_path):
+    trials = make("seed=0,1,2")
+    launched = []
+
+    def launch(command, log, watch):
+        launched.append(command[-1].removeprefix("--workdir="))
+        log.write_text("")
+        assert command[1:4] == ["-m", "jaxbench.main", "--experiment=quickstart:tiny"]
+        return ProcessResult("timeout" if "seed=1" in launched[-1] else "exited", "so", 1, 2.0)
+
+    with runner(launch) as first:
+        assert run_trials(first, trials[:2]) == 1
+        assert [r.status for r in first.folder.results.values()] == ["failed", "timeout"]
+    assert all("/trials/seed=" in path and path.endswith("/run1") for path in launched)
+    with runner(launch) as again:
+        assert run_trials(again, trials) == 1 and len(launched) == 3
+    assert "2 of them are done already" in runner.said.getvalue()
+    assert "timeout (so) after 2.00 s" in runner.said.getvalue()
+    # Once more each, though they end alike.
+    with runner(launch, ("timeout", "failed")) as retried:
+        run_trials(retried, trials)
+    assert len(launched) == 6 and launched[-1].endswith("/run2")
+    assert (tmp_path / "s" / "sweep.csv").read_text().count("\n") == 4
+
+
+def test_the_largest_batch_is_found_by_trials(runner):
+    trials = make(flags=["--mode=memory"])
+
+    def found(limit, **fields):
+        def launch(command, log, watch):
+            batch = int(
+                next(re.findall(r"batch_size=(\d+)", c)[0] for c in command if "batch" in c)
+            )
+            return ProcessResult("exited" if batch <= limit else "oom", "", 0, 1.0)
+
+        def result(self, trial, process, run_path, log):
+            status = "done" if process.status == "exited" else "oom"
+            return dataclasses.replace(
+                RESULT, key=trial.key, place=trial.place, status=status, **fields
+            )
+
+        with runner(launch) as own, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TrialRunner, "_result", result)
+            return _find_max_batch(own, trials[0], "[1/1]", 32, 1000.0), own
+
+    result, own = found(limit=700, backend="gpu", num_devices=2)
+    assert (result.status, result.max_batch, result.smallest_too_large) == ("done", 672, 704)
+    assert result.max_batch_per_device == 336 and result.reason.startswith("704: oom")
+    assert result.trials == len(own.folder.results)
+
+
 def test_a_target_never_reached_takes_without_end():
-    assert seen({"target_value": 0.9}, "target_s") == math.inf
-    assert seen({"target_value": 0.9, "target_s": 3.0}, "target_s") == 3.0
-    assert seen({}, "target_s") is None
+    assert TrialFigures(target_value=0.9).value("target_s") == math.inf
+    assert TrialFigures(target_value=0.9).value("target_usd") is None
+    assert TrialFigures(target_value=0.9, usd=1.0).value("target_usd") == math.inf
+    assert TrialFigures(target_value=0.9, target_s=3.0).value("target_s") == 3.0
+    assert TrialFigures().value("target_s") is None
     found = spread([1.0, math.inf, 3.0])
     assert (found["median"], found["mean"], found["std"]) == (3.0, math.inf, None)
     found = spread([1.0, 2.0, 6.0])

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxbench.records.schema.base import stated_fields
+from jaxbench.records.schema.base import figure, stated_fields
 
 
 def _column(title: str | None = None, form: str | None = None, *, over_seeds: str = "") -> Any:
@@ -87,14 +87,13 @@ class TrialResult:
     """
 
     place: dict[str, str]
-    status: str
-    figures: TrialFigures
-    reason: str | None
-    wall_s: float
-    num_devices: int | None
-    device_kind: str | None
-    run: str | None
-    # These are in no table.
+    status: str = figure()
+    figures: TrialFigures = figure()
+    reason: str | None = figure()
+    wall_s: float = figure()
+    num_devices: int | None = figure()
+    device_kind: str | None = figure()
+    run: str | None = figure()
     log: str
     key: str
     experiment: str
@@ -105,7 +104,18 @@ class TrialResult:
     versions: dict[str, str] | None
     commit: str | None
 
+    def row(self) -> dict[str, Any]:
+        """Return the row of sweep.csv; a field of the grid takes the place of a column."""
+        row: dict[str, Any] = dict(self.place)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            columns = vars(value) if field.name == "figures" else {field.name: value}
+            if field.metadata.get("csv"):
+                row |= columns | self.place
+        return row
+
     def to_json(self) -> dict[str, Any]:
+        """Return the line of results.jsonl."""
         return vars(self) | {"figures": stated_fields(self.figures)}
 
     @classmethod
@@ -136,3 +146,8 @@ class MaxBatchResult:
     memory_limit_mb: float | None
     trials: int
     reason: str
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of max_batch.csv; a field of the grid takes the place of a column."""
+        columns = {name: value for name, value in vars(self).items() if name != "place"}
+        return self.place | columns | self.place

@@ -1,0 +1,106 @@
+"""The flags of `python -m jaxbench.sweep`, beside those of jaxbench.main that its trials get."""
+
+from absl import flags
+
+from jaxbench.cli import main_flags
+from jaxbench.distributed.child import check_memory_limit
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import TRIAL_STATUSES
+
+# Of seconds and of MiB.
+_MOST = 1e9
+# Flags of jaxbench.main that cannot be for a whole sweep.
+_OF_ONE_RUN = ("workdir", "json", "resume")
+
+GRID = flags.DEFINE_multi_string(
+    "grid",
+    [],
+    "FIELD=VALUE,VALUE,...: a field as in --experiment.FIELD, or experiment itself; give it "
+    "several times for every combination.",
+)
+SWEEPDIR = flags.DEFINE_string(
+    "sweepdir",
+    None,
+    "A new or empty folder, or that of a sweep to resume; default runs/EXPERIMENT/sweep-TIME.",
+)
+TIMEOUT_S = flags.DEFINE_float(
+    "timeout_s", None, "A trial that takes longer is ended.", lower_bound=0.001
+)
+MEMORY_LIMIT_MB = flags.DEFINE_float(
+    "memory_limit_mb",
+    None,
+    "MiB of private memory that each process of a trial may have on the host (Linux). CPU devices "
+    "use this memory, and a trial on them that needs more is out of memory.",
+    lower_bound=1,
+)
+RETRY = flags.DEFINE_multi_enum(
+    "retry",
+    [],
+    [*TRIAL_STATUSES[1:]],
+    "Run trials that ended with this status once more; may be given several times.",
+)
+FIND_MAX_BATCH = flags.DEFINE_bool(
+    "find_max_batch",
+    False,
+    "Instead of a run, find each trial's largest batch that fits in memory (--mode=memory).",
+)
+BATCH_MULTIPLE = flags.DEFINE_integer(
+    "batch_multiple",
+    1,
+    "With --find_max_batch: try multiples of this only (and of what the devices need).",
+    lower_bound=1,
+)
+
+
+def check_sweep_flags() -> None:
+    """Check the flags that no trial is needed for; --find_max_batch sets --mode.
+
+    Raises:
+      BadInput: a flag or a combination that is not allowed.
+    """
+    for name in _OF_ONE_RUN:
+        if flags.FLAGS[name].present:
+            raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
+    for name in main_flags.COORDINATOR_FLAGS:
+        if flags.FLAGS[name].present:
+            raise BadInput(
+                f"--{name}: is for one run; a sweep's trials take --local_processes, or a sweep of "
+                "your own calls jaxbench.main on every host"
+            )
+    if SWEEPDIR.value == "":
+        raise BadInput("--sweepdir=: must name a folder")
+    if not GRID.value and not FIND_MAX_BATCH.value:
+        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch)")
+    if BATCH_MULTIPLE.value > 1 and not FIND_MAX_BATCH.value:
+        raise BadInput("--batch_multiple: it goes with --find_max_batch")
+    for name in ("timeout_s", "memory_limit_mb"):
+        value = flags.FLAGS[name].value
+        if value is not None and not value <= _MOST:  # nan fails it too
+            raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
+    check_memory_limit(MEMORY_LIMIT_MB.value)
+    _check_mode()
+
+
+def _check_mode() -> None:
+    mode = flags.FLAGS["mode"]
+    if FIND_MAX_BATCH.value:
+        if mode.present and mode.value != "memory":
+            raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=memory")
+        # Set here, so that the other flags are checked against the mode that will run.
+        mode.value = "memory"
+        if any(text.startswith("batch_size=") for text in GRID.value):
+            raise BadInput("--grid=batch_size=... with --find_max_batch: that is what it finds")
+    elif mode.value == "describe":
+        raise BadInput("--mode=describe: runs nothing; a sweep is for the other modes")
+
+
+def forwarded_flags() -> list[str]:
+    """Return the flags of jaxbench.main that were given, as every trial gets them."""
+    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(main_flags)}
+    given = [
+        f"--{name}={flags.FLAGS[name].value}"
+        for name in sorted(own)
+        if flags.FLAGS[name].present and name != "mode"
+    ]
+    mode = flags.FLAGS["mode"].value
+    return given + ([f"--mode={mode}"] if mode else [])
