@@ -11,10 +11,10 @@ from jaxbench.errors import BadInput
 
 
 def chosen_mode(experiment: Experiment) -> str:
-    """Returns what the flags say to do with this experiment.
+    """Return the mode that the flags ask for.
 
     Raises:
-      BadInput: the mode does not go with the experiment, or a flag not with the mode.
+      BadInput: the mode is not for the experiment, or a flag is not for the mode.
     """
     mode = main_flags.MODE.value or experiment.job
     on_networks = ("train", "throughput", "scaling", "input", "memory")
@@ -31,7 +31,7 @@ def chosen_mode(experiment: Experiment) -> str:
 
 
 def check_flags(experiment: Experiment, mode: str) -> None:
-    """Checks what can be checked of the flags without a device, and sets the compile cache up.
+    """Check what can be checked of the flags without a device, and set up the compile cache.
 
     Raises:
       BadInput: a value that is not allowed.

@@ -1,4 +1,4 @@
-"""The flags of `python -m jaxbench.main`, and which of its modes each goes with."""
+"""The flags of `python -m jaxbench.main`, and the modes that each is for."""
 
 from absl import flags
 
@@ -8,10 +8,10 @@ MODE = flags.DEFINE_enum(
     "mode",
     None,
     ["train", "throughput", "scaling", "input", "memory", "conv2d", "describe"],
-    "What to do; by default what the experiment is for. throughput: measure how fast the devices "
-    "train. scaling: the same on 1 to all devices. input: measure what the host can feed and what "
-    "the devices can take. memory: find out whether the batch fits. describe: say what it is, run "
-    "nothing.",
+    "What to do; the default is the experiment's own mode. throughput: measure how fast the "
+    "devices train. scaling: the same on 1 to all devices. input: measure what the host can feed "
+    "and what the devices can take. memory: find out whether the batch fits. describe: show the "
+    "experiment, run nothing.",
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
@@ -39,7 +39,7 @@ FEED = flags.DEFINE_enum(
 STEPS_PER_CALL = flags.DEFINE_integer(
     "steps_per_call",
     1,
-    "With --mode=throughput: measure so many steps in one call beside the loop over single ones.",
+    "With --mode=throughput: if more than 1, also measure this many steps in one call.",
     lower_bound=1,
 )
 ROUNDS = flags.DEFINE_integer(
@@ -48,7 +48,7 @@ ROUNDS = flags.DEFINE_integer(
 WINDOW_S = flags.DEFINE_float(
     "window_s",
     1.0,
-    "With --mode=throughput or scaling: a measurement holds as many steps as take so many seconds.",
+    "With --mode=throughput or scaling: how long a measurement should take.",
     lower_bound=0.001,
 )
 SCALING = flags.DEFINE_enum(
@@ -66,8 +66,8 @@ DEVICE_COUNTS = flags.DEFINE_string(
 LINK_GB_PER_S = flags.DEFINE_float(
     "link_gb_per_s",
     None,
-    "With --mode=scaling: the links' bandwidth that predictions reckon with, in 1e9 bytes a "
-    "second; default what an all-reduce was measured to use.",
+    "With --mode=scaling: the links' bandwidth for predictions, in 1e9 bytes a second; default "
+    "what an all-reduce was measured to use.",
 )
 PAGE_CACHE = flags.DEFINE_enum(
     "page_cache",
@@ -96,8 +96,8 @@ TARGET_ACCURACY = flags.DEFINE_float(
 RESUME = flags.DEFINE_string(
     "resume",
     "none",
-    "With --mode=train: auto goes on with the run in --workdir, or begins it; a run directory, or "
-    "one of its checkpoints with a new --workdir, is gone on with. none: a new run.",
+    "With --mode=train: auto resumes the run in --workdir, or begins it; PATH resumes a run "
+    "directory, or one of its checkpoints in a new --workdir; none begins a new run.",
 )
 CHECKPOINT_MINUTES = flags.DEFINE_float(
     "checkpoint_minutes",
@@ -107,35 +107,35 @@ CHECKPOINT_MINUTES = flags.DEFINE_float(
 CHECKPOINT_EPOCHS = flags.DEFINE_integer(
     "checkpoint_epochs",
     0,
-    "With --mode=train: a checkpoint after every so many epochs and after the last; 0: none.",
+    "With --mode=train: epochs between checkpoints; one is also written at the end; 0: none.",
 )
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
     "keep_checkpoints",
     2,
-    "With --mode=train: the newest so many are kept, and beside them the best evaluated one.",
+    "With --mode=train: how many of the newest checkpoints are kept, beside the best one.",
 )
 DISTRIBUTED = flags.DEFINE_enum(
     "distributed",
     None,
     ["auto", "off"],
-    "auto: one of many processes, on a Cloud TPU slice or under Slurm, that find one another by "
-    "themselves; off: never, even on a host of a slice.",
+    "auto: this is one of many processes on a Cloud TPU slice or under Slurm, which find one "
+    "another; off: a single process, even on a host of a slice.",
 )
 COORDINATOR_ADDRESS = flags.DEFINE_string(
     "coordinator_address",
     None,
-    "HOST:PORT of process 0, which listens there, for many processes on hosts of any kind.",
+    "HOST:PORT that process 0 listens on, for many processes on hosts of any kind.",
 )
 NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "With --coordinator_address: of how many processes.", lower_bound=1
+    "num_processes", None, "With --coordinator_address: the number of processes.", lower_bound=1
 )
 PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "With --coordinator_address: which of them this is, from 0."
+    "process_id", None, "With --coordinator_address: which process this is, from 0."
 )
 LOCAL_PROCESSES = flags.DEFINE_integer(
     "local_processes",
     None,
-    "Starts so many processes on this machine, which share its work; of GPUs each has one.",
+    "Starts this many processes on this machine, which share its work; each gets one GPU.",
     lower_bound=2,
 )
 INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
@@ -147,7 +147,7 @@ INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
 HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
     "heartbeat_timeout_s",
     30,
-    "A process that has not been heard of for so long is lost, and the others end.",
+    "How long a process may be silent before it counts as lost and the others end.",
     lower_bound=2,
 )
 WANDB = flags.DEFINE_string(
@@ -158,13 +158,13 @@ WANDB = flags.DEFINE_string(
 )
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
-# How processes meet, which is each one's own affair.
+# How processes join: each is given its own.
 COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
-# What decides which steps the devices take: the same in all processes, as most fields are. Of the
-# other flags those of process 0 count, and these fields are where and how fast, not what.
+# These flags decide which steps the devices take, so they are the same in all processes, as most
+# fields are. All other flags count in process 0 only, and each process has these fields of its own.
 OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "target_accuracy")
 OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
-# Which modes a flag goes with.
+# The modes that a flag is for.
 MODES_OF = {
     "json": ("describe",),
     "workdir": ("train", "throughput", "scaling", "input", "memory", "conv2d"),
