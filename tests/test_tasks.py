@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from jaxbench.tasks import get_task, metrics_by_name
 from tests.conftest import records, run_json
 from tests.data.test_stream import MasksConfig
 
@@ -25,10 +25,8 @@ def masks_and_logits():
 
 def count(masks, logits, mask_B, smoothing=0.0):
     losses = TASK.losses(jnp.asarray(logits), jnp.asarray(masks), smoothing)
-    return np.asarray(
-        TASK.batch_metrics(losses, jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)),
-        np.float64,
-    )
+    arrays = jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)
+    return np.asarray(TASK.batch_metrics(losses, *arrays), np.float64)
 
 
 def test_dice_iou_and_accuracy_are_those_of_the_pixels():
@@ -41,10 +39,11 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
         np.concatenate([logits[7:], garbage]),
         np.arange(7) < 5,
     )
+    sums = metrics_by_name(TASK.metrics, sums)
     figures = TASK.compute(sums)
     predicted, true = logits > 0, masks > 0
     both = (predicted & true).sum()
-    assert sums[COUNT] == 12
+    assert sums["count"] == 12
     assert figures["dice"] == pytest.approx(2 * both / (predicted.sum() + true.sum()), rel=1e-6)
     assert figures["iou"] == pytest.approx(both / (predicted | true).sum(), rel=1e-6)
     assert figures["pixel_accuracy"] == pytest.approx((predicted == true).mean(), rel=1e-6)
@@ -61,16 +60,17 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
 
 def test_smoothed_masks_are_pulled_to_one_half():
     masks, logits = masks_and_logits()
-    sums = count(masks, logits, np.ones(12, bool), smoothing=0.2)
+    sums = metrics_by_name(TASK.metrics, count(masks, logits, np.ones(12, bool), smoothing=0.2))
     probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
     target = 0.8 * masks + 0.1
     by_hand = -(target * np.log(probability) + (1 - target) * np.log(1 - probability)).mean()
-    assert sums[LOSS_SUM] / 12 == pytest.approx(by_hand, rel=1e-5)
+    assert sums["loss"] / 12 == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_a_split_without_foreground_is_found_whole():
     zeros = np.zeros((3, 4, 4), np.uint8)
-    figures = TASK.compute(count(zeros, zeros - np.float32(1), np.ones(3, bool)))
+    sums = count(zeros, zeros - np.float32(1), np.ones(3, bool))
+    figures = TASK.compute(metrics_by_name(TASK.metrics, sums))
     assert figures["dice"] == figures["iou"] == figures["dice_per_image"] == 1
 
 
