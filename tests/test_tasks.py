@@ -1,9 +1,14 @@
 """What is counted for each kind of training."""
 
+import os
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbench.cli import registry
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name
 from tests.conftest import records, run_json
 from tests.data.test_stream import MasksConfig
@@ -84,3 +89,16 @@ def test_a_segmentation_run_is_judged_by_dice(train):
     header = (result.run_dir.path / "epochs.csv").read_text().splitlines()[0]
     assert "eval_dice,eval_iou,eval_pixel_accuracy" in header and "top1" not in header
     assert run_json(result.run_dir.path)["task"] == "segmentation"
+
+
+def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
+    config = registry.load("unet256:tiny")
+    config.model, config.num_devices = MasksConfig(), 2
+    with open(os.devnull, "w") as quiet:
+        result = train_and_evaluate(
+            config, str(tmp_path / "run"), PlainConsole(quiet), target_accuracy=0.02
+        )
+    [epoch] = records(result.run_dir.path, "epoch")
+    target = result.summary["target"]
+    assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
+    assert epoch["eval_dice"] >= 0.02 and epoch["epochs"] > 1
