@@ -277,7 +277,7 @@ half_an_epoch_is_trained_again training/run_progress.py: resume
 - metrics and EpochMetrics.from_json(metrics, names)
 + None
 
-an_epoch_done_counts_twice jobs/train.py: resume
+an_epoch_done_counts_twice jobs/restore.py: resume
 - .of_kind("epoch")[: found.point["epochs_done"]]
 + .of_kind("epoch")[: found.point["epochs_done"] + 1]
 

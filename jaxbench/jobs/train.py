@@ -2,41 +2,25 @@
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
 from jaxbench.analysis.pricing import Price
-from jaxbench.checkpoints.checkpoint import (
-    Checkpoint,
-    CorruptCheckpointError,
-    read_checkpoint,
-    read_newest,
-)
+from jaxbench.checkpoints.checkpoint import Checkpoint
 from jaxbench.checkpoints.checkpointer import NO_CHECKPOINTS, Checkpoints, Policy, check_policy
-from jaxbench.checkpoints.resume import (
-    CHECKPOINTS,
-    Resume,
-    check_same,
-    find_resume,
-    resume_run_dir,
-)
+from jaxbench.checkpoints.resume import CHECKPOINTS, Resume
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import broadcast_arrays
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.jobs.restore import restore, resume_into, run_to_resume
 from jaxbench.jobs.runner import Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import EpochRecord, Record, TrainSummary
-from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
@@ -46,7 +30,6 @@ from jaxbench.training.loop import train
 from jaxbench.training.plan import TrainPlan
 from jaxbench.training.prepare import prepare
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.program import Program
 from jaxbench.training.run import TrainRun
 from jaxbench.training.run_progress import RunProgress
 from jaxbench.training.summary import RunFacts, summarize
@@ -110,16 +93,16 @@ def train_and_evaluate(
     options = _Options(parse_steps(profile), target_accuracy, checkpoints, wandb)
     _check(config, options)
     with contextlib.ExitStack() as stack:
-        resumed = stack.enter_context(_run_to_resume(workdir, resume, config))
+        resumed = stack.enter_context(run_to_resume(workdir, resume, config))
         if coordination.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
         job = stack.enter_context(setup_job(config, workdir, console, checked=True))
         _check_steps(job, options)
-        saved = _restore(job, resumed, workdir)
+        saved = restore(job, resumed, workdir)
         training = Training(job, options, saved, import_s)
-        into = _resume_into(resumed, saved, workdir, config)
+        into = resume_into(resumed, saved, workdir, config)
         del saved  # only `training` holds the host's copy of the state, until it is placed
         done = run_job(
             job, training, workdir, telemetry_s=telemetry_s, price=price, resume_into=into
@@ -229,19 +212,6 @@ class Training(Measurement):
         return dataclasses.replace(summary, **run.utilization(summary.images_per_s))
 
 
-@contextlib.contextmanager
-def _run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[Resume | None]:
-    """Hold the run to resume, in the first process only; None where a new run begins."""
-    resumed = find_resume(workdir, resume, config.name) if coordination.is_primary() else None
-    try:
-        if resumed:
-            check_same(resumed, config)
-        yield resumed
-    finally:
-        if resumed:
-            resumed.close()
-
-
 def _done_already(resumed: Resume | None, console: Console) -> Result:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
     if resumed is None:
@@ -251,64 +221,6 @@ def _done_already(resumed: Resume | None, console: Console) -> Result:
     console.close()
     document = resumed.run.document
     return Result(document.get("summary") or {}, RunDir(path, document), None)
-
-
-def _restore(job: Job, resumed: Resume | None, workdir: str | None) -> Checkpoint | None:
-    """Return the checkpoint to resume from, in every process; None where the run begins."""
-    with job.clock.phase("restore"):
-        saved = _share(_read_saved(job, resumed, workdir) if resumed else None, job.program)
-    if saved:
-        job.clock.add(saved.point["totals_s"])
-    return saved
-
-
-def _resume_into(
-    resumed: Resume | None, saved: Checkpoint | None, workdir: str | None, config: Config
-) -> Callable[[RunDocument], RunDir] | None:
-    """Return the function that opens the folder of a resumed run; None for a new run."""
-    if resumed is None:
-        return None
-    without_state = saved and saved._replace(state=None)
-    return functools.partial(resume_run_dir, resumed, without_state, workdir, config.name)
-
-
-def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | None:
-    """Read the checkpoint to resume from; None where the run begins again.
-
-    Raises:
-      BadInput: there is none, or it is another model's.
-    """
-    path, say = resumed.run.path, job.console.say
-    folder, target = path / CHECKPOINTS, job.program.abstract_placed_state()
-    with job.console.phase("reading the checkpoint"):
-        if resumed.checkpoint:
-            try:
-                found = read_checkpoint(folder, resumed.checkpoint, target)
-            except CorruptCheckpointError as error:
-                raise BadInput(f"{folder / resumed.checkpoint}: is corrupt: {error}") from error
-        else:
-            found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
-    if found is None:
-        if not resumed.again:
-            raise BadInput(f"{path}: has no checkpoint that can be read")
-        say(f"{path} has no checkpoint that can be read: beginning again")
-        return None
-    # As they were recorded: those of later epochs are done again.
-    epochs = resumed.run.of_kind("epoch")[: found.point["epochs_done"]]
-    return found._replace(point=found.point | {"epochs": epochs})
-
-
-def _share(saved: Checkpoint | None, program: Program) -> Checkpoint | None:
-    """Send every process the checkpoint of the first; the others need not see its disk."""
-    if coordination.count() == 1:
-        return saved
-    found = coordination.broadcast_value(saved and [saved.name, saved.point])
-    if found is None:
-        return None
-    name, point = found
-    target = program.abstract_placed_state()
-    state = saved.state if saved else jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), target)
-    return Checkpoint(name, broadcast_arrays(state), point, saved.corrupt if saved else {})
 
 
 def _check(config: Config, options: _Options) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxbench.analysis.statistics import slowed_down
-from jaxbench.records.schema import EpochRecord, Evaluation, TrainSummary
+from jaxbench.records.schema import EpochRecord, TrainSummary
+from jaxbench.records.schema.training import Evaluation
 from jaxbench.records.validity import impossible_total
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run_progress import RunProgress
