@@ -162,7 +162,7 @@ def _measure_step(config: Any, rounds: int) -> None:
         def step():
             nonlocal state
             state, metrics = compiled(state, feed.train_data, row)
-            wait_for_steps(state, metrics)
+            wait_for_steps(state, program.train_metrics(metrics))
 
         return step
 

@@ -3,9 +3,9 @@
     python benchmarks/loop_overhead.py --experiment=quickstart [--rounds=51] [--min_ratio=0.97]
 
 Each round trains the same number of steps on the same state and data twice: once by calling the
-compiled step in a bare loop closed by one barrier, once through `Trainer.train_epoch` with its
-progress, its records on disk and its divergence check. Exit code 1 if the ratio of the two rates
-is below --min_ratio by more than its 95 % interval.
+compiled step in a bare loop closed by one barrier, once through the training loop's `train_epoch`
+with its progress, its records on disk and its divergence check. Exit code 1 if the ratio of the two
+rates is below --min_ratio by more than its 95 % interval.
 """
 
 import os
@@ -31,13 +31,20 @@ def main() -> int:
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.distributed.signals import graceful_stop
     from jaxbench.precision import get_precision
+    from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import PlainConsole
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
-    from jaxbench.training.loop import Trainer
+    from jaxbench.training.loop import begin_epoch, train_epoch
+    from jaxbench.training.plan import TrainPlan
+    from jaxbench.training.prepare import prepare
     from jaxbench.training.program import build_program
+    from jaxbench.training.run import TrainRun
+    from jaxbench.training.step_meter import StepMeter
+    from jaxbench.training.train_records import optional_epoch_fields
 
     config = flags.FLAGS.experiment
     if config == "list":
@@ -54,30 +61,43 @@ def main() -> int:
         steps = _STEPS.value or feed.steps_per_epoch
         if steps > feed.steps_per_epoch:
             raise BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
-        # Long enough that the trainer never reaches the end of its schedule.
+        # Long enough that the loop never reaches the end of its schedule.
         config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
         program = build_program(config, mesh, feed.steps_per_epoch)
         console = PlainConsole(quiet)
-        writers = Writers()
-        trainer = Trainer(program, feed, Clock(), writers, console)
-        path, task = pathlib.Path(folder), program.task
-        writers.add(JsonlWriter(path))
-        writers.add(CsvWriter(path / "epochs.csv", "epoch", trainer.epoch_columns()))
-        writers.add(TensorBoardWriter(path, task.train_figures, task.eval_figures, {}))
-        writers.add(console)
-        trainer.prepare()
+        path = pathlib.Path(folder)
+        writers = Writers(
+            JsonlWriter(path),
+            CsvWriter(path / "epochs.csv", EpochRecord, optional_epoch_fields(program)),
+            TensorBoardWriter(path, program.task.eval_figures, {}),
+            console,
+        )
+        run = TrainRun(
+            program=program,
+            feed=feed,
+            plan=TrainPlan(config.epochs * steps, steps),
+            clock=Clock(),
+            console=console,
+            writer=writers,
+        )
+        state, meter = prepare(run), StepMeter(run)
 
         def bare() -> float:
-            rows = feed.train_batches(0, steps)
+            nonlocal state
+            batches = feed.train_batches(0, steps)
             watch = Stopwatch()
-            for row in rows:
-                trainer.state, _ = program.train_step(trainer.state, feed.train_data, row)
-            jax.block_until_ready(trainer.state)
+            for batch in batches:
+                state, _ = program.train_step(state, feed.train_data, batch)
+            jax.block_until_ready(state)
             return watch.elapsed_s()
 
         def loop(epoch: int) -> float:
+            nonlocal state
             watch = Stopwatch()
-            trainer.train_epoch(epoch, steps)
+            batches = begin_epoch(run, meter, epoch)
+            with graceful_stop() as stop_requested:
+                state = train_epoch(run, meter, state, batches, stop_requested)
+            run.progress.epoch_metrics = None
             return watch.elapsed_s()
 
         bare()

@@ -207,7 +207,7 @@ def main() -> int:
             watch = Stopwatch()
             for _ in range(calls):
                 state, metrics = program.train_step(state, made_feed.train_data, made_row)
-            wait_for_steps(state, metrics)
+            wait_for_steps(state, program.train_metrics(metrics))
             return watch.elapsed_s()
 
         runs["step"] = run_step

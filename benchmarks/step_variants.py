@@ -165,6 +165,7 @@ class Form:
             program.check()
             step = program.repeat_train_step(steps) if steps > 1 else program.train_step
             self._place, param_dtype = program.place_train_state, program.precision.param_dtype
+            self._train_metrics = program.train_metrics
             self._feed = None
             labels = program.task.label_shape(config.data.image_shape)
             args = abstract_args(config, self.mesh.num_devices, labels, param_dtype)
@@ -214,7 +215,8 @@ class Form:
         import jax
 
         from jaxbench.clock import Stopwatch
-        from jaxbench.jobs.windows import DispatchLimiter, wait_for_steps
+        from jaxbench.jobs.windows import wait_for_steps
+        from jaxbench.training.dispatch import DispatchLimiter
 
         with self.enabled():
             if self._state is None:
@@ -225,7 +227,7 @@ class Form:
             for _ in range(calls):
                 self._state, metrics = self._step(self._state, *self._args)
                 backlog.add(metrics)
-            wait_for_steps(self._state, metrics)
+            wait_for_steps(self._state, self._train_metrics(metrics))
             return watch.elapsed_s()
 
     def close(self) -> None:

@@ -1,19 +1,17 @@
-"""What a network is trained to say: its loss, what is counted, and the figures made of the counts.
+"""What a network is trained to do: its loss, its metrics, and the figures computed from them.
 
-A step's metrics are one small array, metrics_M, so that one transfer fetches them: sums over the
-real examples of the batch, LOSS_SUM and COUNT first, then a task's own. They are divided once, on
-the host. Letters: B examples, K classes, M metrics.
+A step packs its metrics into one small array, metrics_M, so that one transfer fetches them. Each is
+a sum over the real examples of the batch, and the host divides it by their `count`. A task names
+its metrics in their order. Letters: B examples, K classes, M metrics, R models.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-LOSS_SUM, COUNT = range(2)
 
 
 class Task(Protocol):
@@ -21,52 +19,57 @@ class Task(Protocol):
 
     Attributes:
       name: as in `Config.task`.
-      num_metrics, num_eval_metrics: M in training and in evaluation.
+      metrics, eval_metrics: the names of metrics_M in training and in evaluation; `loss` and
+        `count` are among them.
       headline: the figure by which an evaluation is judged; larger is better.
-      train_figures, eval_figures: which of `figures` go into the records of training and
-        evaluation, in this order.
+      train_figures, eval_figures: the figures in the records of training and of evaluation.
     """
 
     name: str
-    num_metrics: int
-    num_eval_metrics: int
+    metrics: tuple[str, ...]
+    eval_metrics: tuple[str, ...]
     headline: str
     train_figures: Sequence[str]
     eval_figures: Sequence[str]
 
     def label_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, ...]:
-        """The shape of one example's label."""
+        """Return the shape of one example's label."""
 
     def output_shape(self, image_shape: tuple[int, int, int], num_classes: int) -> tuple[int, ...]:
-        """The shape of what the network must return for one image."""
+        """Return the shape of the network's output for one image."""
 
     def losses(self, outputs_Bx: jax.Array, labels_Bx: jax.Array, smoothing: float) -> jax.Array:
-        """Returns losses_B in the type of the outputs."""
+        """Return losses_B in the type of the outputs."""
 
     def batch_metrics(
         self, losses_B: jax.Array, outputs_Bx: jax.Array, labels_Bx: jax.Array, mask_B: jax.Array
     ) -> jax.Array:
-        """Returns metrics_M over the rows where mask_B is true."""
+        """Return metrics_M over the rows where mask_B is true."""
 
-    def compute(self, sums_M: np.ndarray) -> dict[str, float]:
-        """Turns summed metrics into figures, `loss` first."""
+    def compute(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return figures_R by name, `loss` first, of summed metrics_R by name."""
+
+
+def metrics_by_name(names: Sequence[str], packed: Any) -> dict[str, np.ndarray]:
+    """Return {name: values_R} of one model's metrics_M or several models' metrics_RxM, computed."""
+    return dict(zip(names, np.asarray(packed).reshape(-1, len(names)).T, strict=True))
 
 
 class Classification:
     """One of K classes for each image; outputs are logits_BxK, labels int32 labels_B.
 
-    With `test_time_augmentation` an evaluation has one more metric, `count_correct` of the mean
-    over an image's views, and one more figure, `top1_tta`; `top1` is that of the image alone.
+    With `test_time_augmentation` an evaluation has one more metric and figure: `top1_tta` counts
+    with the mean over an image's views, `top1` with the image alone.
     """
 
     name = "classification"
-    num_metrics = 4
+    metrics = ("loss", "count", "top1", "top5")
     headline = "top1"
     train_figures = ("loss", "top1")
 
     def __init__(self, test_time_augmentation: bool = False):
-        self.num_eval_metrics = self.num_metrics + test_time_augmentation
         added = ("top1_tta",) if test_time_augmentation else ()
+        self.eval_metrics = (*self.metrics, *added)
         self.eval_figures = ("loss", "top1", "top5", *added)
 
     def label_shape(self, image_shape):
@@ -92,14 +95,12 @@ class Classification:
         return _sums(losses_B, mask_B, correct_B, top5_B)
 
     def count_correct(self, outputs_Bx, labels_Bx, mask_B):
-        """Returns how many real rows the outputs are right about, in the outputs' type."""
+        """Return the number of real rows classified correctly, in the type of the outputs."""
         correct_B = (jnp.argmax(outputs_Bx, axis=-1) == labels_Bx) & mask_B
         return jnp.sum(correct_B).astype(outputs_Bx.dtype)
 
-    def compute(self, sums_M):
-        loss, _, *shares = sums_M / sums_M[COUNT]
-        names = ("top1", "top5", "top1_tta")
-        return {"loss": loss, **dict(zip(names, shares, strict=False))}
+    def compute(self, sums):
+        return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
 
 class Segmentation:
@@ -111,7 +112,7 @@ class Segmentation:
     """
 
     name = "segmentation"
-    num_metrics = num_eval_metrics = 6
+    metrics = eval_metrics = ("loss", "count", "both", "either", "right", "dice_per_image")
     headline = "dice"
     train_figures = ("loss", "dice")
     eval_figures = ("loss", "dice", "iou", "pixel_accuracy", "dice_per_image")
@@ -141,19 +142,25 @@ class Segmentation:
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
         return _sums(losses_B, mask_B, both_B, either_B, right_B, dice_B)
 
-    def compute(self, sums_M):
-        loss, _, both, either, right, dice_per_image = sums_M / sums_M[COUNT]
+    def compute(self, sums):
+        means = {name: sums[name] / sums["count"] for name in sums}
+        both, either = means["both"], means["either"]
         return {
-            "loss": loss,
-            "dice": 2 * both / either if either else 1.0,
-            "iou": both / (either - both) if either else 1.0,
-            "pixel_accuracy": right,
-            "dice_per_image": dice_per_image,
+            "loss": means["loss"],
+            "dice": _overlap(2 * both, either),
+            "iou": _overlap(both, either - both),
+            "pixel_accuracy": means["right"],
+            "dice_per_image": means["dice_per_image"],
         }
 
 
+def _overlap(part_R: np.ndarray, whole_R: np.ndarray) -> np.ndarray:
+    """Return the ratio; 1 where there is no foreground, neither predicted nor true."""
+    return np.divide(part_R, whole_R, out=np.ones_like(whole_R), where=whole_R != 0)
+
+
 def _sums(losses_B: jax.Array, mask_B: jax.Array, *values_B: jax.Array) -> jax.Array:
-    """Sums losses, real rows and further values over the real rows."""
+    """Return the sums over the real rows: losses, rows, then each of the values."""
     dtype = losses_B.dtype
     # `where`, not a product: a padded row may hold nan or inf, and nan * 0 is nan.
     sums = [jnp.sum(jnp.where(mask_B, losses_B, 0)), jnp.sum(mask_B).astype(dtype)]
@@ -162,7 +169,7 @@ def _sums(losses_B: jax.Array, mask_B: jax.Array, *values_B: jax.Array) -> jax.A
 
 
 def get_task(name: str, test_time_augmentation: bool = False) -> Task:
-    """Returns the task of that name; what it counts in evaluation depends on the augmentation."""
+    """Return the task of that name; test-time augmentation adds a metric to its evaluation."""
     if name == Classification.name:
         return Classification(test_time_augmentation)
     return {Segmentation.name: Segmentation}[name]()

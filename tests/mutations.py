@@ -159,9 +159,9 @@ muon_norm_by_inputs training/optimizers.py: optimizers
 - full = jnp.sqrt(kernel_KxKxIxO.shape[-1])
 + full = jnp.sqrt(kernel_KxKxIxO.shape[-2])
 
-recorded_rate_is_the_next_steps training/optimizers.py: train_step optimizers
-- rates(jnp.arange(first, first + num_steps, dtype=jnp.int32))
-+ rates(jnp.arange(first + 1, first + num_steps + 1, dtype=jnp.int32))
+recorded_rate_is_the_next_steps training/train_step.py: train_step loss_scale
+- schedule(num_updates(state.opt_state))
++ schedule(num_updates(state.opt_state) + 1)
 
 ## The loss scale.
 
@@ -178,8 +178,8 @@ overflow_keeps_the_good_steps training/loss_scale.py: loss_scale
 + good_steps=jnp.where(~grown, good_steps, 0)
 
 overflowing_step_is_taken training/train_step.py: loss_scale
-- moved = select_tree(finite, moved, state).replace(loss_scale=scaling)
-+ moved = moved.replace(loss_scale=scaling)
+- select_tree(finite, updated, state).replace(loss_scale=scaling)
++ updated.replace(loss_scale=scaling)
 
 gradients_stay_scaled training/train_step.py: loss_scale
 - grads = scaling.unscaled(grads)
@@ -254,30 +254,30 @@ nan_is_among_the_best tasks.py: train_step tasks
 + jnp.sum(outputs_Bx > own_Bx1, axis=-1)
 
 iou_counts_both_twice tasks.py: tasks
-- "iou": both / (either - both)
-+ "iou": both / either
+- "iou": _overlap(both, either - both)
++ "iou": _overlap(both, either)
 
 ## The training loop's records.
 
-last_epoch_is_not_evaluated training/loop.py: train
-- epoch % self._config.eval_every_epochs == 0 or epoch == self._num_epochs
-+ epoch % self._config.eval_every_epochs == 0
+last_epoch_is_not_evaluated training/plan.py: train
+- (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
++ (epoch + 1) % self.eval_every_epochs == 0
 
-a_part_of_an_epoch_is_complete training/loop.py: train profiler
-- "complete": num_steps - trained.profiled_steps == self._feed.steps_per_epoch
-+ "complete": trained.steps == num_steps
+a_part_of_an_epoch_is_complete training/train_records.py: train profiler
+- complete=timed_steps == run.plan.steps_per_epoch
++ complete=trained.steps == len(run.plan.steps(trained.epoch))
 
-first_epoch_is_in_the_median training/loop.py: train
-- later = [record for record in whole if record["epoch"] > 1]
-+ later = [record for record in whole if record["epoch"] > 0]
+first_epoch_is_in_the_median training/summary.py: train
+- later = [epoch for epoch in complete if epoch.epoch > 1]
++ later = [epoch for epoch in complete if epoch.epoch > 0]
 
 ## Checkpoints and resuming.
 
-half_an_epoch_is_trained_again training/loop.py: resume
-- self._progress = EpochProgress.from_json(point["progress"])
-+ self._progress = None
+half_an_epoch_is_trained_again training/run_progress.py: resume
+- metrics and EpochMetrics.from_json(metrics, names)
++ None
 
-an_epoch_done_counts_twice jobs/train.py: resume
+an_epoch_done_counts_twice jobs/restore.py: resume
 - .of_kind("epoch")[: found.point["epochs_done"]]
 + .of_kind("epoch")[: found.point["epochs_done"] + 1]
 

@@ -1,10 +1,15 @@
 """What is counted for each kind of training."""
 
+import os
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from jaxbench.cli import registry
+from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.tasks import get_task, metrics_by_name
 from tests.conftest import records, run_json
 from tests.data.test_stream import MasksConfig
 
@@ -25,10 +30,8 @@ def masks_and_logits():
 
 def count(masks, logits, mask_B, smoothing=0.0):
     losses = TASK.losses(jnp.asarray(logits), jnp.asarray(masks), smoothing)
-    return np.asarray(
-        TASK.batch_metrics(losses, jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)),
-        np.float64,
-    )
+    arrays = jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)
+    return np.asarray(TASK.batch_metrics(losses, *arrays), np.float64)
 
 
 def test_dice_iou_and_accuracy_are_those_of_the_pixels():
@@ -41,10 +44,11 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
         np.concatenate([logits[7:], garbage]),
         np.arange(7) < 5,
     )
+    sums = metrics_by_name(TASK.metrics, sums)
     figures = TASK.compute(sums)
     predicted, true = logits > 0, masks > 0
     both = (predicted & true).sum()
-    assert sums[COUNT] == 12
+    assert sums["count"] == 12
     assert figures["dice"] == pytest.approx(2 * both / (predicted.sum() + true.sum()), rel=1e-6)
     assert figures["iou"] == pytest.approx(both / (predicted | true).sum(), rel=1e-6)
     assert figures["pixel_accuracy"] == pytest.approx((predicted == true).mean(), rel=1e-6)
@@ -61,16 +65,17 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
 
 def test_smoothed_masks_are_pulled_to_one_half():
     masks, logits = masks_and_logits()
-    sums = count(masks, logits, np.ones(12, bool), smoothing=0.2)
+    sums = metrics_by_name(TASK.metrics, count(masks, logits, np.ones(12, bool), smoothing=0.2))
     probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
     target = 0.8 * masks + 0.1
     by_hand = -(target * np.log(probability) + (1 - target) * np.log(1 - probability)).mean()
-    assert sums[LOSS_SUM] / 12 == pytest.approx(by_hand, rel=1e-5)
+    assert sums["loss"] / 12 == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_a_split_without_foreground_is_found_whole():
     zeros = np.zeros((3, 4, 4), np.uint8)
-    figures = TASK.compute(count(zeros, zeros - np.float32(1), np.ones(3, bool)))
+    sums = count(zeros, zeros - np.float32(1), np.ones(3, bool))
+    figures = TASK.compute(metrics_by_name(TASK.metrics, sums))
     assert figures["dice"] == figures["iou"] == figures["dice_per_image"] == 1
 
 
@@ -84,3 +89,16 @@ def test_a_segmentation_run_is_judged_by_dice(train):
     header = (result.run_dir.path / "epochs.csv").read_text().splitlines()[0]
     assert "eval_dice,eval_iou,eval_pixel_accuracy" in header and "top1" not in header
     assert run_json(result.run_dir.path)["task"] == "segmentation"
+
+
+def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
+    config = registry.load("unet256:tiny")
+    config.model, config.num_devices = MasksConfig(), 2
+    with open(os.devnull, "w") as quiet:
+        result = train_and_evaluate(
+            config, str(tmp_path / "run"), PlainConsole(quiet), target_accuracy=0.02
+        )
+    [epoch] = records(result.run_dir.path, "epoch")
+    target = result.summary["target"]
+    assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
+    assert epoch["eval_dice"] >= 0.02 and epoch["epochs"] > 1

@@ -91,7 +91,7 @@ PROFILE = flags.DEFINE_string(
 TARGET_ACCURACY = flags.DEFINE_float(
     "target_accuracy",
     None,
-    "With --mode=train: end with the first evaluation at or above this top-1, such as 0.94.",
+    "With --mode=train: end with the first evaluation at or above this top-1 or Dice (0.94).",
 )
 RESUME = flags.DEFINE_string(
     "resume",

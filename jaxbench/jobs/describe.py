@@ -51,8 +51,8 @@ def describe(config: Experiment) -> dict[str, Any]:
             "parameters": program.num_parameters(),
             "forward_macs_per_image": sum(macs.values()),
             "training_flops_per_image": sum(macs.values()) * TRAINING_FLOPS_PER_MAC,
-            "planned_memory_per_device": compiled["memory"],
-            "xla_flops_per_step_per_device": compiled["xla_flops_per_device"],
+            "planned_memory_per_device": compiled.memory,
+            "xla_flops_per_step_per_device": compiled.xla_flops_per_device,
         }
 
 

@@ -114,9 +114,7 @@ class Job(RunContext):
         """Compile a step for these arguments; return its record."""
         what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
         with self.console.phase(what):
-            record = compile_step(name, step, state, data, batch, clock=self.clock)
-        del record["kind"]
-        return CompileRecord(**record)
+            return compile_step(name, step, state, data, batch, clock=self.clock)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ import numpy as np
 from jaxbench.clock import Stopwatch
 from jaxbench.hardware.utilization import utilization
 from jaxbench.jobs.setup import Job
-from jaxbench.jobs.windows import DispatchLimiter, Interleaved, Stepper, describe_windows
+from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
-from jaxbench.tasks import COUNT
+from jaxbench.training.dispatch import DispatchLimiter
 from jaxbench.training.profiler import Profiler
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
@@ -221,8 +221,7 @@ class ForwardStage(Stage):
         self._metrics: Any = None
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        sums = self._metrics
-        self.images_per_step = int(np.asarray(sums).reshape(-1, sums.shape[-1])[:, COUNT].sum())
+        self.images_per_step = int(job.program.eval_metrics(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
         step, data = self._job.program.eval_step, self._job.feed.eval_data

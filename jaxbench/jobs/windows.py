@@ -5,7 +5,6 @@ until they agree. Stages take turns, so that drift hits all alike. Letters: R ro
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import math
@@ -21,8 +20,8 @@ from jaxbench.clock import Stopwatch
 from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs.setup import Job
-from jaxbench.tasks import COUNT, LOSS_SUM
-from jaxbench.training.loss_scale import LOWEST_SCALE, SCALE, LossScale, describe_scales
+from jaxbench.training.dispatch import DispatchLimiter
+from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 
 # Throughput is stable when this many windows in a row are within this share of one another.
 _AGREEING, _AGREEMENT = 3, 0.02
@@ -36,8 +35,12 @@ def check_window_s(window_s: float) -> None:
         raise BadInput(f"--window_s={window_s}: must be seconds, at most {_LONGEST_WINDOW_S:g}")
 
 
-def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
+def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float, int]:
     """Wait for everything that the last step computes.
+
+    Args:
+      state: of the last step.
+      metrics: of the last step, see `Program.train_metrics`.
 
     Returns:
       The step's mean loss over the models, and the images that it counted over all of them. Under
@@ -47,42 +50,15 @@ def wait_for_steps(state: Any, metrics: jax.Array) -> tuple[float, int]:
       Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
         lowest scale.
     """
-    jax.block_until_ready((state, metrics))
-    sums_RxM = np.asarray(jax.device_get(metrics)).reshape(-1, metrics.shape[-1])
-    loss = float(np.mean(sums_RxM[:, LOSS_SUM] / sums_RxM[:, COUNT]))
+    jax.block_until_ready(state)
+    loss = float(np.mean(metrics["loss"] / metrics["count"]))
     lost, because = not math.isfinite(loss), ""
-    if isinstance(getattr(state, "loss_scale", None), LossScale):
-        lost = sums_RxM[:, SCALE].min() <= LOWEST_SCALE
+    if "loss_scale" in metrics:
+        lost = metrics["loss_scale"].min() <= LOWEST_SCALE
         because = " and the gradients overflow float16 at every loss scale down to 1"
     if lost:
         raise Diverged(f"the training loss is {loss}{because}: rates of such steps mean nothing")
-    return loss, round(float(sums_RxM[:, COUNT].sum()))
-
-
-class DispatchLimiter:
-    """Keeps calls from piling up on simulated devices.
-
-    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
-    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
-    2 busy cores). Real devices have a queue each, and no limit here.
-
-    Args:
-      devices: the devices that the calls run on.
-    """
-
-    _MOST = 4
-
-    def __init__(self, devices: Sequence[jax.Device]):
-        self._limited = devices[0].platform == "cpu" and len(devices) > 1
-        self._results: collections.deque[Any] = collections.deque()
-
-    def add(self, result: Any) -> None:
-        """Note a call's result, which must not be donated; wait while too many are queued."""
-        if not self._limited:
-            return
-        self._results.append(result)
-        if len(self._results) > self._MOST:
-            jax.block_until_ready(self._results.popleft())
+    return loss, round(float(metrics["count"].sum()))
 
 
 class Stepper:
@@ -103,7 +79,7 @@ class Stepper:
         self.images_counted: int | None = None
         self.loss_scaling: dict[str, float] = {}
         self._data = job.feed.train_data
-        self._scales_loss = job.program.precision.scales_loss
+        self._program = job.program
         self._limiter = DispatchLimiter(job.mesh.devices)
 
     def queue(self, step: Callable, batch: Any) -> Any:
@@ -118,11 +94,11 @@ class Stepper:
         Raises:
           Diverged: see `wait_for_steps`.
         """
-        loss, self.images_counted = wait_for_steps(self.state, self.metrics)
+        metrics = self._program.train_metrics(self.metrics)
+        loss, self.images_counted = wait_for_steps(self.state, metrics)
         self.losses.append(loss)
-        if self._scales_loss:
-            sums = np.asarray(self.metrics)
-            self.loss_scaling = describe_scales(sums.reshape(-1, sums.shape[-1]))
+        if self._program.precision.scales_loss:
+            self.loss_scaling = describe_scales(metrics)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Results of steps that were queued but may not have run yet."""
+"""Steps that were queued on the devices but may not have run yet."""
 
 import collections
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,22 +11,24 @@ import numpy as np
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed.mesh import all_ready
 
-# Deep enough that the device never waits for the host, shallow enough that what is shown is
-# recent and that few steps' outputs are alive at once.
+# Deep enough that the device never waits for the host, shallow enough that the console is recent
+# and that few steps' outputs are alive at once.
 _DEPTH = 16
-# Of steps that take long: who is asked to end waits for all that are queued.
+# Of slow steps fewer, because the end of a run waits for all that are queued.
 _DEPTH_OF_SLOW = 3
-# Looking again and again answers Ctrl-C at once, but on a CPU it takes processor time from the
-# step (8 % of quickstart's). Waits that were shorter than this block in the runtime instead.
+# Polling answers Ctrl-C at once, but on a CPU it takes processor time from the step (8 % of
+# quickstart's). Waits shorter than this block in the runtime instead.
 _BLOCKING_WAIT_S = 0.5
+# Calls queued on simulated devices.
+_MAX_SIMULATED_CALLS = 4
 
 
 class MetricsQueue:
-    """A queue of steps' metrics, handed back in order once they have been computed.
+    """A queue of steps' metrics; returns them in order once they have been computed.
 
     Args:
-      one_by_one: hand each back as soon as it is there, so that its arrival tells when the step
-        was done; else some may come together, which takes less of the host's time.
+      one_by_one: return each as soon as it has been computed, so that its arrival is the end of its
+        step. Otherwise several may come together, which takes less of the host's time.
     """
 
     def __init__(self, one_by_one: bool = False):
@@ -34,9 +37,9 @@ class MetricsQueue:
         self._last_wait_s = math.inf
 
     def push(self, metrics: jax.Array) -> list[np.ndarray]:
-        """Adds the metrics of a step just queued on the device; returns those that have finished.
+        """Add the metrics of a step just queued on the devices; return those that are computed.
 
-        Waits only while more than `_DEPTH` steps are outstanding, of slow ones `_DEPTH_OF_SLOW`.
+        It waits only while more than `_DEPTH` steps, or `_DEPTH_OF_SLOW` slow ones, are queued.
         """
         metrics.copy_to_host_async()
         self._queue.append(metrics)
@@ -46,13 +49,13 @@ class MetricsQueue:
         return self._take_finished()
 
     def drain(self) -> Iterator[np.ndarray]:
-        """Waits for every outstanding step; yields each one's metrics as it finishes."""
+        """Wait for every queued step; yield each one's metrics as it finishes."""
         while self._queue:
             self._wait()
             yield from self._take_finished()
 
     def _wait(self) -> None:
-        """Waits for the oldest step, or, where steps are quick, for half the queue at once."""
+        """Wait for the oldest step or, where steps are quick, for half the queue at once."""
         watch = Stopwatch()
         if self._last_wait_s < _BLOCKING_WAIT_S:
             self._queue[0 if self._one_by_one else len(self._queue) // 2].block_until_ready()
@@ -65,3 +68,27 @@ class MetricsQueue:
         while self._queue and all_ready(self._queue[0]):
             finished.append(jax.device_get(self._queue.popleft()))
         return finished
+
+
+class DispatchLimiter:
+    """Keeps calls from piling up on simulated devices.
+
+    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
+    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
+    2 busy cores). Real devices have a queue each, and no limit here.
+
+    Args:
+      devices: the devices that the calls run on.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self._limited = devices[0].platform == "cpu" and len(devices) > 1
+        self._results: collections.deque[Any] = collections.deque()
+
+    def add(self, result: Any) -> None:
+        """Note a call's result, which must not be donated; wait while too many are queued."""
+        if not self._limited:
+            return
+        self._results.append(result)
+        if len(self._results) > _MAX_SIMULATED_CALLS:
+            jax.block_until_ready(self._results.popleft())

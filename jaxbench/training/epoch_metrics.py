@@ -1,31 +1,34 @@
-"""How far an epoch's training has come: what its record will be made of."""
+"""The metrics and times of the epoch under way."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+# Fields that hold {metric: sums_R}.
+_SUMS = ("total", "interval")
+
 
 @dataclasses.dataclass
-class EpochProgress:
-    """Sums over an epoch's steps so far, in their order: a resumed epoch adds on to the same ones.
-
-    Letters: R models, M metrics.
+class EpochMetrics:
+    """Sums over an epoch's steps in their order, so that a resumed epoch has the same sums.
 
     Attributes:
-      epoch: its number, 0 is the first.
-      total_RxM: metrics summed over its steps.
-      interval_RxM: over those since the last step record.
-      steps, interval_steps: how many these are.
-      interval_time_s: what the latter took.
+      epoch: its number, 0 for the first.
+      total: {metric: sums_R}, over the epoch's steps and R models.
+      interval: the same, over the steps since the last step record.
+      steps: of the epoch so far.
+      interval_steps: since the last step record.
+      interval_time_s: seconds since the last step record.
       images, time_s: of the steps that were not profiled.
-      data_wait_s: what of that time was spent waiting for data.
-      profiled_steps: how many were profiled.
+      data_wait_s: the part of `time_s` spent waiting for data.
+      profiled_steps: steps trained under the profiler.
     """
 
     epoch: int
-    total_RxM: np.ndarray
-    interval_RxM: np.ndarray
+    total: dict[str, np.ndarray]
+    interval: dict[str, np.ndarray]
     steps: int = 0
     interval_steps: int = 0
     interval_time_s: float = 0.0
@@ -34,27 +37,39 @@ class EpochProgress:
     data_wait_s: float = 0.0
     profiled_steps: int = 0
 
-    def add(self, metrics_RxM: np.ndarray) -> None:
-        """Adds one more step."""
-        self.total_RxM += metrics_RxM
-        self.interval_RxM += metrics_RxM
+    @classmethod
+    def zeros(cls, epoch: int, names: Sequence[str], num_models: int) -> "EpochMetrics":
+        total, interval = ({name: np.zeros(num_models) for name in names} for _ in _SUMS)
+        return cls(epoch, total, interval)
+
+    def add(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Add one more step."""
+        for sums in (self.total, self.interval):
+            for name in sums:
+                sums[name] += metrics[name]
         self.steps += 1
         self.interval_steps += 1
 
     def begin_interval(self) -> None:
-        """A step record has just been written."""
-        self.interval_RxM = np.zeros_like(self.interval_RxM)
+        """Begin a new interval after a step record."""
+        self.interval = {name: np.zeros_like(sums_R) for name, sums_R in self.interval.items()}
         self.interval_steps, self.interval_time_s = 0, 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON has it; floats come back as they were."""
-        return {
-            field.name: value.tolist() if isinstance(value, np.ndarray) else value
-            for field in dataclasses.fields(self)
-            for value in [getattr(self, field.name)]
+        """Return JSON values; `from_json` makes the same floats of them."""
+        sums = {
+            field: {name: sums_R.tolist() for name, sums_R in getattr(self, field).items()}
+            for field in _SUMS
         }
+        return {**vars(self), **sums}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "EpochProgress":
-        arrays = {name: np.array(found[name]) for name in ("total_RxM", "interval_RxM")}
-        return cls(**{**found, **arrays})
+    def from_json(cls, found: Mapping[str, Any], names: Sequence[str]) -> "EpochMetrics":
+        """Read what `to_json` returned; `names` are the task's metrics."""
+        found = dict(found)
+        for field in _SUMS:
+            if f"{field}_RxM" in found:  # written when metrics had places in place of names
+                columns = np.array(found.pop(f"{field}_RxM")).T
+                found[field] = dict(zip(names, columns, strict=True))
+            found[field] = {name: np.array(sums_R) for name, sums_R in found[field].items()}
+        return cls(**found)

@@ -7,7 +7,7 @@ large as the gradients allow: halved by every step whose gradients overflow, whi
 else, and doubled after many good steps in a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -15,22 +15,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Powers of two, so that scaling rounds nothing off; each step that overflows costs one halving.
+# Powers of two, so that scaling rounds nothing; each step that overflows costs one halving.
 FIRST_SCALE = 2.0**16
 HIGHEST_SCALE = 2.0**24
 # Gradients that overflow unscaled are lost: the network has diverged.
 LOWEST_SCALE = 0.5
-# So many good steps in a row double the scale.
+# Good steps in a row that double the scale.
 GROWTH_STEPS = 2000
 
 
 class LossScale(flax.struct.PyTreeNode):
-    """The scale on its way through the steps; every device has the same, or each model its own.
+    """The scale as a part of the state; every device has the same, or each model its own.
 
     Attributes:
-      scale: float32, what the next step's loss is multiplied by.
-      good_steps: int32, in a row, since the scale last changed.
-      skipped_steps: int32, all those so far that overflowed.
+      scale: float32, the factor of the next step's loss.
+      good_steps: int32, steps without overflow since the scale last changed.
+      skipped_steps: int32, all steps so far that overflowed.
     """
 
     scale: jax.Array
@@ -38,7 +38,7 @@ class LossScale(flax.struct.PyTreeNode):
     skipped_steps: jax.Array
 
     def scaled(self, loss_fn: Callable) -> Callable:
-        """Returns `loss_fn`, which returns (loss, anything), with its loss scaled."""
+        """Return `loss_fn`, which returns (loss, anything), with its loss scaled."""
 
         def scaled_loss_fn(*args):
             loss, aux = loss_fn(*args)
@@ -50,7 +50,7 @@ class LossScale(flax.struct.PyTreeNode):
         return jax.tree.map(lambda g: g / self.scale, grads)
 
     def adjust(self, finite: jax.Array) -> "LossScale":
-        """Returns the scale after one more step, whose gradients were all finite or not."""
+        """Return the scale after one more step, whose gradients were all finite or not."""
         good_steps = self.good_steps + 1
         grown = good_steps >= GROWTH_STEPS
         larger = jnp.minimum(2 * self.scale, HIGHEST_SCALE)
@@ -61,22 +61,6 @@ class LossScale(flax.struct.PyTreeNode):
             skipped_steps=self.skipped_steps + ~finite,
         )
 
-    def metrics(self) -> jax.Array:
-        """Returns metrics_2, float32: SKIPPED_STEPS and SCALE, at the end of a step's metrics."""
-        return jnp.stack([self.skipped_steps.astype(jnp.float32), self.scale])
-
-
-# Places in a training step's metrics, from their end.
-SKIPPED_STEPS, SCALE = -2, -1
-
-
-def describe_scales(metrics_RxM: np.ndarray) -> dict[str, float]:
-    """Returns what a record says of R models after a step: the mean scale, all steps skipped."""
-    return {
-        "loss_scale": float(metrics_RxM[:, SCALE].mean()),
-        "skipped_steps": int(metrics_RxM[:, SKIPPED_STEPS].sum()),
-    }
-
 
 def first_loss_scale() -> LossScale:
     zero = jnp.zeros((), jnp.int32)
@@ -84,13 +68,71 @@ def first_loss_scale() -> LossScale:
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Returns one truth value: whether no array of a tree holds an inf or a nan."""
+    """Return one truth value: whether no array of a tree holds an inf or a nan."""
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
 def select_tree(condition: jax.Array, tree: Any, other: Any) -> Any:
-    """Returns the first of two trees where the truth value is true, else the second.
-
-    Selected, not branched to: on a GPU a branch waits for the host.
-    """
+    """Return the first of two trees where the truth value is true, else the second."""
+    # Not `lax.cond`: on a GPU a branch waits for the host.
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
+
+
+class LossScales:
+    """The loss scales of R models after their last step, on the host: for records and messages.
+
+    Args:
+      loss_scale: of the state that training starts from; None except under fp16.
+      seeds_R: of the models.
+      say: prints a line.
+    """
+
+    def __init__(
+        self, loss_scale: LossScale | None, seeds_R: Sequence[int], say: Callable[[str], None]
+    ):
+        self._seeds_R, self._say = seeds_R, say
+        self._latest: dict[str, np.ndarray] = {}
+        if loss_scale is not None:
+            scale, skipped = jax.device_get((loss_scale.scale, loss_scale.skipped_steps))
+            self._latest = {"loss_scale": scale.reshape(-1), "skipped_steps": skipped.reshape(-1)}
+
+    def update(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Take the scales after a step from its metrics; print which have fallen."""
+        before = self._latest
+        self._latest = {name: metrics[name] for name in before}
+        if not before:
+            return
+        scales_R = zip(before["loss_scale"], self._latest["loss_scale"], strict=True)
+        for seed, (old, new) in zip(self._seeds_R, scales_R, strict=True):
+            if new < old:
+                model = f" of seed {seed}" if len(self._seeds_R) > 1 else ""
+                self._say(
+                    f"step {step}{model} skipped: it overflows float16 at loss scale "
+                    f"{old:,.10g}, now {new:,.10g}"
+                )
+
+    @property
+    def lost_R(self) -> np.ndarray | None:
+        """Return which models skip every step from now on; None except under fp16."""
+        return self._latest["loss_scale"] <= LOWEST_SCALE if self._latest else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of a record; none except under fp16."""
+        if not self._latest:
+            return {}
+        found: dict[str, Any] = describe_scales(self._latest)
+        if len(self._seeds_R) > 1:
+            found["loss_scale_models"] = [
+                {"seed": seed}
+                | describe_scales({name: values_R[[r]] for name, values_R in self._latest.items()})
+                for r, seed in enumerate(self._seeds_R)
+            ]
+        return found
+
+
+def describe_scales(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the fields of a record from a step's metrics: the mean scale, all skipped steps."""
+    return {
+        "loss_scale": float(metrics["loss_scale"].mean()),
+        "skipped_steps": int(metrics["skipped_steps"].sum()),
+    }

@@ -4,19 +4,17 @@ Letters: K, I, O a kernel's side, inputs and outputs.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from jaxbench.config import Config, OptimizerConfig
 
 
 def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
-    """Returns step -> learning rate, scaled linearly from the base batch to the global batch."""
+    """Return update -> learning rate, scaled linearly from the base batch to the global batch."""
     optimizer = config.optimizer
     peak = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
     warmup_steps = round(optimizer.warmup_epochs * steps_per_epoch)
@@ -53,24 +51,21 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     return optax.join_schedules([warmup, schedule], [warmup_steps])
 
 
-def tabulator(schedule: optax.Schedule, num_steps: int) -> Callable[[int], np.ndarray]:
-    """Returns a function: first step -> the learning rates of it and the `num_steps` - 1 after it.
-
-    Asked before an epoch's steps are queued, so that the log can name each step's rate without
-    asking a busy device for it.
-    """
-    rates = jax.jit(jax.vmap(schedule))
-    return lambda first: np.asarray(rates(jnp.arange(first, first + num_steps, dtype=jnp.int32)))
+def num_updates(opt_state: optax.OptState) -> jax.Array:
+    """Return how many updates an optimizer has made, by its own count."""
+    # Groups of parameters and adam's moments have counts of their own, all of them equal.
+    [(_, count), *_] = optax.tree_utils.tree_get_all_with_path(opt_state, "count")
+    return count
 
 
 def create_optimizer(
     config: Config, schedule: optax.Schedule, steps_per_epoch: int
 ) -> optax.GradientTransformation:
-    """Builds the update rule that a config names, weight decay included, for all groups."""
+    """Build the update rule that a config names, weight decay included, for all groups."""
     optimizer, early = config.optimizer, config.model.trainable_epochs()
     batches = config.batch_size / optimizer.base_batch_size
     rate = optimizer.learning_rate * batches
-    # Of each group, when it is full.
+    # The full rate of each group.
     rates = {
         "kernel": rate,
         "head": optimizer.head_learning_rate * batches or rate,
@@ -78,7 +73,7 @@ def create_optimizer(
     }
     if set(rates.values()) == {rate} and not early and optimizer.name != "muon":
         return _create_rule(optimizer, schedule, rate)
-    # Muon is for kernels; what else there is takes plain steps.
+    # Muon is for kernels; all other parameters take plain steps.
     plain = optimizer
     if optimizer.name == "muon":
         plain = dataclasses.replace(optimizer, name="nesterov", momentum=optimizer.sgd_momentum)
@@ -106,7 +101,7 @@ def create_optimizer(
 
 
 def _group(path: str) -> str:
-    """Which of the groups with rates of their own a parameter (`layer/kernel`) belongs to."""
+    """Return the group of a parameter (`layer/kernel`); each group has a rate of its own."""
     if not path.endswith("/kernel"):
         return "bias"
     return "head" if path == "head/kernel" else "kernel"
@@ -115,7 +110,7 @@ def _group(path: str) -> str:
 def _create_rule(
     optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float
 ) -> optax.GradientTransformation:
-    """Builds one group's update rule; `rate` is the schedule's when it is full."""
+    """Build one group's update rule; `rate` is the schedule's full rate."""
     mask = _is_kernel if optimizer.weight_decay_on == "kernels" else None
     if optimizer.name == "adamw":
         return optax.adamw(
@@ -164,7 +159,7 @@ def _create_rule(
 
 
 def _as_matrices(params: Any) -> Any:
-    """Kernels as matrices with a column for each output, for Muon."""
+    """Return how Muon takes kernels for matrices: a column for each output."""
 
     def as_matrix(kernel_KxKxIxO):
         outputs = kernel_KxKxIxO.ndim - 1
@@ -174,7 +169,7 @@ def _as_matrices(params: Any) -> Any:
 
 
 def _keep_norms() -> optax.GradientTransformation:
-    """Brings every kernel's Frobenius norm to the root of its outputs, before the step is added.
+    """Scale every kernel to a Frobenius norm of the root of its outputs, before the step is added.
 
     Batch norm takes no notice of a kernel's length, but the angle that a step of fixed length turns
     it by depends on it (Jordan, airbench94_muon).
@@ -190,5 +185,5 @@ def _keep_norms() -> optax.GradientTransformation:
 
 
 def _is_kernel(params: Any) -> Any:
-    """A tree of booleans: true for kernels, false for biases and batch norm's scales."""
+    """Return a tree of booleans: true for kernels, false for biases and batch norm's scales."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)

@@ -27,10 +27,10 @@ _MOST_STEPS = 30
 
 
 def parse_steps(text: str | None) -> range:
-    """Reads START:STOP; the first step is 1, and as in a slice STOP itself is not traced.
+    """Return the steps of START:STOP; the first step is 1, and as in a slice STOP is not traced.
 
     Raises:
-      BadInput: those are no steps that could be traced. None is no steps.
+      BadInput: these steps cannot be traced. None is no steps.
     """
     if text is None:
         return range(0)
@@ -53,7 +53,7 @@ def parse_steps(text: str | None) -> range:
 
 
 def check_end(steps: range, last_step: int, what: str) -> None:
-    """Raises BadInput where some of the steps come after the last one of `what`."""
+    """Raise BadInput where some of the steps come after the last one of `what`."""
     if steps and steps[-1] > last_step:
         raise BadInput(
             f"--profile={steps.start}:{steps.stop}: the last step of {what} is {last_step:,}, so "
@@ -64,36 +64,36 @@ def check_end(steps: range, last_step: int, what: str) -> None:
 class Profiler:
     """Traces steps into a run directory.
 
-    Attributes:
-      steps: the numbers of those that are to be traced.
-      traced: of those that have been.
-
     Args:
-      steps: these numbers.
-      run_folder: None runs the steps and traces nothing, for processes that write nothing.
+      steps: the numbers of the steps to trace.
+      run_folder: the run directory; None runs the steps without a trace, for processes that write
+        nothing.
+      traced: the numbers of the steps traced so far; new ones are added to it.
     """
 
-    def __init__(self, steps: range, run_folder: pathlib.Path | None):
+    def __init__(
+        self, steps: range, run_folder: pathlib.Path | None, traced: list[int] | None = None
+    ):
         self.steps = steps
         self._folder = run_folder and run_folder / _FOLDER
-        self.traced: list[int] = []
+        self._traced = [] if traced is None else traced
 
     def trace(
         self, steps: Sequence[int], batches: Iterator[Any], train_step: Callable[[Any], jax.Array]
     ) -> list[np.ndarray]:
-        """Runs and traces some of the steps; nothing else may be queued on the devices.
+        """Run and trace some of the steps; nothing else may be queued on the devices.
 
         Args:
           steps: their numbers, which the trace shows.
-          batches: what the feed sends for each.
-          train_step: batch -> metrics of the step that it has queued.
+          batches: one for each step.
+          train_step: batch -> metrics of the step that it queues.
 
         Returns:
           Each step's metrics, once all of them have been computed.
         """
         name = f"steps-{steps[0]}-to-{steps[-1]}"
         if self._folder is not None:
-            # Of a process that ended before these steps were saved.
+            # It is there where a process ended before a checkpoint of these steps.
             shutil.rmtree(self._folder / "plugins" / "profile" / name, ignore_errors=True)
         inflight = MetricsQueue()
         results = []
@@ -106,12 +106,12 @@ class Profiler:
             results += inflight.drain()
         if self._folder:
             _write_for_perfetto(self._folder / "plugins" / "profile" / name)
-            self.traced += steps
+            self._traced += steps
         return results
 
     @contextlib.contextmanager
     def _tracing(self, name: str) -> Iterator[None]:
-        """Traces what is inside the `with`, into a folder of this name where TensorBoard looks."""
+        """Trace the inside of the `with` into a folder of this name where TensorBoard looks."""
         options = jax.profiler.ProfileOptions()
         options.session_id = name
         # Python's own calls would slow the host down, and hide the steps among them.
@@ -122,7 +122,7 @@ class Profiler:
                 jax.profiler.start_trace(self._folder, profiler_options=options)
             yield
         except BaseException:
-            # What ended the steps is to be told, not that there was no trace to write.
+            # The user must see the error of the steps, and not that of a trace without events.
             with defer_signals(), contextlib.suppress(Exception):
                 jax.profiler.stop_trace()
             raise
@@ -130,24 +130,21 @@ class Profiler:
             jax.profiler.stop_trace()
 
     def summary(self) -> dict[str, Any] | None:
-        """What the run's summary says of the trace, None where no steps have been traced."""
-        if not self.traced:
+        """Return the summary's `profile`; None where no steps have been traced."""
+        if not self._traced:
             return None
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         return {
-            "first_step": self.traced[0],
-            "last_step": self.traced[-1],
+            "first_step": self._traced[0],
+            "last_step": self._traced[-1],
             "folder": _FOLDER,
             "bytes": sum(path.stat().st_size for path in files),
         }
 
 
 def _write_for_perfetto(folder: pathlib.Path) -> None:
-    """Writes the trace once more, without the two things in it that Perfetto complains of.
-
-    JAX can do so too (create_perfetto_trace), but leaves one of them in, and would also do it
-    for a run that Ctrl-C is to end.
-    """
+    """Write the trace once more, without the two things in it that Perfetto complains of."""
+    # JAX's create_perfetto_trace leaves one of them in, and also delays the end after Ctrl-C.
     [path] = folder.glob("*.trace.json.gz")
     with gzip.open(path, "rt", encoding="utf-8") as file:
         trace = json.load(file)

@@ -1,4 +1,4 @@
-"""From a config to the two steps that run on a mesh: what every job builds first."""
+"""From a config to the two steps that run on a mesh."""
 
 import dataclasses
 import functools
@@ -17,9 +17,16 @@ from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.precision import Precision, get_precision
-from jaxbench.tasks import Task, get_task
+from jaxbench.records.schema import CompileRecord
+from jaxbench.tasks import Task, get_task, metrics_by_name
 from jaxbench.training.optimizers import create_optimizer, create_schedule
-from jaxbench.training.train_step import TrainState, make_eval_step, make_init, make_train_step
+from jaxbench.training.train_step import (
+    TrainState,
+    make_eval_step,
+    make_init,
+    make_train_step,
+    train_metric_names,
+)
 from jaxbench.xla.collectives import count_collectives
 from jaxbench.xla.compile_cache import watch_cache
 from jaxbench.xla.flops import count_macs
@@ -31,14 +38,14 @@ class Program:
 
     Attributes:
       model: the flax module.
-      schedule: step -> learning rate.
+      schedule: update -> learning rate.
       init: seed -> TrainState of one model, on the default device.
-      train_step: (state, train_data, batch) -> (state, metrics); the state given to it is gone
-        afterwards. `train_data` and `batch` come from the feed; metrics_M is summed over the
-        devices or, where each trains a model of its own, metrics_RxM.
-      eval_step: (state, eval_data, batch) -> metrics.
-      data_dependent_params: () -> those of the network's parameters that follow from the training
-        images; all others are drawn.
+      train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
+        gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
+        all devices or, where each trains a model of its own, metrics_RxM: see `train_metrics`.
+      eval_step: (state, eval_data, batch) -> packed metrics: see `eval_metrics`.
+      data_dependent_params: () -> the parameters that are computed from training images; all others
+        are drawn.
     """
 
     config: Config
@@ -53,8 +60,16 @@ class Program:
     eval_step: Any
     data_dependent_params: Callable[[], dict[str, Any]] = dict
 
+    def train_metrics(self, packed: Any) -> dict[str, np.ndarray]:
+        """Return {metric: values_R} of a training step's packed metrics; wait for them."""
+        return metrics_by_name(train_metric_names(self.task, self.precision), packed)
+
+    def eval_metrics(self, packed: Any) -> dict[str, np.ndarray]:
+        """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
+        return metrics_by_name(self.task.eval_metrics, packed)
+
     def repeat_train_step(self, num_steps: int) -> Any:
-        """Makes one call of so many training steps, all with the same batch.
+        """Make one call of several training steps, all with the same batch.
 
         Returns:
           (state, train_data, batch) -> (state, metrics of the last step), compiled on first call;
@@ -63,6 +78,7 @@ class Program:
         step = make_train_step(
             self.model,
             self.optimizer,
+            self.schedule,
             config=self.config,
             task=self.task,
             precision=self.precision,
@@ -87,7 +103,7 @@ class Program:
         return BatchGeometry.create(self.config, self.mesh.num_devices, self.mesh.process)
 
     def place_train_state(self) -> TrainState:
-        """Initialises the state and places it: whole on every device, or each its own."""
+        """Initialise the state and place it: whole on every device, or on each its own."""
         seeds_R = self.config.seeds(self.mesh.num_devices)
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(self.create_train_state())
@@ -95,13 +111,13 @@ class Program:
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
     def place_saved_state(self, state: TrainState) -> TrainState:
-        """Places a state that `device_get` once fetched from where `place_train_state` put it."""
+        """Place a state that `device_get` fetched from where `place_train_state` put it."""
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(state)
         return self.mesh.shard(state)
 
     def create_train_state(self, seed: int | None = None) -> TrainState:
-        """Initialises one model's state on the default device, from the config's seed if None."""
+        """Initialise one model's state on the default device, from the config's seed if None."""
         state = self.init(np.uint32(self.config.seed if seed is None else seed))
         data_dependent_params = self.data_dependent_params()
         if not data_dependent_params:
@@ -115,11 +131,11 @@ class Program:
         return state.replace(params=flax.traverse_util.unflatten_dict(params))
 
     def abstract_train_state(self) -> TrainState:
-        """The shapes and types of the state."""
+        """Return the shapes and types of the state."""
         return self.init.eval_shape(np.uint32(0))
 
     def abstract_placed_state(self) -> TrainState:
-        """The shapes and types of what `place_train_state` returns."""
+        """Return the shapes and types of what `place_train_state` returns."""
         state = self.abstract_train_state()
         if self.config.replicas == "data_parallel":
             return state
@@ -129,7 +145,7 @@ class Program:
         )
 
     def check(self) -> None:
-        """Raises BadInput where the network cannot be built or does not fit the task.
+        """Raise BadInput where the network cannot be built or does not fit the task.
 
         Nothing is computed: shapes are enough to tell.
         """
@@ -156,7 +172,7 @@ class Program:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
 
     def forward_macs(self) -> dict[str, int]:
-        """Multiply-accumulates of one image's forward pass, by flax module path."""
+        """Return the multiply-accumulates of one image's forward pass, by flax module path."""
         return self._forward_macs
 
     @functools.cached_property
@@ -165,7 +181,7 @@ class Program:
 
     @functools.cached_property
     def _traced_forward(self) -> Any:
-        """The forward pass of one image: its shapes and its arithmetic, never compiled."""
+        """Return the forward pass of one image: shapes and arithmetic, never compiled."""
 
         def forward(params, batch_stats, images_1xHxWxC):
             variables = {"params": params, "batch_stats": batch_stats}
@@ -183,7 +199,7 @@ def build_program(
     steps_per_epoch: int,
     data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
-    """Builds the network, its optimizer and both steps for a mesh.
+    """Build the network, its optimizer and both steps for a mesh.
 
     Args:
       config: the experiment.
@@ -220,7 +236,7 @@ def build_program(
         optimizer=optimizer,
         init=make_init(model, optimizer, image_shape=config.data.image_shape, precision=precision),
         train_step=mesh.parallelize(
-            make_train_step(model, optimizer, **parts),
+            make_train_step(model, optimizer, schedule, **parts),
             sharded=sharded,
             sharded_output=own,
             donate=(0,),
@@ -233,14 +249,8 @@ def build_program(
     )
 
 
-def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> dict[str, Any]:
-    """Lowers and compiles a step for these arguments (or their shapes); later calls reuse it.
-
-    Returns:
-      A `compile` record: seconds for each half, the memory the compiler plans on each device,
-      its own count of floating-point operations, and what the devices exchange, where the backend
-      tells.
-    """
+def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
+    """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
     clock = clock or Clock()
     with clock.phase("lower"):
         watch = Stopwatch()
@@ -250,24 +260,21 @@ def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -
         watch = Stopwatch()
         compiled = lowered.compile()
         compile_s = watch.elapsed_s()
-    return {
-        "kind": "compile",
-        "function": name,
-        "lower_s": lower_s,
-        "compile_s": compile_s,
-        # hit: it came from the persistent cache, and compile_s is the time to fetch it.
-        "compile_cache": cache.outcome,
-        "memory": _planned_memory(compiled),
-        "device_memory_bytes": device_memory_bytes(),
-        # XLA's own counts; it takes a loop's body for one turn of the loop.
-        "xla_flops_per_device": _xla_cost(compiled, "flops"),
-        "xla_bytes_per_device": _xla_cost(compiled, "bytes accessed"),
-        "collectives": count_collectives(compiled.as_text()),
-    }
+    return CompileRecord(
+        function=name,
+        lower_s=lower_s,
+        compile_s=compile_s,
+        compile_cache=cache.outcome,
+        memory=_planned_memory(compiled),
+        device_memory_bytes=device_memory_bytes(),
+        xla_flops_per_device=_xla_cost(compiled, "flops"),
+        xla_bytes_per_device=_xla_cost(compiled, "bytes accessed"),
+        collectives=count_collectives(compiled.as_text()),
+    )
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:
-    """Bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
+    """Return bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None

@@ -1,8 +1,8 @@
-"""What one device does in a training and in an evaluation step.
+"""The training step and the evaluation step of one device.
 
-The functions made here run under `DataMesh.parallelize`: they see one device's B examples. With
-`replicas=data_parallel` they meet the others through collectives over `AXIS` and return values that
-are equal on every device; with `replicas=independent` they meet nobody.
+They run under `DataMesh.parallelize` and see one device's B examples. With `replicas=data_parallel`
+collectives over `AXIS` make what they return equal on every device. With `replicas=independent`
+devices exchange nothing.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from jaxbench.models.batch_norm import STATISTICS
 from jaxbench.precision import Precision
 from jaxbench.tasks import Task
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
+from jaxbench.training.optimizers import num_updates
 
 _UNPACK = {
     "resident": resident.unpack_batch,
@@ -41,7 +42,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 class ScaledTrainState(TrainState):
-    """The same under fp16; in the others' an empty field would make old checkpoints unreadable."""
+    """The state under fp16; an empty field in the others' would make old checkpoints unreadable."""
 
     loss_scale: LossScale
 
@@ -53,7 +54,7 @@ def make_init(
     image_shape: tuple[int, int, int],
     precision: Precision,
 ) -> Callable:
-    """Builds init(seed) -> TrainState, which runs on the default device."""
+    """Build init(seed) -> TrainState, which runs on the default device."""
 
     def init(seed):
         images_1xHxWxC = jnp.zeros((1, *image_shape), precision.compute_dtype)
@@ -75,23 +76,78 @@ def make_init(
     return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None)
 
 
+def train_metric_names(task: Task, precision: Precision) -> tuple[str, ...]:
+    """Return the names of a training step's metrics_M: sums over the batch, then its own values.
+
+    `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and `loss_scale`
+    are those after the step.
+    """
+    scaled = ("skipped_steps", "loss_scale") if precision.scales_loss else ()
+    return (*task.metrics, "learning_rate", *scaled)
+
+
 def make_train_step(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
     *,
     config: Config,
     task: Task,
     precision: Precision,
 ) -> Callable:
-    """Builds train_step(state, train_data, batch) -> (state, metrics_M).
+    """Build train_step(state, train_data, batch) -> (state, metrics_M).
 
-    `train_data` and `batch` are what the feed that the config names places on the devices. Under
-    fp16 the loss is scaled, a step whose gradients overflow moves nothing but `step` and the scale
-    (the optimizer's own count, and so the learning rate, stay too), and metrics_M ends with
-    `LossScale.metrics`.
+    `train_metric_names` has the names of the metrics. The config's feed places `train_data` and
+    `batch` on the devices. Under fp16 the loss is scaled, and a step whose gradients overflow
+    changes only `step` and the loss scale: the optimizer's own count stays, and so does the
+    learning rate.
     """
     exchange = config.replicas == "data_parallel"
-    unpack_batch = _UNPACK[config.data.feed]
+    loss_fn = _make_loss_fn(model, config, task)
+
+    def train_step(state: TrainState, train_data, batch):
+        with jax.named_scope("data"):
+            examples = _UNPACK[config.data.feed](train_data, batch, state.step)
+            keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
+            examples = _vary(examples, keys_B, config.data, precision)
+            images_BxHxWxC = _normalize(examples.images_BxHxWxC, train_data, config.data, precision)
+        grads, batch_stats, metrics_M = accumulate_gradients(
+            state.loss_scale.scaled(loss_fn) if precision.scales_loss else loss_fn,
+            state.params,
+            state.batch_stats,
+            (images_BxHxWxC, examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B)),
+            num_parts=config.gradient_accumulation_steps,
+            num_metrics=len(task.metrics),
+        )
+        if exchange:
+            with jax.named_scope("gradient_reduction"):
+                # Every device has as many of the images, so the mean of means is the mean.
+                grads = jax.lax.pmean(grads, AXIS)
+                if config.batch_norm == "local":
+                    # Each device has its own running averages here; replicas must not drift apart.
+                    batch_stats = jax.lax.pmean(batch_stats, AXIS)
+            with jax.named_scope("metrics"):
+                metrics_M = jax.lax.psum(metrics_M, AXIS)
+        with jax.named_scope("optimizer"):
+            own = {"learning_rate": schedule(num_updates(state.opt_state))}
+            updated = _update(optimizer, state, grads, batch_stats)
+            if precision.scales_loss:
+                own["skipped_steps"] = updated.loss_scale.skipped_steps
+                own["loss_scale"] = updated.loss_scale.scale
+            # After the sum over the devices: all devices of a model have the same values.
+            names = train_metric_names(task, precision)[len(task.metrics) :]
+            own_values = [jnp.asarray(own[name], metrics_M.dtype) for name in names]
+            metrics_M = jnp.concatenate([metrics_M, jnp.stack(own_values)])
+        return updated.replace(step=state.step + 1), metrics_M
+
+    return train_step
+
+
+def _make_loss_fn(model: nn.Module, config: Config, task: Task) -> Callable:
+    """Build loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B).
+
+    It returns (mean loss, (batch_stats, metrics_M)).
+    """
 
     def forward(params, batch_stats, images_BxHxWxC, keys_B):
         variables = {"params": params, "batch_stats": batch_stats}
@@ -114,67 +170,55 @@ def make_train_step(
         # A network without batch norm has no statistics to update.
         return loss, (updated.get("batch_stats", batch_stats), metrics_M)
 
-    def train_step(state: TrainState, train_data, batch):
-        with jax.named_scope("data"):
-            examples = unpack_batch(train_data, batch, state.step)
-            keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
-            if config.data.feed == "resident":  # the streamed feed has done it on the host
-                examples = _crop_and_flip(examples, keys_B, config.data)
-            images_BxHxWxC = augment.distort(
-                keys_B,
-                examples.images_BxHxWxC,
-                brightness=config.data.brightness,
-                contrast=config.data.contrast,
-                dtype=precision.param_dtype,
-            )
-            images_BxHxWxC = _normalize(images_BxHxWxC, train_data, config.data, precision)
-        scaling = state.loss_scale if precision.scales_loss else None
-        grads, batch_stats, metrics_M = accumulate_gradients(
-            scaling.scaled(loss_fn) if scaling else loss_fn,
-            state.params,
-            state.batch_stats,
-            (images_BxHxWxC, examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B)),
-            num_parts=config.gradient_accumulation_steps,
-            num_metrics=task.num_metrics,
-        )
-        if exchange:
-            with jax.named_scope("gradient_reduction"):
-                # Every device has the same share of the batch, so the mean of means is the mean.
-                grads = jax.lax.pmean(grads, AXIS)
-                if config.batch_norm == "local":
-                    # Each device has its own running averages here; replicas must not drift apart.
-                    batch_stats = jax.lax.pmean(batch_stats, AXIS)
-            with jax.named_scope("metrics"):
-                metrics_M = jax.lax.psum(metrics_M, AXIS)
-        with jax.named_scope("optimizer"):
-            if scaling:
-                grads = scaling.unscaled(grads)
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-            params = optax.apply_updates(state.params, updates)
-            moved = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
-            if scaling:
-                # Of the gradients that all devices have: they decide alike. The statistics count
-                # because a compiler that takes short cuts may have a ReLU turn nan into 0.
-                finite = all_finite((grads, batch_stats))
-                scaling = scaling.adjust(finite)
-                moved = select_tree(finite, moved, state).replace(loss_scale=scaling)
-                metrics_M = jnp.concatenate([metrics_M, scaling.metrics()])
-        return moved.replace(step=state.step + 1), metrics_M
+    return loss_fn
 
-    return train_step
+
+def _update(
+    optimizer: optax.GradientTransformation, state: TrainState, grads: Any, batch_stats: Any
+) -> TrainState:
+    """Return the state after an update with the gradients, which under fp16 are scaled."""
+    scaling = state.loss_scale if isinstance(state, ScaledTrainState) else None
+    if scaling:
+        grads = scaling.unscaled(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    updated = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
+    if not scaling:
+        return updated
+    # The gradients are those that all devices have: they decide alike. The statistics count because
+    # a compiler that takes short cuts may have a ReLU turn nan into 0.
+    finite = all_finite((grads, batch_stats))
+    scaling = scaling.adjust(finite)
+    return select_tree(finite, updated, state).replace(loss_scale=scaling)
 
 
 _keep_statistics = jax.checkpoint_policies.save_only_these_names(STATISTICS)
 
 
 def _keep_convolutions(primitive: Any, *args: Any, **params: Any) -> bool:
-    """`Config.remat=norms`: whether what a primitive makes is kept for the backward pass."""
+    """Return whether `Config.remat=norms` keeps a primitive's output for the backward pass."""
     costly = primitive.name in ("conv_general_dilated", "dot_general")
     return costly or _keep_statistics(primitive, *args, **params)
 
 
+def _vary(
+    examples: Examples, keys_B: jax.Array, data: DataConfig, precision: Precision
+) -> Examples:
+    """Return the examples with each image varied by its own key."""
+    if data.feed == "resident":  # the streamed feed has cropped and flipped on the host
+        examples = _crop_and_flip(examples, keys_B, data)
+    images_BxHxWxC = augment.distort(
+        keys_B,
+        examples.images_BxHxWxC,
+        brightness=data.brightness,
+        contrast=data.contrast,
+        dtype=precision.param_dtype,
+    )
+    return examples._replace(images_BxHxWxC=images_BxHxWxC)
+
+
 def _crop_and_flip(examples: Examples, keys_B: jax.Array, data: DataConfig) -> Examples:
-    """Cuts and mirrors the images, and masks with them."""
+    """Return the examples with images cropped and mirrored, and masks with them."""
     windows = augment.draw_windows(keys_B, padding=data.crop_padding)
     if data.flip_order == "alternating":
         windows = augment.alternate(windows, examples.seed, examples.epoch, examples.indices_B)
@@ -206,12 +250,12 @@ def accumulate_gradients(
     num_parts: int,
     num_metrics: int,
 ) -> tuple[Any, Any, jax.Array]:
-    """Differentiates the mean loss of a batch, `num_parts` equal parts one after the other.
+    """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
 
     Args:
       loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
       batch: arrays whose first axis, B, `num_parts` divides.
-      num_parts: into how many equal parts the batch is cut.
+      num_parts: the number of equal parts that the batch is cut into.
       num_metrics: M.
 
     Returns:
@@ -242,12 +286,14 @@ def accumulate_gradients(
 def make_eval_step(
     model: nn.Module, *, config: Config, task: Task, precision: Precision
 ) -> Callable:
-    """Builds eval_step(state, eval_data, batch) -> metrics_M; padded rows count for nothing."""
-    unpack_batch = _UNPACK[config.data.feed]
+    """Build eval_step(state, eval_data, batch) -> metrics_M, named by `Task.eval_metrics`.
+
+    Padded rows count for nothing.
+    """
 
     def eval_step(state: TrainState, eval_data, batch):
         with jax.named_scope("data"):
-            examples = unpack_batch(eval_data, batch, jnp.zeros((), jnp.int32))
+            examples = _UNPACK[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
             images_BxHxWxC = _normalize(examples.images_BxHxWxC, eval_data, config.data, precision)
         views_VxBxHxWxC = images_BxHxWxC[None]
         if config.test_time_augmentation != "none":

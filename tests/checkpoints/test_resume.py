@@ -35,7 +35,7 @@ from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.reader import Run
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training.loop import Trainer
+from jaxbench.training import loop, step_meter
 from tests.conftest import MICRO, needs_devices, records, run_document, run_json, set_fields
 
 # What depends on when and how fast, and on what a process holds.
@@ -124,14 +124,14 @@ class _Stop(Exception):
 
 def stop_after(monkeypatch, steps, error=_Stop):
     """Has the training loop end with an error once so many steps have been counted."""
-    genuine = Trainer._count_step
+    genuine = step_meter.count_step
 
-    def counting(self, progress, metrics_RxM):
-        if self._steps_done == steps:
+    def counting(run, metrics):
+        if run.progress.step == steps:
             raise error
-        return genuine(self, progress, metrics_RxM)
+        return genuine(run, metrics)
 
-    monkeypatch.setattr(Trainer, "_count_step", counting)
+    monkeypatch.setattr(step_meter, "count_step", counting)
 
 
 def save_every(monkeypatch, steps):
@@ -181,26 +181,26 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("where", ["_train_stretch", "_evaluate"])
+@pytest.mark.parametrize("where", ["train_steps", "evaluate"])
 def test_sigterm_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, where):
     """Sent for real, in the middle of an epoch or of its evaluation."""
     whole, _ = undisturbed
     run = tmp_path / "run"
-    genuine = getattr(Trainer, where)
+    genuine = getattr(loop, where)
 
-    def interrupted(self, *args):
-        if len(self._epochs) == 1:
+    def interrupted(run, *args):
+        if len(run.progress.epochs) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return genuine(self, *args)
+        return genuine(run, *args)
 
     with monkeypatch.context() as patch, handled_signals():
-        patch.setattr(Trainer, where, interrupted)
+        patch.setattr(loop, where, interrupted)
         with pytest.raises(Terminated):
             trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == "preempted"
     [name] = list_checkpoints(run / CHECKPOINTS)
-    # A stretch that has begun does one step.
-    step = 12 if where == "_train_stretch" else 22
+    # One step is done before it asks.
+    step = 12 if where == "train_steps" else 22
     assert name == f"step-{step:09d}.epoch-00001"
     trained(run, resume="auto", epochs=3, num_devices=2)
     assert run_json(run)["resumes"][0]["step"] == step
@@ -256,8 +256,7 @@ def test_independent_models_are_resumed(tmp_path, monkeypatch):
 def test_the_loss_scale_is_resumed(tmp_path, monkeypatch):
     """Checkpoints while it falls, and the learning rate lags behind by the steps it costs."""
     fields = {"num_devices": 2, "precision": "fp16"}
-    for module in ("loss_scale", "loop"):
-        monkeypatch.setattr(f"jaxbench.training.{module}.FIRST_SCALE", 2.0**34)
+    monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", 2.0**34)
     whole = trained(tmp_path / "whole", **fields)
     run = tmp_path / "run"
     save_every(monkeypatch, 4)

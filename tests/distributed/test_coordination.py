@@ -30,7 +30,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
         kinds.extend(record["kind"] for record in records(tmp_path / "run"))
 
     import_s, kinds = [], []
-    monkeypatch.setattr("jaxbench.training.loop.barrier_before_first_step", note)
+    monkeypatch.setattr("jaxbench.training.prepare.barrier_before_first_step", note)
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:

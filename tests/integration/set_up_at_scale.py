@@ -52,7 +52,9 @@ def main(parallelism, *counts):
             found[count]["setup_s"].append(setup_s)
             if len(found[count]["setup_s"]) == ROUNDS:
                 record = compile_step("train_step", program.train_step, *args)
-                found[count] |= {key: record[key] for key in ("memory", "collectives", "compile_s")}
+                found[count] |= {
+                    key: getattr(record, key) for key in ("memory", "collectives", "compile_s")
+                }
                 found[count]["parameters"] = program.num_parameters()
     print(json.dumps(found))
 

@@ -32,7 +32,7 @@ def program_of(name, **fields):
 
 def donated_bytes(program, args):
     record = compile_step("train_step", program.train_step, program.abstract_placed_state(), *args)
-    return record["memory"]["alias_bytes"]
+    return record.memory["alias_bytes"]
 
 
 def state_bytes(program):

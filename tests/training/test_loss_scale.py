@@ -14,16 +14,13 @@ from jaxbench.distributed.mesh import create_mesh, unequal_copies
 from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.tasks import COUNT, LOSS_SUM
-from jaxbench.training.loop import Trainer
 from jaxbench.training.loss_scale import (
     FIRST_SCALE,
     GROWTH_STEPS,
     HIGHEST_SCALE,
     LOWEST_SCALE,
-    SCALE,
-    SKIPPED_STEPS,
     LossScale,
+    LossScales,
     all_finite,
     first_loss_scale,
 )
@@ -81,13 +78,12 @@ class Steps:
         }
 
     def take(self, state, row, steps=1):
-        """Returns the placed state after so many steps on a row, and the last one's metrics_RxM."""
+        """Returns the placed state after so many steps on a row, and the last one's metrics."""
         placed = self.program.place_saved_state(state)
         data = self.mesh.replicate({"mean": np.full(1, 128.0, "f4"), "std": np.full(1, 64.0, "f4")})
         for _ in range(steps):
             placed, metrics = self.program.train_step(placed, data, self.mesh.shard(row))
-        metrics = np.asarray(metrics)
-        return placed, metrics.reshape(-1, metrics.shape[-1])
+        return placed, self.program.train_metrics(metrics)
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +142,17 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(steps):
     # Not the state that nothing has moved yet: momentum and running averages hold something.
     before = jax.device_get(steps.take(with_scale(steps.state, 2.0**10, 3), row)[0])
     assert before.loss_scale.good_steps == 4 and before.loss_scale.scale == 2.0**10
-    after, [metrics_M] = steps.take(with_scale(before, 2.0**100, 4), row)
+    after, metrics = steps.take(with_scale(before, 2.0**100, 4), row)
     after = jax.device_get(after)
     for name in ("params", "batch_stats", "opt_state"):
         assert_equal(getattr(after, name), getattr(before, name))
     assert after.step == before.step + 1
     scaling = after.loss_scale
     assert (scaling.scale, scaling.good_steps, scaling.skipped_steps) == (2.0**99, 0, 1)
-    assert (metrics_M[SCALE], metrics_M[SKIPPED_STEPS]) == (np.float32(2.0**99), 1)
+    assert (metrics["loss_scale"], metrics["skipped_steps"]) == (np.float32(2.0**99), 1)
     # The loss is that of the good step from the same state, unscaled.
-    good, [good_M] = steps.take(before, row)
-    assert metrics_M[LOSS_SUM] == good_M[LOSS_SUM] and 0 < metrics_M[LOSS_SUM] / 4 < 10
+    good, good_metrics = steps.take(before, row)
+    assert metrics["loss"] == good_metrics["loss"] and 0 < metrics["loss"] / 4 < 10
     for name in ("params", "batch_stats", "opt_state"):
         moved = jax.tree.leaves(jax.device_get(getattr(good, name)))
         still = jax.tree.leaves(getattr(before, name))
@@ -222,26 +218,27 @@ def confident(state):
 def test_all_replicas_skip_the_step_that_overflows_on_one_device(parallelism, batch_norm):
     steps = Steps(8, parallelism=parallelism, batch_norm=batch_norm)
     before = confident(with_scale(steps.state, HIGHEST_SCALE))
-    after, [metrics_M] = steps.take(before, steps.row([0, 0, 0, 1, 0, 0, 0, 0]))
+    after, metrics = steps.take(before, steps.row([0, 0, 0, 1, 0, 0, 0, 0]))
     assert unequal_copies(after) == [] and len(after.step.addressable_shards) == 8
     for name in ("params", "batch_stats", "opt_state"):
         assert_equal(getattr(jax.device_get(after), name), getattr(before, name))
     # No sums over the devices.
-    assert (metrics_M[COUNT], metrics_M[SKIPPED_STEPS]) == (32, 1)
-    assert metrics_M[SCALE] == HIGHEST_SCALE / 2
+    assert (metrics["count"], metrics["skipped_steps"]) == (32, 1)
+    assert metrics["loss_scale"] == HIGHEST_SCALE / 2
+    assert metrics["learning_rate"] == np.float32(steps.program.schedule(0)) > 0
     # The seven others do not overflow by themselves.
-    after, [metrics_M] = steps.take(before, steps.row([0] * 8))
-    assert metrics_M[SKIPPED_STEPS] == 0 and unequal_copies(after) == []
+    after, metrics = steps.take(before, steps.row([0] * 8))
+    assert metrics["skipped_steps"] == 0 and unequal_copies(after) == []
 
 
 def test_independent_models_have_scales_of_their_own():
     steps = Steps(3, replicas="independent")
     before = confident(with_scale(steps.state, HIGHEST_SCALE))
-    after, metrics_RxM = steps.take(before, steps.row([0, 1, 0]), steps=2)
+    after, metrics = steps.take(before, steps.row([0, 1, 0]), steps=2)
     after = jax.device_get(after)
     assert after.loss_scale.skipped_steps.tolist() == [0, 2, 0]
     scales = (HIGHEST_SCALE / np.array([1, 4, 1])).tolist()
-    assert after.loss_scale.scale.tolist() == scales == metrics_RxM[:, SCALE].tolist()
+    assert after.loss_scale.scale.tolist() == scales == metrics["loss_scale"].tolist()
     moments = jax.tree.leaves(optax.tree_utils.tree_get(after.opt_state, "trace"))
     assert [any(moment[model].any() for moment in moments) for model in range(3)] == [
         *[True, False, True]
@@ -253,8 +250,7 @@ def train_fp16(tmp_path, monkeypatch):
     """Trains the small network in fp16; returns the folder and all that was said."""
 
     def run(name="run", first_scale=FIRST_SCALE, **fields):
-        for module in ("loss_scale", "loop"):
-            monkeypatch.setattr(f"jaxbench.training.{module}.FIRST_SCALE", first_scale)
+        monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", first_scale)
         config = registry.load(MICRO)
         set_fields(config, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields)
         needs_devices(config.num_devices)
@@ -313,12 +309,13 @@ def test_a_run_says_which_steps_were_skipped(train_fp16):
 
 def test_independent_models_are_told_apart(train_fp16, monkeypatch):
     """The second is made to look as if it skipped down to the lowest scale: it is lost."""
-    genuine = Trainer._note_scales
+    genuine = LossScales.update
 
-    def note(self, scaling_Rx2):
-        genuine(self, np.array([scaling_Rx2[0], [scaling_Rx2[1, SKIPPED_STEPS], LOWEST_SCALE]]))
+    def update(self, step, metrics):
+        scales_R = np.array([metrics["loss_scale"][0], LOWEST_SCALE])
+        genuine(self, step, metrics | {"loss_scale": scales_R})
 
-    monkeypatch.setattr(Trainer, "_note_scales", note)
+    monkeypatch.setattr(LossScales, "update", update)
     folder, said = train_fp16(
         first_scale=2.0**30, num_devices=2, replicas="independent", batch_size=32, seed=5
     )

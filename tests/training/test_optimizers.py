@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
-from jaxbench.training.optimizers import create_optimizer, create_schedule, tabulator
+from jaxbench.training.optimizers import create_optimizer, create_schedule
 
 
 def config_with(epochs=10, batch_size=128, **optimizer):
@@ -21,7 +21,8 @@ def config_with(epochs=10, batch_size=128, **optimizer):
 def rates(steps_per_epoch=10, **fields):
     config = config_with(**fields)
     schedule = create_schedule(config, steps_per_epoch)
-    return tabulator(schedule, config.epochs * steps_per_epoch)(0)
+    updates = jnp.arange(config.epochs * steps_per_epoch, dtype=jnp.int32)
+    return np.asarray(jax.vmap(schedule)(updates))
 
 
 def test_schedules():

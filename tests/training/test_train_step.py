@@ -23,7 +23,8 @@ from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.tasks import COUNT, LOSS_SUM, get_task
+from jaxbench.tasks import get_task, metrics_by_name
+from jaxbench.training.optimizers import create_schedule
 from jaxbench.training.program import build_program
 from tests.conftest import (
     MICRO,
@@ -194,6 +195,28 @@ def test_each_step_is_traced_and_compiled_exactly_once(train, parallelism):
         assert len([name for name in names if "step" in name or "_fun" in name]) == 2, names
     # Of the network beside the steps: once to make its state, once to count its arithmetic.
     assert [traced.count(name) for name in ("init", "forward")] == [1, 1], traced
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"name": "sgd", "schedule": "cosine"},
+        {"name": "adamw", "schedule": "step", "decay_epochs": (1,)},
+        {"name": "nesterov", "schedule": "linear", "bias_learning_rate": 3.0},
+        {"name": "adadelta", "schedule": "constant"},
+    ],
+)
+def test_a_records_learning_rate_is_that_of_its_steps_update(train, optimizer):
+    """Whatever else counts updates; on any number of devices it is the rate, and no sum of it."""
+    fields = {f"optimizer__{name}": value for name, value in optimizer.items()}
+    result = train(MICRO, num_devices=4, log_every_steps=1, **fields)
+    config = registry.load(MICRO)
+    set_fields(config, **fields)
+    schedule = jax.jit(create_schedule(config, steps_per_epoch=11))
+    steps = records(result.run_dir.path, "step")
+    expected = [float(schedule(jnp.int32(step))) for step in range(22)]
+    assert [record["learning_rate"] for record in steps] == pytest.approx(expected, rel=1e-6)
+    assert len(set(expected)) > 1 or optimizer["schedule"] == "constant"
 
 
 def test_nothing_moves_between_host_and_device_unasked():
@@ -526,7 +549,7 @@ def test_what_is_not_a_number_is_not_among_the_five_best():
     logits_BxK = jnp.stack([jnp.full(10, jnp.nan), jnp.arange(10.0)])
     task = get_task("classification")
     sums = task.batch_metrics(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
-    assert task.compute(np.asarray(sums))["top5"] == 0.5
+    assert task.compute(metrics_by_name(task.metrics, sums))["top5"] == 0.5
 
 
 def test_top1_and_top5_count_what_is_among_the_best():
@@ -535,14 +558,15 @@ def test_top1_and_top5_count_what_is_among_the_best():
     labels = generator.integers(0, 20, 200)
     mask = np.arange(200) < 150
     task = get_task("classification")
-    sums = np.asarray(
+    sums = metrics_by_name(
+        task.metrics,
         task.batch_metrics(
             jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask)
-        )
+        ),
     )
     order = np.argsort(-logits, axis=-1)
     hits = order == labels[:, None]
-    assert sums[LOSS_SUM] == sums[COUNT] == 150
+    assert sums["loss"] == sums["count"] == 150
     figures = task.compute(sums)
     assert figures["loss"] == 1
     assert figures["top1"] == pytest.approx(hits[:150, 0].mean(), rel=1e-6)

@@ -34,8 +34,8 @@ def compiled_step(**fields):
 def test_the_gradient_is_reduced_in_few_collectives(parallelism):
     needs_devices(2)
     record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
-    assert set(record["collectives"]) == {"all-reduce"}
-    found = record["collectives"]["all-reduce"]
+    assert set(record.collectives) == {"all-reduce"}
+    found = record.collectives["all-reduce"]
     assert 1 <= found["count"] <= 3
     # Beside it the running averages (two for each of 3 norms) and four metrics.
     assert found["bytes"] == gradient_bytes + averages_bytes + 4 * 4

@@ -1,0 +1,55 @@
+"""Evaluates a state on the whole evaluation split."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxbench.clock import Stopwatch
+from jaxbench.training.dispatch import MetricsQueue
+from jaxbench.training.divergence import check_losses
+from jaxbench.training.run import TrainRun
+from jaxbench.training.train_step import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalMetrics:
+    """The sums of an evaluation.
+
+    Attributes:
+      total: {metric: sums_R} over the whole split.
+      time_s: seconds that it took.
+    """
+
+    total: dict[str, np.ndarray]
+    time_s: float
+
+
+def evaluate(run: TrainRun, state: TrainState) -> EvalMetrics:
+    """Evaluate every example of the split exactly once.
+
+    Raises:
+      Diverged: no model has a finite loss any more.
+    """
+    watch, num_models = Stopwatch(), len(run.seeds_R)
+    total = {name: np.zeros(num_models) for name in run.program.task.eval_metrics}
+    with run.clock.phase("eval"):
+        for done, packed in enumerate(_run_eval_steps(run, state), 1):
+            for name, sums_R in run.program.eval_metrics(packed).items():
+                total[name] += sums_R
+            what = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
+            run.console.progress(what, done, run.feed.eval_steps, "")
+        if (total["count"] != run.feed.eval_count).any():
+            raise AssertionError(
+                f"evaluated {total['count']} examples, the split has {run.feed.eval_count}"
+            )
+        # The last update of all may have broken the network, after the last training loss.
+        check_losses(run, "evaluation", total)
+    return EvalMetrics(total, watch.elapsed_s())
+
+
+def _run_eval_steps(run: TrainRun, state: TrainState) -> Iterator[np.ndarray]:
+    queue = MetricsQueue()
+    for batch in run.feed.eval_batches():
+        yield from queue.push(run.program.eval_step(state, run.feed.eval_data, batch))
+    yield from queue.drain()

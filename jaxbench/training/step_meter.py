@@ -1,0 +1,100 @@
+"""Times the training steps and takes their metrics as they arrive."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+import jax
+import numpy as np
+
+from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.distributed.mesh import all_ready
+from jaxbench.training.dispatch import MetricsQueue
+from jaxbench.training.divergence import check_losses
+from jaxbench.training.progress_display import show_progress
+from jaxbench.training.run import TrainRun
+from jaxbench.training.train_records import write_step_record
+from jaxbench.training.train_step import TrainState
+
+
+class StepMeter:
+    """Adds steps to the metrics of the epoch under way, and writes their records.
+
+    A step's metrics arrive some steps after it was queued, so that neither the host nor the devices
+    wait for the other.
+    """
+
+    def __init__(self, run: TrainRun):
+        self._run = run
+        # One for the whole run: it knows from earlier steps how long a step takes.
+        self._queue = MetricsQueue(one_by_one=run.program.config.step_log)
+        self._windows = contextlib.ExitStack()
+        self._last_step = 0
+
+    @contextlib.contextmanager
+    def timed(self, last_step: int = 0) -> Iterator[None]:
+        """Count the time inside the `with` as the epoch's; at its ends no step may be queued.
+
+        Args:
+          last_step: the number of the last step, which gets a record.
+        """
+        self._last_step = last_step
+        self._start()
+        yield
+        self._stop()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time inside the `with`; no step may be queued."""
+        self._stop()
+        yield
+        self._start()
+
+    def _start(self) -> None:
+        epoch = self._run.progress.epoch_metrics
+        images, self._steps_before = epoch.images, epoch.steps
+        self._waited_s = self._data_wait_s()
+        self._watch, self._interval_watch = Stopwatch(), Stopwatch()
+        self._windows.enter_context(self._run.measured(lambda: epoch.images - images))
+
+    def _stop(self) -> None:
+        self._windows.close()
+        epoch = self._run.progress.epoch_metrics
+        epoch.time_s += self._watch.elapsed_s()
+        epoch.data_wait_s += self._data_wait_s() - self._waited_s
+
+    def _data_wait_s(self) -> float:
+        return self._run.clock.totals_s().get("data_wait", 0.0)
+
+    def push(self, metrics: jax.Array) -> None:
+        """Queue the metrics of a step; take those that have arrived."""
+        self._take(self._queue.push(metrics))
+
+    def drain(self, state: TrainState) -> None:
+        """Take the metrics of all steps; return when none is queued on the devices."""
+        self._take(self._queue.drain())
+        # A step's metrics and its new state become ready together, on each device.
+        wait_until(lambda: all_ready(state))
+
+    def _take(self, results: Iterable[np.ndarray]) -> None:
+        run, epoch = self._run, self._run.progress.epoch_metrics
+        for packed in results:
+            metrics = run.program.train_metrics(packed)
+            loss = count_step(run, metrics)
+            epoch.images += int(metrics["count"].sum())
+            epoch.interval_time_s += self._interval_watch.elapsed_s()
+            step = run.progress.step
+            if step % run.program.config.log_every_steps == 0 or step == self._last_step:
+                write_step_record(run)
+            self._interval_watch = Stopwatch()
+            steps = epoch.steps - self._steps_before
+            show_progress(run, loss, step_time_s=self._watch.elapsed_s() / steps)
+
+
+def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
+    """Count a step whose metrics have arrived; return its mean loss over the models."""
+    progress = run.progress
+    progress.step += 1
+    progress.learning_rate = float(np.mean(metrics["learning_rate"], dtype=np.float64))
+    run.loss_scales.update(progress.step, metrics)
+    progress.epoch_metrics.add(metrics)
+    return check_losses(run, "training", metrics)

@@ -1,0 +1,122 @@
+"""Makes the records of training from its metrics."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxbench.distributed.mesh import peak_memory_bytes
+from jaxbench.distributed.signals import defer_signals
+from jaxbench.hardware.environment import process_memory_bytes
+from jaxbench.records.schema import EpochRecord, StepRecord
+from jaxbench.records.validity import impossible_epoch
+from jaxbench.training.evaluation import EvalMetrics
+from jaxbench.training.program import Program
+from jaxbench.training.run import TrainRun
+
+# The spread of the headline figure over several models: sample deviation, extremes.
+_SPREAD = ("std", "min", "max")
+
+
+def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
+    """Write the record of the steps since the last one, whose metrics have just arrived."""
+    epoch, times = run.progress.epoch_metrics, {}
+    # Without step_log metrics arrive together, and the time between two of them means nothing.
+    if run.program.config.step_log and not profiled:
+        step_time_s = epoch.interval_time_s / epoch.interval_steps
+        times = {
+            "step_time_s": step_time_s,
+            "images_per_s": run.program.geometry.images_per_step / step_time_s,
+        }
+    record = StepRecord(
+        step=run.progress.step,
+        epoch=epoch.epoch + 1,
+        **_describe_models(run, "", epoch.interval, run.program.task.train_figures),
+        learning_rate=run.progress.learning_rate,
+        **run.loss_scales.describe(),
+        elapsed_s=run.clock.wall_s(),
+        profiled=profiled,
+        **times,
+    )
+    if times:
+        run.console.say(
+            f"step {record.step}, loss = {record.loss:.2f} "
+            f"({record.images_per_s:.1f} examples/sec; {record.step_time_s:.3f} sec/batch)"
+        )
+    run.write(record)
+    epoch.begin_interval()
+
+
+def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
+    """Write the record of the epoch that is done, with its evaluation if one followed."""
+    trained, task, mesh = run.progress.epoch_metrics, run.program.task, run.program.mesh
+    timed_steps = trained.steps - trained.profiled_steps
+    images_per_s = trained.images / trained.time_s if timed_steps else None
+    eval_time_s, evaluated = 0.0, {}
+    if evaluation:
+        eval_time_s = evaluation.time_s
+        evaluated = _describe_models(run, "eval_", evaluation.total, task.eval_figures)
+        evaluated["eval_count"] = run.feed.eval_count
+    record = EpochRecord(
+        epoch=trained.epoch + 1,
+        epochs=run.plan.num_epochs,
+        step=run.progress.step,
+        complete=timed_steps == run.plan.steps_per_epoch,
+        epoch_time_s=trained.time_s + eval_time_s,
+        train_time_s=trained.time_s,
+        data_wait_s=trained.data_wait_s,
+        eval_time_s=eval_time_s,
+        images=trained.images,
+        images_per_s=images_per_s,
+        images_per_s_per_device=images_per_s and images_per_s / mesh.num_devices,
+        mfu=run.utilization(images_per_s)["mfu"] if images_per_s else None,
+        profiled_steps=trained.profiled_steps,
+        **_describe_models(run, "train_", trained.total, task.train_figures),
+        **evaluated,
+        learning_rate=run.progress.learning_rate,
+        **run.loss_scales.describe(),
+        peak_memory_bytes=peak_memory_bytes(mesh.devices),
+        process_memory_bytes=process_memory_bytes(),
+        elapsed_s=run.clock.wall_s(),
+    )
+    images, corrupt = (
+        timed_steps * run.program.geometry.images_per_step,
+        len(run.corrupt) * len(run.seeds_R),
+    )
+    # In one piece: an epoch is either under way or has its record.
+    with defer_signals():
+        run.progress.epochs.append(record)
+        run.progress.invalid += impossible_epoch(record, images, corrupt)
+        run.write(record)
+        run.progress.epoch_metrics = None
+
+
+def optional_epoch_fields(program: Program) -> set[str]:
+    """Return the fields that a program's epochs have beside the required ones."""
+    task = program.task
+    spread = [f"{task.headline}_{name}" for name in _SPREAD if program.geometry.num_models > 1]
+    scales = {"loss_scale", "skipped_steps"} if program.precision.scales_loss else set()
+    trained = {f"train_{name}" for name in (*task.train_figures, *spread)}
+    evaluated = {f"eval_{name}" for name in (*task.eval_figures, *spread, "count")}
+    return trained | evaluated | scales
+
+
+def _describe_models(
+    run: TrainRun, prefix: str, sums: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the figures of summed metrics as the fields of a record: means over the models.
+
+    With several models, the spread of the headline figure and each model's figures are added.
+    """
+    figures, headline = run.program.task.compute(sums), run.program.task.headline
+    fields: dict[str, Any] = {f"{prefix}{name}": float(np.mean(figures[name])) for name in names}
+    if len(run.seeds_R) > 1:
+        values_R = figures[headline]
+        spread = (np.std(values_R, ddof=1), np.min(values_R), np.max(values_R))
+        for statistic, value in zip(_SPREAD, spread, strict=True):
+            fields[f"{prefix}{headline}_{statistic}"] = float(value)
+        fields[f"{prefix}models"] = [
+            {"seed": seed} | {name: float(figures[name][r]) for name in names}
+            for r, seed in enumerate(run.seeds_R)
+        ]
+    return fields

@@ -1,0 +1,93 @@
+"""A run's summary, from the records of its epochs."""
+
+import pytest
+
+from jaxbench.records.schema import EpochRecord
+from jaxbench.training.loss_scale import LossScales
+from jaxbench.training.run_progress import RunProgress
+from jaxbench.training.summary import RunFacts, summarize
+from jaxbench.training.target import AccuracyTarget
+
+
+def epoch(number, train_time_s=4.0, complete=True, **evaluated):
+    eval_time_s = 1.0 if evaluated else 0.0
+    return EpochRecord(
+        epoch=number,
+        epochs=9,
+        step=10 * number,
+        complete=complete,
+        epoch_time_s=train_time_s + eval_time_s,
+        train_time_s=train_time_s,
+        data_wait_s=0.0,
+        eval_time_s=eval_time_s,
+        images=100,
+        images_per_s=100 / train_time_s,
+        images_per_s_per_device=50 / train_time_s,
+        mfu=None,
+        profiled_steps=0,
+        train_loss=1.0,
+        learning_rate=0.1,
+        peak_memory_bytes=None,
+        process_memory_bytes=None,
+        elapsed_s=10.0 * number,
+        eval_count=60 if evaluated else None,
+        **evaluated,
+    )
+
+
+def summary_of(*epochs, wall_s=99.0, **progress):
+    facts = RunFacts(
+        status="done",
+        headline="top1",
+        num_devices=2,
+        loss_scales=LossScales(None, (0,), print),
+        wall_s=wall_s,
+        target=None,
+        profile=None,
+        corrupt=None,
+        warnings=[],
+    )
+    return summarize(RunProgress(epochs=list(epochs), step=10 * len(epochs), **progress), facts)
+
+
+def test_of_a_run_that_has_done_nothing():
+    summary = summary_of()
+    assert (summary.epochs_done, summary.train_time_s, summary.images_per_s) == (0, 0, None)
+    assert summary.compile_s is summary.median_epoch_s is summary.compile_cache is None
+
+
+def test_times_and_rates_are_those_of_the_epochs():
+    epochs = (
+        epoch(1, 9.0, eval_top1=0.2),
+        epoch(2, 5.0, eval_top1=0.4),
+        epoch(3, 3.0),
+        epoch(4, 4.0, eval_top1=0.3),
+        epoch(5, 1.0, complete=False, eval_top1=0.3),
+    )
+    summary = summary_of(*epochs, compile_s=2.0, compile_cache=["hit", "miss"])
+    assert (summary.first_epoch_s, summary.first_epoch_with_compile_s) == (10.0, 12.0)
+    # Of the complete epochs with an evaluation, without the first.
+    assert summary.median_epoch_s == 5.5
+    assert summary.images_per_s == pytest.approx(500 / 22)
+    assert summary.images_per_s_per_device == pytest.approx(250 / 22)
+    assert summary.compile_cache == "miss" and summary.invalid == []
+    assert (summary.eval_top1, summary.best_eval_top1, summary.best_epoch) == (0.3, 0.4, 2)
+    [impossible] = summary_of(*epochs, wall_s=20.0).invalid
+    assert impossible.startswith("the epochs took 26.0 s")
+
+
+@pytest.mark.parametrize("lost", [None, float("nan")])
+def test_a_score_that_is_no_number_is_the_worst(lost):
+    """It is None in a record that was read back."""
+    epochs = (epoch(1, eval_top1=lost), epoch(2, eval_top1=0.1), epoch(3, eval_top1=lost))
+    summary = summary_of(*epochs)
+    assert (summary.best_eval_top1, summary.best_epoch) == (0.1, 2)
+    target = AccuracyTarget("top1", 0.1)
+    assert [target.is_reached(record) for record in epochs] == [False, True, False]
+    assert target.describe(epochs, images_per_step=10)["images"] == 200
+    assert not target.describe(epochs[:1], images_per_step=10)["reached"]
+
+
+def test_models_that_diverged_are_named():
+    models = [{"seed": seed, "loss": loss} for seed, loss in ((5, 0.1), (6, None), (7, 1e400))]
+    assert summary_of(epoch(1, eval_top1=0.1, eval_models=models)).diverged_seeds == [6, 7]
