@@ -2,9 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-
-OOM = "OOM"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,4 +162,4 @@ class Section:
     name: str
     title: str
     lead: str
-    blocks: Sequence[Table | Chart | Text | Any]
+    blocks: Sequence[Table | Chart | Text]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxbench.report.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
-from jaxbench.report.values import plain
+from jaxbench.report.formats import plain
 
 # As many as can be told apart.
 MOST_SERIES = 7

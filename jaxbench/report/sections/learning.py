@@ -5,39 +5,81 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval, spread
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.measurements import series_labels, setting_key
+from jaxbench.report.context import ReportContext, left_out
+from jaxbench.report.estimates import estimate
+from jaxbench.report.fields import items, known, number
+from jaxbench.report.formats import UNKNOWN, count, interval, loss, percent, plain
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import (
-    ReportContext,
-    left_out,
-    run_cell,
+from jaxbench.report.runs import SCORES, ReportedRun
+from jaxbench.report.settings import in_parts, series_labels, setting_key
+from jaxbench.report.tables import (
+    BATCH,
+    EXPERIMENT,
+    FEED,
+    PRECISION,
+    RUN,
+    STATUS,
+    Column,
+    make_table,
     run_ids,
-    status_cell,
 )
-from jaxbench.report.values import count, interval, items, loss, number, percent, plain
 
 # Of more epochs only so many are drawn and listed; the last one always is.
 _MOST_EPOCHS = 120
 # Trios of charts: a reader who has more runs looks at the table first.
 _MOST_GROUPS = 4
-# (title, the epoch record's field, axis, factor).
+
+
+@dataclasses.dataclass(frozen=True)
+class _Curve:
+    """A figure of epochs: its field in their records, and how it is drawn."""
+
+    title: str
+    field: str
+    y_label: str
+    factor: float = 1
+
+
 _CURVES = (
-    ("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
-    ("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
-    ("Dice on the test split", "eval_dice", "Dice [%]", 100),
-    ("loss on the test split", "eval_loss", "loss", 1),
-    ("loss in training", "train_loss", "loss", 1),
+    _Curve("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
+    _Curve("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
+    _Curve("Dice on the test split", "eval_dice", "Dice [%]", 100),
+    _Curve("loss on the test split", "eval_loss", "loss"),
+    _Curve("loss in training", "train_loss", "loss"),
 )
-_SCORES = {
+_SEED_SCORES = {
     "eval_top1": "top-1",
     "eval_top1_tta": "top-1 with test-time augmentation",
     "eval_dice": "Dice",
 }
 # {field: {epoch: value}}.
 _Values = dict[str, dict[float, float]]
+_FINAL_RESULTS = (
+    *(RUN, STATUS, EXPERIMENT, PRECISION, FEED, BATCH),
+    Column("seed", "run.seed", count),
+    Column("epochs", "epochs", left=False),
+    Column("train loss", "last.train_loss", loss),
+    Column("test loss", "evaluated.eval_loss", loss),
+    Column("score", "score"),
+    Column("last [%]", "last_score", percent),
+    Column("best [%]", "best_score", percent),
+    Column("test examples", "evaluated.eval_count", count),
+)
+_SEEDS = (
+    Column("runs", "runs"),
+    *(EXPERIMENT, PRECISION, FEED, BATCH),
+    Column("seeds", "scores.n", count),
+    Column("last epoch", "epochs", left=False),
+    Column("score", "score"),
+    Column("median [%]", "scores.median", percent),
+    Column("least [%]", "scores.min", percent),
+    Column("greatest [%]", "scores.max", percent),
+    Column("mean [%]", "scores.mean", percent),
+    Column("standard deviation [%]", "scores.std", percent),
+    Column("95 % interval of the median [%]", "median", interval(percent)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,27 +103,26 @@ class _Course:
 _Line = list[_Course]
 
 
-def learning(material: ReportContext) -> Section | None:
+def learning(context: ReportContext) -> Section | None:
     """Curves of the runs of one experiment, network and data together; a line for each setting."""
-    trained = [(run, run.of_kind("epoch")) for run in material.runs]
-    trained = [(run, epochs) for run, epochs in trained if epochs]
+    trained = [run for run in context.runs if run.of_kind("epoch")]
     if not trained:
         return None
     groups: dict[tuple, dict[tuple, _Line]] = {}
-    for run, epochs in trained:
+    for run in trained:
         lines = groups.setdefault((run.experiment, run.network, run.data, run.feed), {})
-        setting = setting_key(_setting(run))
-        for course in _courses(run, epochs):
+        setting = setting_key(run.training_setting())
+        for course in _courses(run):
             lines.setdefault(_line_key(course, setting, lines), []).append(course)
     every_line = [line for lines in groups.values() for line in lines.values()]
     parts = [
-        (key, list(lines.values())[start : start + MOST_SERIES], len(lines) > MOST_SERIES)
-        for key, lines in groups.items()
-        for start in range(0, len(lines), MOST_SERIES)
+        (part, len(lines) > MOST_SERIES)
+        for lines in groups.values()
+        for part in in_parts([*lines.values()], MOST_SERIES)
     ]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = min(len(parts), _MOST_GROUPS)
-    tables = [_seeds_table(every_line), _table(trained)]
+    tables = [_seeds_table(every_line), _results_table(trained)]
     return Section(
         "learning",
         "Learning, epoch by epoch",
@@ -90,36 +131,26 @@ def learning(material: ReportContext) -> Section | None:
         "one model. Test figures are over every example of the test split; what is still running "
         "or ended early is a line of its own, drawn as far as it came, and in no band. "
         + left_out(len(parts), shown, "the table").replace("charts", "groups of runs"),
-        [*charts, *(table for table in tables if table)],
+        [*charts, *filter(None, tables)],
     )
 
 
-def _setting(run: ReportedRun) -> dict[str, Any]:
-    """All but the seed: the schedule follows from the length, the step from the batch."""
-    return {
-        **run.setting(),
-        "batch_size": run.batch_size,
-        "epochs": number(run.config, "epochs"),
-        "max_steps": number(run.config, "max_steps"),
-        "train_examples": number(run.document, "data", "train_examples"),
-    }
-
-
-def _courses(run: ReportedRun, epochs: Sequence[Mapping[str, Any]]) -> list[_Course]:
+def _courses(run: ReportedRun) -> list[_Course]:
     """One of a run of one model, else one of each of its models."""
     own: _Values = {}
     models: dict[float, _Values] = {}
-    for record in epochs:
+    for record in run.of_kind("epoch"):
         epoch = number(record, "epoch")
-        for _, field, _, _ in _CURVES:
-            part, _, figure = field.partition("_")
-            _put(own, field, epoch, number(record, field))
+        for curve in _CURVES:
+            part, _, figure = curve.field.partition("_")
+            _put(own, curve.field, epoch, number(record, curve.field))
             for model in items(record, f"{part}_models"):
                 seed = number(model, "seed")
                 if seed is not None:
-                    _put(models.setdefault(seed, {}), field, epoch, number(model, figure))
+                    values = models.setdefault(seed, {})
+                    _put(values, curve.field, epoch, number(model, figure))
     if len(models) < 2:
-        return [_Course(run, number(run.config, "seed"), run.status, own)]
+        return [_Course(run, run.seed, run.status, own)]
     lost = items(run.summary, "diverged_seeds")
     return [
         _Course(run, seed, "diverged" if run.status == "done" and seed in lost else run.status, own)
@@ -142,31 +173,32 @@ def _line_key(course: _Course, setting: tuple, lines: Mapping[tuple, _Line]) -> 
     return (setting, again)
 
 
-def _charts(key: tuple, lines: Sequence[_Line], in_parts: bool) -> list[LineChart]:
-    experiment, network, data, feed = key
-    which = f", {lines[0][0].run.id} to {lines[-1][-1].run.id}" if in_parts else ""
+def _charts(lines: Sequence[_Line], in_parts: bool) -> list[LineChart]:
+    run = lines[0][0].run
+    which = f", {run.id} to {lines[-1][-1].run.id}" if in_parts else ""
     labels = _labels(lines)
     charts = []
-    for title, field, y_label, factor in _CURVES:
+    for curve in _CURVES:
         drawn = [
             (label, line, points)
             for label, line in zip(labels, lines, strict=True)
-            if (points := _points(line, field, factor))
+            if (points := _points(line, curve))
         ]
         if drawn:
+            note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines, curve.field)}"
             charts.append(
                 LineChart(
-                    title=f"{experiment}: {title}{which}",
-                    note=f"{network}; {data}, {feed} feed; {_note(lines, field)}",
+                    title=f"{run.experiment}: {curve.title}{which}",
+                    note=note,
                     x_label="epoch",
-                    y_label=y_label,
+                    y_label=curve.y_label,
                     series=[
                         # A band of one epoch is no area: its ends are.
                         Series(label, points, band=len(line) > 1 and len(points) > 1)
                         for label, line, points in drawn
                     ],
-                    from_zero=not field.startswith("eval_top1"),
-                    table=_points_table(y_label, field, factor, drawn),
+                    from_zero=not curve.field.startswith("eval_top1"),
+                    table=_points_table(curve, [(label, line) for label, line, _ in drawn]),
                 )
             )
     return charts
@@ -174,10 +206,9 @@ def _charts(key: tuple, lines: Sequence[_Line], in_parts: bool) -> list[LineChar
 
 def _labels(lines: Sequence[_Line]) -> list[str]:
     seeds_differ = len({tuple(course.seed for course in line) for line in lines}) > 1
+    settings = series_labels([line[0].run.training_setting() for line in lines])
     labels = []
-    for line, setting in zip(
-        lines, series_labels([_setting(line[0].run) for line in lines]), strict=True
-    ):
+    for line, setting in zip(lines, settings, strict=True):
         ids = _ids(line)
         names = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} … {ids[-1]}"
         label, status = f"{names} {setting}", line[0].status
@@ -202,10 +233,10 @@ def _common(line: _Line, field: str) -> list[float]:
     return sorted(set.intersection(*(set(values) for values in _of(line, field))))
 
 
-def _points(line: _Line, field: str, factor: float) -> list[Point]:
+def _points(line: _Line, curve: _Curve) -> list[Point]:
     points = []
-    for epoch in _thinned(_common(line, field)):
-        values = [factor * values[epoch] for values in _of(line, field)]
+    for epoch in _thinned(_common(line, curve.field)):
+        values = [curve.factor * values[epoch] for values in _of(line, curve.field)]
         ends = (min(values), max(values)) if len(line) > 1 else ()
         points.append(Point(epoch, statistics.median(values), *ends))
     return points
@@ -235,143 +266,83 @@ def _note(lines: Sequence[_Line], field: str) -> str:
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
-def _points_table(
-    y_label: str,
-    field: str,
-    factor: float,
-    drawn: Sequence[tuple[str, _Line, Sequence[Point]]],
-) -> Table:
+def _points_table(curve: _Curve, drawn: Sequence[tuple[str, _Line]]) -> Table:
     """The numbers behind a chart, and below them where each seed of a band ended."""
     columns, epochs = ["epoch"], set()
-    for label, line, _ in drawn:
-        columns.append(f"{label} {y_label}")
+    for label, line in drawn:
+        columns.append(f"{label} {curve.y_label}")
         if len(line) > 1:
             columns[-1] += ", median"
             columns += ["least", "greatest", "n"]
-        epochs |= set(_thinned(sorted(set().union(*_of(line, field)))))
+        epochs |= set(_thinned(sorted(set().union(*_of(line, curve.field)))))
     rows: list[list[Cell | str]] = []
     for epoch in sorted(epochs):
         row: list[Cell | str] = [count(epoch)]
-        for _, line, _ in drawn:
-            values = [factor * values[epoch] for values in _of(line, field) if epoch in values]
+        for _, line in drawn:
+            found = _of(line, curve.field)
+            values = [curve.factor * values[epoch] for values in found if epoch in values]
             complete = len(values) == len(line)
-            row.append(plain(statistics.median(values)) if complete else "–")
+            row.append(plain(statistics.median(values)) if complete else UNKNOWN)
             if len(line) > 1:
-                row += [plain(min(values)), plain(max(values))] if complete else ["–", "–"]
+                row += [plain(f(values)) if complete else UNKNOWN for f in (min, max)]
                 row.append(f"{len(values)} of {len(line)}")
         rows.append(row)
     groups = {}
-    for label, line, _ in drawn:
+    for label, line in drawn:
         if len(line) > 1:
-            groups[len(rows)] = f"{label}: {y_label} of each seed's last epoch"
+            groups[len(rows)] = f"{label}: {curve.y_label} of each seed's last epoch"
             for course in line:
-                last = max(course.values[field])
-                place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(last)}"
-                value = plain(factor * course.values[field][last])
+                values = course.values[curve.field]
+                place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(max(values))}"
+                value = plain(curve.factor * values[max(values)])
                 rows.append([Cell(place, run=course.run.id), Cell(value, span=len(columns) - 1)])
     return Table(columns, rows, text_columns=(0,) if groups else (), groups=groups)
 
 
 def _seeds_table(lines: Sequence[_Line]) -> Table | None:
-    """What the seeds of a setting came to together."""
+    """The last scores of a setting's seeds together."""
     rows = []
     for line in lines:
-        for field, score in _SCORES.items():
-            if len(line) < 2 or not all(_of(line, field)):
-                continue
-            lasts = [max(values) for values in _of(line, field)]
-            scores = [v[last] for v, last in zip(_of(line, field), lasts, strict=True)]
-            run, summed = line[0].run, spread(scores)
-            _, low, high = median_interval(scores)
-            known = len(scores) >= FEWEST_FOR_INTERVAL
-            first, final = count(min(lasts)), count(max(lasts))
-            rows.append(
-                [
-                    run_ids(_ids(line)),
-                    run.experiment,
-                    run.precision,
-                    run.feed,
-                    count(run.batch_size),
-                    count(len(line)),
-                    first if first == final else f"{first} to {final}",
-                    score,
-                    *(percent(summed[name]) for name in ("median", "min", "max", "mean", "std")),
-                    interval(low, high, percent) if known else "–",
-                ]
-            )
-    if not rows:
-        return None
-    return Table(
-        (
-            "runs",
-            "experiment",
-            "precision",
-            "feed",
-            "batch",
-            "seeds",
-            "last epoch",
-            "score",
-            "median [%]",
-            "least [%]",
-            "greatest [%]",
-            "mean [%]",
-            "standard deviation [%]",
-            "95 % interval of the median [%]",
-        ),
-        rows,
-        title="Seeds together",
-        note="Each seed's last test score. The interval is of order statistics, from "
-        f"{FEWEST_FOR_INTERVAL} seeds on.",
-        text_columns=(0, 1, 2, 3, 7),
+        for field, score in _SEED_SCORES.items():
+            if len(line) > 1 and all(_of(line, field)):
+                lasts = [max(values) for values in _of(line, field)]
+                scores = [v[last] for v, last in zip(_of(line, field), lasts, strict=True)]
+                first, final = count(min(lasts)), count(max(lasts))
+                rows.append(
+                    {
+                        "run": line[0].run,
+                        "runs": run_ids(_ids(line)),
+                        "scores": spread(scores),
+                        "median": estimate(scores),
+                        "epochs": first if first == final else f"{first} to {final}",
+                        "score": score,
+                    }
+                )
+    note = (
+        "Each seed's last test score. The interval is of order statistics, from "
+        f"{FEWEST_FOR_INTERVAL} seeds on."
     )
+    return make_table(_SEEDS, rows, title="Seeds together", note=note) if rows else None
 
 
-def _table(trained: Sequence[tuple[ReportedRun, list]]) -> Table:
-    rows = []
-    for run, epochs in trained:
-        last = epochs[-1]
-        # Not every epoch need be evaluated.
-        seen = [epoch for epoch in epochs if number(epoch, "eval_count") is not None]
-        evaluated = seen[-1] if seen else {}
-        figure = "top1" if number(evaluated, "eval_top1") is not None else "dice"
-        scores = [number(epoch, f"eval_{figure}") for epoch in epochs]
-        scores = [score for score in scores if score is not None]
-        rows.append(
-            [
-                run_cell(run.id),
-                status_cell(run.status),
-                run.experiment,
-                run.precision,
-                run.feed,
-                count(run.batch_size),
-                count(number(run.config, "seed")),
-                f"{count(number(last, 'epoch'))} of {count(number(last, 'epochs'))}",
-                loss(number(last, "train_loss")),
-                loss(number(evaluated, "eval_loss")),
-                {"top1": "top-1", "dice": "Dice"}[figure] if scores else "–",
-                percent(number(evaluated, f"eval_{figure}")),
-                percent(max(scores, default=None)),
-                count(number(evaluated, "eval_count")),
-            ]
-        )
-    return Table(
-        (
-            "run",
-            "status",
-            "experiment",
-            "precision",
-            "feed",
-            "batch",
-            "seed",
-            "epochs",
-            "train loss",
-            "test loss",
-            "score",
-            "last [%]",
-            "best [%]",
-            "test examples",
-        ),
-        rows,
-        title="Where each run came to",
-        text_columns=(0, 1, 2, 3, 4, 10),
-    )
+def _results_table(runs: Sequence[ReportedRun]) -> Table:
+    return make_table(_FINAL_RESULTS, map(_results, runs), title="Final results")
+
+
+def _results(run: ReportedRun) -> dict[str, Any]:
+    epochs = run.of_kind("epoch")
+    last = epochs[-1]
+    # Not every epoch need be evaluated.
+    seen = [epoch for epoch in epochs if number(epoch, "eval_count") is not None]
+    evaluated = seen[-1] if seen else {}
+    field = "eval_top1" if number(evaluated, "eval_top1") is not None else "eval_dice"
+    scores = known(number(epoch, field) for epoch in epochs)
+    return {
+        "run": run,
+        "last": last,
+        "epochs": f"{count(last.get('epoch'))} of {count(last.get('epochs'))}",
+        "evaluated": evaluated,
+        "score": SCORES[field] if scores else None,
+        "last_score": evaluated.get(field),
+        "best_score": max(scores, default=None),
+    }

@@ -1,52 +1,63 @@
-"""What was run, on what, and what to be careful about."""
+"""Runs, their environments, and warnings."""
 
 import collections
-from typing import Any
+from collections.abc import Sequence
 
 from jaxbench.report.blocks import Cell, Section, Table, Text
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
-from jaxbench.report.values import (
-    count,
-    find,
-    interval,
-    items,
-    mapping,
-    mebibytes,
-    moment,
-    number,
-    percent,
-    rate,
-    seconds,
-    text,
-    words,
+from jaxbench.report.context import ReportContext
+from jaxbench.report.fields import find, items, known, mapping, number, text
+from jaxbench.report.formats import UNKNOWN, mebibytes, moment, percent, rate, seconds, words
+from jaxbench.report.runs import ReportedRun
+from jaxbench.report.settings import grouped
+from jaxbench.report.tables import (
+    BATCH,
+    DEVICES,
+    EXPERIMENT,
+    FEED,
+    MODE,
+    PRECISION,
+    STATUS,
+    Column,
+    estimate_columns,
+    make_table,
+    run_cell,
+    run_ids,
 )
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
 _MOST_WARNINGS = 200
+_RUNS = (
+    Column("run", "run.id"),
+    Column("name", "run.name"),
+    *(STATUS, EXPERIMENT, MODE, PRECISION, FEED, BATCH, DEVICES),
+    *estimate_columns("images/s", "rate", rate),
+    Column("score [%]", "run.score", percent),
+    Column("wall [s]", "run.summary.wall_s", seconds),
+    Column("network", "run.network"),
+    Column("data", "run.data"),
+    Column("started", "run.document.started_at", moment),
+)
 
 
-def overview(material: ReportContext) -> Section:
-    """What was run on what: states, the table of runs, environments and their differences."""
-    runs = material.runs
-    sweeps = material.collection.sweeps
-    blocks: list[Any] = [Text(note) for note in material.collection.notes]
-    blocks += [Text(f"The sweep {s.name} is corrupt: {s.problem}.") for s in sweeps if s.problem]
-    careful = _careful(runs)
-    blocks += [table for table in (careful, _runs_table(material), *_environments(runs)) if table]
+def overview(context: ReportContext) -> Section:
+    """States, warnings, the table of runs, and environments with their differences."""
+    runs, sweeps = context.runs, context.collection.sweeps
+    notes = [Text(note) for note in context.collection.notes]
+    notes += [Text(f"The sweep {s.name} is corrupt: {s.problem}.") for s in sweeps if s.problem]
+    tables = [_warnings(runs), _runs_table(context), *_environments(runs)]
     return Section(
         "runs",
-        "What was run on what",
+        "Runs and environment",
         _states(runs, len(sweeps)),
-        blocks,
+        [*notes, *filter(None, tables)],
     )
 
 
-def _states(runs: list[ReportedRun], sweeps: int) -> str:
+def _states(runs: Sequence[ReportedRun], sweeps: int) -> str:
     states = collections.Counter(run.status for run in runs)
     told = ", ".join(f"{n} {status}" for status, n in states.most_common())
-    dates = sorted(filter(None, (text(run.document, "started_at") for run in runs)))
+    dates = sorted(known(text(run.document, "started_at") for run in runs))
     when = ""
     if dates:
         first, last = dates[0][:10], dates[-1][:10]
@@ -59,148 +70,110 @@ def _states(runs: list[ReportedRun], sweeps: int) -> str:
     )
 
 
-def _careful(runs: list[ReportedRun]) -> Table | None:
+def _warnings(runs: Sequence[ReportedRun]) -> Table | None:
     """What the runs themselves warn of; what several say stands once."""
     told: dict[str, list[str]] = {}
     for run in runs:
-        lines = [words(warning) for warning in items(run.summary, "warnings")]
-        # An invalid run's reason is made of these.
-        if run.status != "invalid":
-            lines += [f"cannot be true: {words(why)}" for why in items(run.summary, "invalid")]
-        if run.status != "done":
-            shown = {"oom": "out of memory"}.get(run.status, run.status)
-            lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
-        resumes = [mapping(entry) for entry in items(run.document, "resumes")]
-        if resumes:
-            lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
-            lines.append(
-                f"taken up again {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
-                f"{seconds(lost_s)} s of work was lost and done again, and is in none of its times"
-            )
-        if find(run.environment, "git", "dirty") is True:
-            lines.append("measured with changes to jaxbench that were not committed")
-        for line in lines:
+        for line in _warnings_of(run):
             told.setdefault(line, []).append(run.id)
     if not told:
         return None
-    rows = [
-        [line, run_cell(ids[0]) if len(ids) == 1 else run_ids(ids)] for line, ids in told.items()
-    ]
-    more = len(rows) - _MOST_WARNINGS
-    return Table(
-        ("what", "run"),
-        rows[:_MOST_WARNINGS],
-        title="To be careful about",
+    more = len(told) - _MOST_WARNINGS
+    columns = (
+        Column("what", lambda line: line[0]),
+        Column("run", lambda line: _linked(line[1]), left=True),
+    )
+    return make_table(
+        columns,
+        [*told.items()][:_MOST_WARNINGS],
+        title="Warnings",
         note=f"{more} more lines are left out." if more > 0 else "",
-        text_columns=(0, 1),
     )
 
 
-def _runs_table(material: ReportContext) -> Table:
-    by_run: dict[str, Any] = {}
-    for row in material.measurements:
-        if row.run and row.stage in ("training", "train_step", None):
-            by_run.setdefault(row.run, row)
-    rows = []
-    for run in material.runs:
-        row = by_run.get(run.id)
-        rows.append(
-            [
-                run.id,
-                run.name,
-                status_cell(run.status),
-                run.experiment,
-                run.mode,
-                run.precision,
-                run.feed,
-                count(run.batch_size),
-                run.hardware,
-                rate(row and row.images_per_s),
-                interval(row and row.images_per_s_low, row and row.images_per_s_high),
-                count(row and row.n),
-                percent(row and row.score),
-                seconds(number(run.summary, "wall_s")),
-                run.network,
-                run.data,
-                moment(text(run.document, "started_at")),
-            ]
+def _linked(ids: Sequence[str]) -> Cell:
+    return run_cell(ids[0]) if len(ids) == 1 else Cell(run_ids(ids))
+
+
+def _warnings_of(run: ReportedRun) -> list[str]:
+    lines = [words(warning) for warning in items(run.summary, "warnings")]
+    # An invalid run's reason is made of these.
+    if run.status != "invalid":
+        lines += [f"fails a sanity check: {words(why)}" for why in items(run.summary, "invalid")]
+    if run.status != "done":
+        shown = {"oom": "out of memory"}.get(run.status, run.status)
+        lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
+    resumes = [mapping(entry) for entry in items(run.document, "resumes")]
+    if resumes:
+        lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
+        lines.append(
+            f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
+            f"{seconds(lost_s)} s of work was lost and done again, and is in none of its times"
         )
-    return Table(
-        (
-            "run",
-            "name",
-            "status",
-            "experiment",
-            "mode",
-            "precision",
-            "feed",
-            "global batch",
-            "devices",
-            "images/s",
-            "95 % interval",
-            "n",
-            "score [%]",
-            "wall [s]",
-            "network",
-            "data",
-            "started",
-        ),
-        rows,
+    if find(run.environment, "git", "dirty") is True:
+        lines.append("measured with changes to jaxbench that were not committed")
+    return lines
+
+
+def _runs_table(context: ReportContext) -> Table:
+    rates = {
+        row.run.id: row.rate
+        for row in reversed(context.measurements)
+        if row.stage in ("training", "train_step", None)
+    }
+    return make_table(
+        _RUNS,
+        [{"run": run, "rate": rates.get(run.id)} for run in context.runs],
         title="Runs",
         note=(
             "images/s: over all devices together, median of training epochs from the 2nd on, or "
             "of the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
         ),
-        text_columns=(0, 1, 2, 3, 4, 5, 6, 8, 14, 15),
-        anchors=[run.id for run in material.runs],
+        anchor=lambda row: row["run"].id,
     )
 
 
-def _environments(runs: list[ReportedRun]) -> list[Table]:
-    """One table of what all have in common, one of that in which they differ."""
-    groups: dict[str, tuple[dict[str, str], list[str]]] = {}
-    for run in runs:
-        if not run.environment:
-            continue
-        described = _describe(run)
-        groups.setdefault(repr(described), (described, []))[1].append(run.id)
-    ordered = sorted(groups.values(), key=lambda group: -len(group[1]))
+def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
+    """One table of the fields in which environments differ, one of those that are common."""
+    described = {run.id: _describe(run) for run in runs if run.environment}
+    groups = grouped(described, key=lambda id: repr(described[id]))
+    ordered = sorted(groups.values(), key=len, reverse=True)
     if not ordered:
         return []
-    shown, more = ordered[:_MOST_ENVIRONMENTS], len(ordered) - _MOST_ENVIRONMENTS
-    names = list(dict.fromkeys(name for described, _ in ordered for name in described))
-    differing = {
-        name for name in names if len({described.get(name) for described, _ in ordered}) > 1
+    names = list(dict.fromkeys(name for own in described.values() for name in own))
+    common = described[ordered[0][0]]
+    values = {
+        name: collections.Counter(own.get(name, UNKNOWN) for own in described.values())
+        for name in names
     }
+    differing = [name for name in names if len({own.get(name) for own in described.values()}) > 1]
     tables = []
     if differing:
-        heads = [f"environment {number}" for number in range(1, len(shown) + 1)]
-        rows: list[list[Cell | str]] = [["runs", *(run_ids(ids) for _, ids in shown)]]
-        for name in names:
-            if name in differing:
-                runs_with: collections.Counter[str] = collections.Counter()
-                for described, ids in ordered:
-                    runs_with[described.get(name, "–")] += len(ids)
-                usual = runs_with.most_common(1)[0][0]
-                cells = [described.get(name, "–") for described, _ in shown]
-                rows.append([name, *(Cell(c, "" if c == usual else "differs") for c in cells)])
+        more = len(ordered) - _MOST_ENVIRONMENTS
+        ordered = ordered[:_MOST_ENVIRONMENTS]
+        rows: list[list[Cell | str]] = [["runs", *(run_ids(ids) for ids in ordered)]]
+        for name in differing:
+            usual = values[name].most_common(1)[0][0]
+            cells = [described[ids[0]].get(name, UNKNOWN) for ids in ordered]
+            rows.append([name, *(Cell(c, "" if c == usual else "differs") for c in cells)])
         tables.append(
             Table(
-                ("", *heads),
+                ["", *(f"environment {number}" for number in range(1, len(ordered) + 1))],
                 rows,
                 title="Where the environments differ",
                 note=(
-                    f"Figures of different environments are two things: {len(ordered)} of them "
+                    f"Figures of different environments are two things: {len(groups)} of them "
                     "were found. ≠ marks what is not what most runs have."
                     + (f" {more} more are left out here." if more > 0 else "")
                 ),
-                text_columns=range(len(heads) + 1),
+                text_columns=range(len(ordered) + 1),
             )
         )
-    common = ordered[0][0]
-    same = [[name, common[name]] for name in names if name not in differing and common[name] != "–"]
-    tables.append(Table(("", "value"), same, title="The same for all runs", text_columns=(0, 1)))
-    return tables
+    same = [
+        [name, common[name]] for name in names if name not in differing and common[name] != UNKNOWN
+    ]
+    title = "Common environment"
+    return [*tables, Table(("", "value"), same, title=title, text_columns=(0, 1))]
 
 
 def _describe(run: ReportedRun) -> dict[str, str]:
@@ -210,7 +183,7 @@ def _describe(run: ReportedRun) -> dict[str, str]:
         name: words(environment.get(name))
         for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
     }
-    described["host memory [MiB]"] = mebibytes(number(environment, "host_memory_bytes"))
+    described["host memory [MiB]"] = mebibytes(environment.get("host_memory_bytes"))
     described["python"] = words(environment.get("python"))
     described |= {name: words(v) for name, v in mapping(environment, "versions").items()}
     described |= {name: words(v) for name, v in mapping(environment, "variables").items()}
@@ -218,5 +191,5 @@ def _describe(run: ReportedRun) -> dict[str, str]:
     if "compile_cache" in environment:
         described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
     dirty = " with changes" if find(environment, "git", "dirty") is True else ""
-    described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else "–"
+    described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else UNKNOWN
     return described

@@ -1,9 +1,13 @@
 """Where the time went: parts that add up to the whole."""
 
-from jaxbench.report.blocks import BarChart, Section, Table
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.sections.material import ReportContext, run_cell, status_cell
-from jaxbench.report.values import number, percent, seconds
+from typing import Any
+
+from jaxbench.report.blocks import BarChart, Section
+from jaxbench.report.context import ReportContext
+from jaxbench.report.fields import mapping, number
+from jaxbench.report.formats import UNKNOWN, percent, seconds
+from jaxbench.report.runs import ReportedRun
+from jaxbench.report.tables import EXPERIMENT, MODE, RUN, STATUS, Column, make_table
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.
@@ -21,26 +25,39 @@ _PARTS = {
 }
 # Rounding of sums, and a clock that is read twice.
 _SAME = 1e-3
+_COLUMNS = (
+    *(RUN, STATUS, EXPERIMENT, MODE),
+    *(Column(f"{part} [s]", f"parts_s.{part}", seconds) for part in _PARTS),
+    Column("sum [s]", "sum_s", seconds),
+    Column("wall [s]", "run.summary.wall_s", seconds),
+    Column("adds up", lambda row: _agreement(row["sum_s"], number(row["run"].summary, "wall_s"))),
+)
 
 
-def time_split(material: ReportContext) -> Section | None:
+def time_split(context: ReportContext) -> Section | None:
     """A bar for each run, and the seconds of every part beside the whole."""
-    split = [(run, _split(run)) for run in material.runs]
-    split = [(run, parts) for run, parts in split if parts]
-    if not split:
+    rows: list[dict[str, Any]] = []
+    for run in context.runs:
+        parts_s = _split(run)
+        if sum(parts_s.values()) > 0:
+            rows.append({"run": run, "parts_s": parts_s, "sum_s": sum(parts_s.values())})
+    if not rows:
         return None
-    table = _table(split)
+    note = "; ".join(f"{part}: {', '.join(names)}" for part, names in _PARTS.items())
+    table = make_table(_COLUMNS, rows, title="Seconds", note=f"{note} (the names in run.json).")
     # The longest ones, in the order of the table.
-    longest = sorted(split, key=lambda entry: -sum(entry[1].values()))[:_MOST_BARS]
-    drawn = [entry for entry in split if entry in longest]
+    longest = sorted(rows, key=lambda row: -row["sum_s"])[:_MOST_BARS]
     chart = BarChart(
         title="Where the time of each run went",
         note="seconds of wall time by the run's own clock, n = 1 run a bar, no interval"
-        + (f"; the {_MOST_BARS} longest of {len(split)} runs" if len(split) > _MOST_BARS else ""),
+        + (f"; the {_MOST_BARS} longest of {len(rows)} runs" if len(rows) > _MOST_BARS else ""),
         x_label="seconds",
         parts=list(_PARTS),
         bars=[
-            (f"{run.id} {run.experiment} {run.mode}", list(parts.values())) for run, parts in drawn
+            (f"{run.id} {run.experiment} {run.mode}", list(row["parts_s"].values()))
+            for row in rows
+            if row in longest
+            for run in [row["run"]]
         ],
         table=table,
     )
@@ -54,52 +71,18 @@ def time_split(material: ReportContext) -> Section | None:
 
 
 def _split(run: ReportedRun) -> dict[str, float]:
-    phases_s = run.summary.get("phases_s")
-    if not isinstance(phases_s, dict):
-        return {}
-    parts = dict.fromkeys(_PARTS, 0.0)
-    of_phase = {phase: part for part, phases in _PARTS.items() for phase in phases}
+    parts_s = dict.fromkeys(_PARTS, 0.0)
+    part_of = {phase: part for part, phases in _PARTS.items() for phase in phases}
+    phases_s = mapping(run.summary, "phases_s")
     for phase in phases_s:
         spent_s = number(phases_s, phase)
         if spent_s is not None and spent_s >= 0:
-            parts[of_phase.get(phase, "other")] += spent_s
-    return parts if sum(parts.values()) > 0 else {}
+            parts_s[part_of.get(phase, "other")] += spent_s
+    return parts_s
 
 
-def _table(split: list[tuple[ReportedRun, dict[str, float]]]) -> Table:
-    rows = []
-    for run, parts in split:
-        total_s, wall_s = sum(parts.values()), number(run.summary, "wall_s")
-        agrees = "–"
-        if wall_s:
-            off = total_s / wall_s - 1
-            agrees = "yes" if abs(off) <= _SAME else f"no: {percent(off, 1)} % off"
-        rows.append(
-            [
-                run_cell(run.id),
-                status_cell(run.status),
-                run.experiment,
-                run.mode,
-                *(seconds(value) for value in parts.values()),
-                seconds(total_s),
-                seconds(wall_s),
-                agrees,
-            ]
-        )
-    return Table(
-        (
-            "run",
-            "status",
-            "experiment",
-            "mode",
-            *(f"{part} [s]" for part in _PARTS),
-            "sum [s]",
-            "wall [s]",
-            "adds up",
-        ),
-        rows,
-        title="Seconds",
-        note="; ".join(f"{part}: {', '.join(names)}" for part, names in _PARTS.items() if names)
-        + " (the names in run.json).",
-        text_columns=(0, 1, 2, 3, 4 + len(_PARTS) + 2),
-    )
+def _agreement(sum_s: float, wall_s: float | None) -> str:
+    if not wall_s:
+        return UNKNOWN
+    off = sum_s / wall_s - 1
+    return "yes" if abs(off) <= _SAME else f"no: {percent(off, 1)} % off"
