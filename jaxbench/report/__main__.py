@@ -106,24 +106,25 @@ def _title(paths: list[str]) -> str:
 
 def _check_out(out: pathlib.Path) -> None:
     """Raise BadInput where nothing can be written, or something else would be overwritten."""
-    if out.exists() and not out.is_dir() and not out.is_file():
-        raise BadInput(f"--out={out}: is no regular file; name another one")
-    if out.is_symlink() and not out.exists():
-        raise BadInput(f"--out={out}: is a link to nothing; name a file")
-    if out.is_dir():
-        raise BadInput(f"--out={out}: is a folder; name a file")
-    if not out.absolute().parent.is_dir():
-        raise BadInput(f"--out={out}: no such folder {out.parent}")
-    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
-        raise BadInput(f"--out={out}: cannot write in {out.absolute().parent}")
-    if out.exists():
-        try:
-            with open(out, "rb") as file:
-                head = file.read(2000).decode(errors="replace")
-        except OSError as error:
-            raise BadInput(f"--out={out}: {error.strerror}") from error
-        if head and not any(mark in head for mark in _MARKS):
-            raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
+    folder = out.absolute().parent
+    for refused, why in (
+        (out.is_dir(), "is a folder; name a file"),
+        (out.exists() and not out.is_file(), "is no regular file; name another one"),
+        (out.is_symlink() and not out.exists(), "is a link to nothing; name a file"),
+        (not folder.is_dir(), f"no such folder {out.parent}"),
+        (not os.access(folder, os.W_OK | os.X_OK), f"cannot write in {folder}"),
+    ):
+        if refused:
+            raise BadInput(f"--out={out}: {why}")
+    try:
+        with open(out, "rb") as file:
+            head = file.read(2000).decode(errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    if head and not any(mark in head for mark in _MARKS):
+        raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 
 def _write(out: pathlib.Path, text: str) -> None:

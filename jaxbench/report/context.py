@@ -46,17 +46,24 @@ def make_section(
     title: str,
     lead: str,
     charts: Sequence[Chart],
-    others: Sequence[Table | Text | None],
+    others: Sequence[Table | Chart | Text],
     where: str = "the table",
-) -> Section:
-    """Return a section of its first charts, what else it has, and a word on what is not drawn."""
-    shown = charts[:MOST_CHARTS]
-    lead += f" {left_out(len(charts), len(shown), where)}"
-    return Section(name, title, lead, [*shown, *filter(None, others)])
+) -> Section | None:
+    """Return a section of its first charts and what else has content, None where nothing has.
+
+    Args:
+      name, title, lead: as in `Section`; what is not drawn is added to the lead.
+      charts: all that could be drawn.
+      others: what is behind them; tables without rows are left out.
+      where: the figures of all charts are.
+    """
+    blocks = [*charts[:MOST_CHARTS], *(o for o in others if not isinstance(o, Table) or o.rows)]
+    lead += left_out(len(charts), min(len(charts), MOST_CHARTS), where)
+    return Section(name, title, lead, blocks) if blocks else None
 
 
 def left_out(charts: int, shown: int, where: str) -> str:
-    """Say that not everything is drawn; nothing where it is."""
+    """Return a sentence on what is not drawn, nothing where all is."""
     if charts <= shown:
         return ""
-    return f"{shown} of {charts} charts are drawn; the figures of all stand in {where}."
+    return f" {shown} of {charts} charts are drawn; the figures of all are in {where}."

@@ -13,75 +13,54 @@ from jaxbench.report.fields import find, items, number, text
 from jaxbench.report.formats import UNKNOWN
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.prices import price_words
-from jaxbench.report.runs import SCORES, ReportedRun, devices
+from jaxbench.report.runs import SCORES, ReportedRun
+from jaxbench.report.settings import grouped
 from jaxbench.report.time_to_target import time_to_target
 
-# {column: where a measurement has it}.
-_OF_A_RUN = {
-    "run": "run.id",
-    "name": "run.name",
-    "status": "run.status",
-    "reason": "run.reason",
-    "experiment": "run.experiment",
-    "network": "run.network",
-    "parameters": "run.document.parameters",
-    "data": "run.data",
-    "train_examples": "run.train_examples",
-    "feed": "feed",
-    "mode": "run.mode",
-    "stage": "stage",
-    "precision": "run.precision",
-    "batch_size": "run.batch_size",
-    "num_devices": "run.num_devices",
-    "hardware": "run.hardware",
-    "processor": "run.processor",
-    "hostname": "run.environment.hostname",
-    "framework": "run.framework",
-}
-# Those of a run's own rate, and of no other figure.
-_OF_A_RATE = {
-    "images_per_s": "rate.value",
-    "images_per_s_low": "rate.low",
-    "images_per_s_high": "rate.high",
-    "n": "rate.n",
-    "images_per_s_per_device": "record.images_per_s_per_device",
-    "latency_p50_s": "record.latency_p50_s",
-    "latency_p95_s": "record.latency_p95_s",
-    "latency_p99_s": "record.latency_p99_s",
-    "latency_steps": "record.latency_steps",
-    "mfu": "record.mfu",
-    "flops_per_byte": "record.flops_per_byte",
-    "flops_per_s_per_device": "record.flops_per_s_per_device",
-}
-_OF_A_SUMMARY = {
-    "compile_s": "run.summary.compile_s",
-    "compile_cache": "run.summary.compile_cache",
-    "first_epoch_with_compile_s": "run.summary.first_epoch_with_compile_s",
-    "median_epoch_s": "run.summary.median_epoch_s",
-    "total_s": "run.total_s",
-    "epochs": "run.summary.epochs_done",
-    "figure": "figure",
-    "score": "run.score",
-    "best_score": "best_score",
-    "peak_memory_bytes": "run.summary.peak_memory_bytes",
-    "joules_per_image": "run.summary.telemetry.joules_per_image",
-    "date": "run.document.started_at",
-    "source": "source",
-}
+# Columns by where a measurement has them.
+_OF_A_RUN = (
+    *("name", "status", "reason", "experiment", "network", "data", "train_examples", "mode"),
+    *("precision", "batch_size", "num_devices", "hardware", "processor", "framework"),
+    *("total_s", "score"),
+)
+_OF_A_RECORD = (
+    *("images_per_s_per_device", "latency_p50_s", "latency_p95_s", "latency_p99_s"),
+    *("latency_steps", "mfu", "flops_per_byte", "flops_per_s_per_device"),
+)
+_OF_A_SUMMARY = (
+    *("compile_s", "compile_cache", "first_epoch_with_compile_s", "median_epoch_s"),
+    "peak_memory_bytes",
+)
 _PROBLEM = ("kernel", "channels", "filters", "height", "width", "images")
 # Columns are added at the end: whoever reads them by their place goes on reading the same.
 COLUMNS = (
-    "origin",
-    *_OF_A_RUN,
-    *_OF_A_RATE,
-    *_OF_A_SUMMARY,
+    *("origin", "run", "name", "status", "reason", "experiment", "network", "parameters"),
+    *("data", "train_examples", "feed", "mode", "stage", "precision", "batch_size"),
+    *("num_devices", "hardware", "processor", "hostname", "framework"),
+    *("images_per_s", "images_per_s_low", "images_per_s_high", "n", *_OF_A_RECORD),
+    *(*_OF_A_SUMMARY[:-1], "total_s", "epochs", "figure", "score", "best_score"),
+    *("peak_memory_bytes", "joules_per_image", "date", "source"),
     *("scaling", "overlap", "efficiency", "efficiency_low", "efficiency_high"),
-    *_PROBLEM[:-1],
-    *("time_s", "time_s_low", "time_s_high", "images"),
+    *(*_PROBLEM[:-1], "time_s", "time_s_low", "time_s_high", "images"),
     *("target", "target_reached", "energy_j", "usd_per_hour", "price", "usd", "epoch"),
 )
 # The first columns have always been these; others may have been added since a file was written.
 MARK = ",".join(COLUMNS[:8])
+# What a run's row says of its own rate, and of no other figure.
+_OF_A_RATE = (
+    *("images_per_s", "images_per_s_low", "images_per_s_high", "n", *_OF_A_RECORD),
+    "joules_per_image",
+)
+_OF_A_PUBLISHED_ROW = {
+    **{name: name for name in ("precision", "hardware", "framework", "images_per_s")},
+    **{name: name for name in ("median_epoch_s", "date", "source")},
+    "network": "model",
+    "batch_size": "global_batch",
+    "num_devices": "devices",
+    "first_epoch_with_compile_s": "first_epoch_s",
+    "total_s": "total_time_s",
+    "score": "top1",
+}
 # What nobody can have measured of devices that were not there.
 _NOT_PREDICTED = ("compile_s", "compile_cache", "peak_memory_bytes")
 # What a price an hour says something of.
@@ -116,45 +95,46 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
     A measurement that says no more than that there was a run gives way to them. One whose hardware
     has several prices is there with each of them.
     """
-    described = set()
-    for measurement in context.measurements:
-        run, row = measurement.run, _row_of(measurement)
-        found = []
-        if id(run) not in described:
-            described.add(id(run))
-            bare = row | dict.fromkeys((*_OF_A_RATE, "joules_per_image"))
-            found = [
-                *_scaling(run, bare),
-                *_predictions(run, bare),
-                *_conv2d(run, bare),
-                *_target(run, bare, context.target),
-            ]
-        if measurement.stage is not None or not found:
-            found.insert(0, row)
-        for one in found:
-            yield from _priced(one, run, context)
+    for run, measurements in grouped(context.measurements, lambda one: one.run).items():
+        rows = [_row_of(one) for one in measurements]
+        bare = rows[0] | dict.fromkeys(_OF_A_RATE)
+        details = [
+            *_scaling(run, bare),
+            *_predictions(run, bare),
+            *_conv2d(run, bare),
+            *_target(run, bare, context.target),
+        ]
+        if measurements[0].stage is None and details:
+            rows = []
+        for row in (*rows, *details):
+            yield from _priced(row, run, context)
 
 
 def _row_of(measurement: Measurement) -> _Row:
-    run = measurement.run
-    paths = _OF_A_RUN | _OF_A_RATE | _OF_A_SUMMARY
-    score = run.score_field or ""
-    own = {
+    run, record, score = measurement.run, measurement.record, measurement.run.score_field
+    row = {
         "origin": "measured",
-        "figure": SCORES.get(score),
-        "best_score": number(run.summary, f"best_{score}"),
-        "source": None,
+        "run": run.id,
+        "parameters": run.document.get("parameters"),
+        "feed": measurement.feed,
+        "stage": measurement.stage,
+        "hostname": run.environment.get("hostname"),
+        **_ends("images_per_s", measurement.rate),
+        "n": measurement.rate.n,
+        "epochs": run.summary.get("epochs_done"),
+        "figure": SCORES.get(score or ""),
+        "best_score": run.summary.get(f"best_{score}"),
+        "joules_per_image": find(run.summary, "telemetry", "joules_per_image"),
+        "date": run.document.get("started_at"),
+        **{name: getattr(run, name) for name in _OF_A_RUN},
+        **{name: record.get(name) for name in _OF_A_RECORD},
+        **{name: run.summary.get(name) for name in _OF_A_SUMMARY},
     }
+    # What is no number and no text is not known.
     return {
-        name: _clean(find(measurement, *path.split(".")))
-        for name, path in paths.items()
-        if name not in own
-    } | own
-
-
-def _clean(value: Any) -> Any:
-    """Return a number or text, None for what is neither or not known."""
-    return None if value == UNKNOWN else text(value) or number(value)
+        name: None if value == UNKNOWN else text(value) or number(value)
+        for name, value in row.items()
+    }
 
 
 def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Row]:
@@ -182,7 +162,7 @@ def _devices(run: ReportedRun, num_devices: float | None, images_per_s: float | 
     """Return what a row says of the devices that took part, and of their rate."""
     return {
         "num_devices": num_devices,
-        "hardware": None if num_devices is None else devices(run, num_devices),
+        "hardware": None if num_devices is None else run.devices(num_devices),
         "images_per_s": images_per_s,
         "images_per_s_per_device": (
             images_per_s / num_devices if images_per_s and num_devices else None
@@ -300,23 +280,8 @@ def _published(networks: set[str | None]) -> Iterator[_Row]:
     for table in ("training_runs", "throughput"):
         for row in load_published(table):
             if row["model"] in networks:
-                yield {
-                    "origin": "published",
-                    "status": row.get("status", "done"),
-                    "network": row["model"],
-                    "data": row.get("data") or row["dataset"],
-                    "stage": "training",
-                    "precision": row["precision"],
-                    "batch_size": row["global_batch"],
-                    "num_devices": row["devices"],
-                    "hardware": row["hardware"],
-                    "framework": row["framework"],
-                    "images_per_s": row.get("images_per_s"),
-                    "first_epoch_with_compile_s": row.get("first_epoch_s"),
-                    "median_epoch_s": row.get("median_epoch_s"),
-                    "total_s": row.get("total_time_s"),
-                    "figure": "top-1" if row.get("top1") is not None else None,
-                    "score": row.get("top1"),
-                    "date": row["date"],
-                    "source": row["source"],
-                }
+                own = {column: row.get(name) for column, name in _OF_A_PUBLISHED_ROW.items()}
+                own["status"] = row.get("status", "done")
+                own["data"] = row.get("data") or row["dataset"]
+                own["figure"] = None if own["score"] is None else "top-1"
+                yield {"origin": "published", "stage": "training", **own}

@@ -21,9 +21,13 @@ class Estimate:
     high: float | None = None
     n: int | None = None
 
+    @property
+    def span(self) -> tuple[float | None, float | None, float | None]:
+        return self.value, self.low, self.high
+
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Return the estimate of a monotonic function of the figure."""
-        value, *ends = (x and function(x) for x in (self.value, self.low, self.high))
+        value, *ends = (x and function(x) for x in self.span)
         low, high = ends if None in ends else sorted(ends)
         return Estimate(value, low, high, self.n)
 

@@ -1,4 +1,4 @@
-"""How values are shown: every column and label of the report uses these."""
+"""How values are shown: every column, label and note uses these."""
 
 import functools
 import math
@@ -9,71 +9,28 @@ from jaxbench.report.estimates import Estimate
 from jaxbench.report.fields import number
 
 UNKNOWN = "–"
+Format = Callable[[Any], str]
 
 
-def _of_number(show: Callable[..., str]) -> Callable[..., str]:
+def _of_number(show: Callable[[float], str]) -> Format:
     """Make a format for any value: a dash for what is no number, ∞ for what never ends."""
 
     @functools.wraps(show)
-    def shown(value: Any, *args: Any) -> str:
+    def shown(value: Any) -> str:
         if value == math.inf:
             return "∞"
         value = number(value)
-        return UNKNOWN if value is None else show(value, *args)
+        return UNKNOWN if value is None else show(value)
 
     return shown
 
 
 @_of_number
-def plain(value: float, digits: int = 4) -> str:
-    """Show a number with `digits` significant digits and thousands separators."""
+def plain(value: float) -> str:
+    """Show a number with four significant digits and thousands separators."""
     if value == 0 or not 1e-5 <= abs(value) < 1e15:
-        return f"{value:.{digits}g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{decimals}f}"
-
-
-@_of_number
-def rate(value: float) -> str:
-    """Images per second."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.1f}"
-
-
-@_of_number
-def seconds(value: float) -> str:
-    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-@_of_number
-def loss(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
-
-
-@_of_number
-def count(value: float) -> str:
-    """Show a whole number."""
-    return f"{value:,.0f}"
-
-
-@_of_number
-def percent(share: float, digits: int = 2) -> str:
-    return f"{100 * share:.{digits}f}"
-
-
-@_of_number
-def milliseconds(value_s: float) -> str:
-    return plain(value_s * 1e3, 3)
-
-
-@_of_number
-def mebibytes(value_bytes: float) -> str:
-    return f"{value_bytes / 2**20:,.0f}"
-
-
-@_of_number
-def giga(value: float) -> str:
-    """Show thousands of millions."""
-    return plain(value / 1e9)
+        return f"{value:.4g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
 @_of_number
@@ -83,45 +40,40 @@ def clock_time(value_s: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def percent1(share: Any) -> str:
-    return percent(share, 1)
+count = _of_number("{:,.0f}".format)
+percent = _of_number(lambda share: f"{100 * share:.2f}")
+milliseconds = _of_number(lambda value_s: plain(value_s * 1e3))
+mebibytes = _of_number(lambda value_bytes: plain(value_bytes / 2**20))
+giga = _of_number(lambda value: plain(value / 1e9))
 
 
-def plain3(value: Any) -> str:
-    return plain(value, 3)
-
-
-def interval(show: Callable[[Any], str]) -> Callable[[Estimate | None], str]:
+def interval(show: Format) -> Callable[[Estimate | None], str]:
     """Return the format of both ends of an estimate's interval."""
 
-    def shown(estimate: Estimate | None) -> str:
-        if estimate is None or estimate.low is None or estimate.high is None:
-            return UNKNOWN
-        return f"{show(estimate.low)} to {show(estimate.high)}"
+    def shown(of: Estimate | None) -> str:
+        known = of is not None and None not in (of.low, of.high)
+        return f"{show(of.low)} to {show(of.high)}" if known else UNKNOWN
 
     return shown
 
 
-def with_ends(
-    value: float | None,
-    low: float | None,
-    high: float | None,
-    show: Callable[[Any], str] = plain,
-) -> str:
-    """Show a value, and in brackets from where to where it lies."""
-    ends = interval(show)(Estimate(value, low, high))
-    return show(value) + ("" if ends == UNKNOWN else f" ({ends})")
+def with_interval(show: Format) -> Callable[[Estimate | None], str]:
+    """Return the format of an estimate with the ends of its interval in brackets."""
+
+    def shown(of: Estimate | None) -> str:
+        ends = interval(show)(of)
+        return show(of and of.value) + ("" if ends == UNKNOWN else f" ({ends})")
+
+    return shown
 
 
 def words(value: Any) -> str:
     """Show anything as text; a dash for None."""
-    if value is None or value == "":
-        return UNKNOWN
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or UNKNOWN
+        value = [f"{key}={item}" for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or UNKNOWN
-    return str(value)
+        value = ", ".join(map(str, value))
+    return UNKNOWN if value is None or value == "" else str(value)
 
 
 def moment(value: Any) -> str:

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from jaxbench.report.blocks import Cell, Section, Table, Text
+from jaxbench.report.blocks import Section, Table, Text
 
 MARK = "<!-- jaxbench.report -->"
 
@@ -34,8 +34,7 @@ def _table(table: Table, title: str, note: str) -> list[str]:
     for number, row in enumerate(table.rows):
         group = table.groups.get(number, group)
         cells = [group] if table.groups else []
-        for entry in row:
-            cell = entry if isinstance(entry, Cell) else Cell(entry)
+        for cell in row:
             mark = "≠ " if cell.mark == "differs" else ""
             cells += [mark + cell.text, *[""] * (cell.span - 1)]
         lines.append(_row(cells))

@@ -60,7 +60,7 @@ class Sources:
 
 
 def _machine(row: Row) -> str:
-    """Return the published words for the hardware, with the number of devices where they leave that out."""
+    """Return the published words for the hardware, with the devices' number where they lack it."""
     told, devices = row["hardware"], row.get("devices")
     counted = "+" in told or told[0].isdigit() or "TPU" in told
     return told if counted or devices == 1 else f"{devices} × {told}"

@@ -21,17 +21,29 @@ _NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_ste
     "precision",
     "data.feed",
 }
-_LIBRARIES = ("jax", "jaxlib", "flax")
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
-# The networks' names in analysis/published: {(class, parameters in millions): name}.
-_PUBLISHED_NETWORKS = {
-    ("Cnn10", 1.9): "cnn10",
-    ("WideResNet", 36.5): "wrn28_10",
-    ("ResNet", 25.6): "resnet50",
-    ("Vgg", 15.0): "vgg_cifar10",
-    ("MnistCnn", 1.2): "mnist_cnn",
+# The networks of analysis/published: {name: (class, parameters in millions)}.
+NETWORKS = {
+    "cnn10": ("Cnn10", 1.9),
+    "wrn28_10": ("WideResNet", 36.5),
+    "resnet50": ("ResNet", 25.6),
+    "vgg_cifar10": ("Vgg", 15.0),
+    "mnist_cnn": ("MnistCnn", 1.2),
 }
+
+
+def _mapping(*path: str) -> Any:
+    """Return a property that reads a mapping from a run's document."""
+    return property(lambda run: mapping(run.document, *path))
+
+
+def _number(*path: str) -> Any:
+    return property(lambda run: number(run.document, *path))
+
+
+def _text(*path: str, default: str) -> Any:
+    return property(lambda run: text(run.document, *path) or default)
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,24 +69,18 @@ class ReportedRun:
     reason: str | None = None
     place: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    summary = _mapping("summary")
+    config = _mapping("config")
+    environment = _mapping("environment")
+    experiment = _text("experiment", default="unnamed")
+    batch_size = _number("config", "batch_size")
+    seed = _number("config", "seed")
+    train_examples = _number("data", "train_examples")
+    num_devices = _number("environment", "num_devices")
+    device_kind = _text("environment", "device_kind", default=UNKNOWN)
+
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return mapping(self.document, "summary")
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return mapping(self.document, "config")
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        return mapping(self.document, "environment")
-
-    @property
-    def experiment(self) -> str:
-        return text(self.document, "experiment") or "unnamed"
 
     @property
     def mode(self) -> str | None:
@@ -122,33 +128,20 @@ class ReportedRun:
         return f"{precision} ({arithmetic})" if arithmetic else precision
 
     @property
-    def batch_size(self) -> float | None:
-        return number(self.config, "batch_size")
-
-    @property
-    def seed(self) -> float | None:
-        return number(self.config, "seed")
-
-    @property
-    def num_devices(self) -> float | None:
-        return number(self.environment, "num_devices")
-
-    @property
-    def device_kind(self) -> str:
-        return text(self.environment, "device_kind") or UNKNOWN
-
-    @property
     def hardware(self) -> str:
         """The devices, as one line."""
-        return devices(self, self.num_devices) if self.num_devices is not None else self.device_kind
+        return self.devices(self.num_devices)
+
+    def devices(self, number: float | None) -> str:
+        """Return so many of the run's devices, as one line."""
+        if number is None:
+            return self.device_kind
+        known = self.device_kind != UNKNOWN
+        return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
 
     @property
     def framework(self) -> str:
         return f"jax {text(self.environment, 'versions', 'jax') or '?'}"
-
-    @property
-    def train_examples(self) -> float | None:
-        return number(self.document, "data", "train_examples")
 
     @property
     def processor(self) -> str | None:
@@ -158,9 +151,9 @@ class ReportedRun:
     @property
     def published_network(self) -> str | None:
         """What `jaxbench.analysis.published` calls this network, None where it is none of those."""
-        own, parameters = text(self.document, "model"), number(self.document, "parameters")
-        for (model, millions), name in _PUBLISHED_NETWORKS.items():
-            if own == model and abs((parameters or 0) / 1e6 / millions - 1) <= _SAME_SIZE:
+        own, parameters = text(self.document, "model"), number(self.document, "parameters") or 0
+        for name, (model, millions) in NETWORKS.items():
+            if own == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
                 return name
         return None
 
@@ -180,34 +173,25 @@ class ReportedRun:
         times_s.append(number(self.summary, "compile_s"))
         return None if None in times_s or len(times_s) < 2 else sum(times_s)
 
-    @property
-    def _commit(self) -> str:
-        commit = text(self.environment, "git", "commit") or "unknown"
-        # What was not committed nobody can look up.
-        return commit[:9] + ("+changes" if find(self.environment, "git", "dirty") is True else "")
-
     def setting(self) -> dict[str, Any]:
         """Return all that must be equal for two figures to stand on one line, but the batch size.
 
         Seed and name are left out: repeats differ in them.
         """
-        config = {key: value for key, value in flat(self.config) if key not in _NOT_SETTINGS}
-        versions = {name: find(self.environment, "versions", name) for name in _LIBRARIES}
+        names = ("experiment", "mode", "network", "feed", "precision", "num_devices", "device_kind")
+        environment = self.environment
+        commit = text(environment, "git", "commit") or "unknown"
+        # What was not committed nobody can look up.
+        changed = "+changes" if find(environment, "git", "dirty") is True else ""
         return {
-            "experiment": self.experiment,
-            "mode": self.mode,
-            "network": self.network,
-            "feed": self.feed,
-            "precision": self.precision,
-            "num_devices": self.num_devices,
-            "device_kind": self.device_kind,
-            "cpu": text(self.environment, "cpu"),
-            **config,
-            "host": text(self.environment, "hostname"),
-            **versions,
-            "driver": find(self.environment, "driver"),
-            "commit": self._commit,
-            "XLA_FLAGS": find(self.environment, "variables", "XLA_FLAGS"),
+            **{name: getattr(self, name) for name in names},
+            "cpu": text(environment, "cpu"),
+            **{name: value for name, value in flat(self.config) if name not in _NOT_SETTINGS},
+            "host": text(environment, "hostname"),
+            **{name: find(environment, "versions", name) for name in ("jax", "jaxlib", "flax")},
+            "driver": find(environment, "driver"),
+            "commit": commit[:9] + changed,
+            "XLA_FLAGS": find(environment, "variables", "XLA_FLAGS"),
         }
 
     def training_setting(self) -> dict[str, Any]:
@@ -216,12 +200,8 @@ class ReportedRun:
         The schedule follows from the length, the step from the batch.
         """
         lengths = {name: number(self.config, name) for name in ("epochs", "max_steps")}
-        return {
-            **self.setting(),
-            "batch_size": self.batch_size,
-            **lengths,
-            "train_examples": self.train_examples,
-        }
+        own = {"batch_size": self.batch_size, **lengths, "train_examples": self.train_examples}
+        return self.setting() | own
 
 
 class RunRecord(NamedTuple):
@@ -229,13 +209,6 @@ class RunRecord(NamedTuple):
 
     run: ReportedRun
     record: Mapping[str, Any]
-
-
-def devices(run: ReportedRun, num_devices: float) -> str:
-    """Return so many of a run's devices, as one line."""
-    if run.device_kind == UNKNOWN:
-        return f"{num_devices:.0f} device(s)"
-    return f"{num_devices:.0f} × {run.device_kind}"
 
 
 def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:

@@ -29,19 +29,27 @@ def setting_key(setting: Mapping[str, Any], without: Sequence[str] = ()) -> tupl
     return tuple((name, repr(value)) for name, value in setting.items() if name not in without)
 
 
-def series_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name lines by all in which their settings differ, precision first.
+def labelled(
+    items: Iterable[Item], setting: Callable[[Item], Mapping[str, Any]]
+) -> list[tuple[str, Item]]:
+    """Return items with labels of all in which their settings differ, precision first.
 
     Precision is always named: nobody should have to ask.
     """
+    items = list(items)
+    settings = [setting(item) for item in items]
     names = _differing_names(settings)
     first = [name for name in _UNNAMED if name in names or name == "precision"]
     labels = []
-    for setting in settings:
-        told = [_shown(setting.get(name), name) for name in first]
-        rest = differing(setting, settings)
-        labels.append(", ".join([*told, rest] if rest else told))
-    return labels
+    for own in settings:
+        told = [_shown(own.get(name), name) for name in first]
+        labels.append(", ".join(filter(None, [*told, differing(own, settings)])))
+    return [*zip(labels, items, strict=True)]
+
+
+def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
+    """Return about `most` of the items at equal distances, the last among them."""
+    return items[::-1][:: max(1, -(-len(items) // most))][::-1]
 
 
 def differing(setting: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxbench.report.blocks import Cell, Table
 from jaxbench.report.fields import find
-from jaxbench.report.formats import UNKNOWN, count, interval, words
+from jaxbench.report.formats import UNKNOWN, Format, count, interval, plain, words
+from jaxbench.report.runs import ReportedRun
 
 _MARKS = {"done": "good", "running": "running"}
 
@@ -27,6 +28,10 @@ class Column:
     value: str | Callable[[Any], Any]
     show: Callable[[Any], Cell | str] = words
     left: bool | None = None
+
+    @property
+    def is_left(self) -> bool:
+        return self.show is words if self.left is None else self.left
 
     def of(self, row: Any) -> Any:
         """Return the row's value."""
@@ -60,35 +65,32 @@ def make_table(
         [_cells(columns, row) for row in rows],
         title,
         note,
-        [
-            place
-            for place, c in enumerate(columns)
-            if c.left or (c.left is None and c.show is words)
-        ],
+        [place for place, column in enumerate(columns) if column.is_left],
         [anchor(row) for row in rows] if anchor else (),
         groups,
     )
 
 
-def _cells(columns: Sequence[Column], row: Any) -> list[Cell | str]:
-    cells: list[Cell | str] = []
-    left = 0
+def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
+    cells: list[Cell] = []
+    covered = 0
     for column in columns:
-        left -= 1
-        if left <= 0:
-            value = column.of(row)
-            cells.append(value if isinstance(value, Cell) else column.show(value))
-            left = cells[-1].span if isinstance(cells[-1], Cell) else 1
+        if covered:
+            covered -= 1
+            continue
+        value = column.of(row)
+        shown = value if isinstance(value, Cell) else column.show(value)
+        cell = shown if isinstance(shown, Cell) else Cell(shown)
+        covered = cell.span - 1
+        cells.append(dataclasses.replace(cell, left=column.is_left or cell.span > 1))
     return cells
 
 
-def estimate_columns(
-    title: str, path: str, show: Callable[[Any], str], interval_title: str = "95 % interval"
-) -> list[Column]:
+def estimate_columns(title: str, path: str, show: Format = plain) -> list[Column]:
     """Return the columns of an `Estimate`: its median, its interval and its n."""
     return [
         Column(title, f"{path}.value", show),
-        Column(interval_title, path, interval(show)),
+        Column("95 % interval", path, interval(show)),
         Column("n", f"{path}.n", count),
     ]
 
@@ -104,20 +106,29 @@ def run_cell(run: str | None) -> Cell:
     return Cell(run or UNKNOWN, run=run)
 
 
-def run_ids(runs: Iterable[str | None]) -> str:
+def run_ids(runs: Iterable[ReportedRun]) -> str:
     """Name runs, many of them by the first and the last."""
-    ids = list(dict.fromkeys(run for run in runs if run))
+    ids = list(dict.fromkeys(run.id for run in runs))
     if len(ids) > 8:
         return f"{', '.join(ids[:6])} … {ids[-1]} ({len(ids)} runs)"
     return ", ".join(ids)
 
 
 # Of rows that have a run.
-RUN = Column("run", "run.id", run_cell, left=True)
-STATUS = Column("status", "run.status", status_cell, left=True)
-EXPERIMENT = Column("experiment", "run.experiment")
-MODE = Column("mode", "run.mode")
-PRECISION = Column("precision", "run.precision")
-FEED = Column("feed", "run.feed")
-BATCH = Column("batch", "run.batch_size", count)
-DEVICES = Column("devices", "run.hardware")
+_SHARED = {
+    "run": Column("run", "run.id", run_cell, left=True),
+    "status": Column("status", "run.status", status_cell, left=True),
+    "experiment": Column("experiment", "run.experiment"),
+    "mode": Column("mode", "run.mode"),
+    "precision": Column("precision", "run.precision"),
+    "feed": Column("feed", "run.feed"),
+    "batch": Column("batch", "run.batch_size", count),
+    "devices": Column("devices", "run.hardware"),
+    "seed": Column("seed", "run.seed", count),
+    "wall [s]": Column("wall [s]", "run.summary.wall_s", plain),
+}
+
+
+def shared(*titles: str) -> list[Column]:
+    """Return columns that several tables have, of rows that have a run."""
+    return [_SHARED[title] for title in titles]

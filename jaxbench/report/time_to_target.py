@@ -48,6 +48,10 @@ class TimeToTarget:
         return self.reached or self.run.status in _ENDED
 
     @property
+    def best_score(self) -> float | None:
+        return max((score for _, score in self.evaluations), default=None)
+
+    @property
     def label(self) -> str:
         return f"{SCORES[self.score]} {percent(self.target)}"
 

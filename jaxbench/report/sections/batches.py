@@ -6,49 +6,39 @@ from collections.abc import Sequence
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Cell, Section, Table
 from jaxbench.report.collect import Sweep
-from jaxbench.report.context import ReportContext
+from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.formats import (
     UNKNOWN,
     clock_time,
     count,
     milliseconds,
     percent,
-    percent1,
-    rate,
-    seconds,
+    plain,
     words,
 )
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.runs import SCORES
 from jaxbench.report.settings import differing, grouped, setting_key
-from jaxbench.report.tables import (
-    BATCH,
-    RUN,
-    STATUS,
-    Column,
-    estimate_columns,
-    make_table,
-    status_cell,
-)
+from jaxbench.report.tables import Column, estimate_columns, make_table, shared, status_cell
 
 # Columns without any figure are left out.
 _FIGURES = (
-    Column("compile [s]", "run.summary.compile_s", seconds),
-    Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", seconds),
-    Column("2nd on, median [s]", "run.summary.median_epoch_s", seconds),
+    Column("compile [s]", "run.summary.compile_s", plain),
+    Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
+    Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
     Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
     Column("epochs", "run.summary.epochs_done", count),
-    *estimate_columns("images/s", "rate", rate),
+    *estimate_columns("images/s", "rate"),
     Column("p50 [ms]", "record.latency_p50_s", milliseconds),
     Column("p99 [ms]", "record.latency_p99_s", milliseconds),
-    Column("MFU [%]", "record.mfu", percent1),
+    Column("MFU [%]", "record.mfu", percent),
     Column("score [%]", "run.score", percent),
 )
 _ENDED_EARLY = ("oom", "timeout", "failed", "killed", "corrupt", "running", "preempted", "diverged")
 
 
 def batches(context: ReportContext) -> Section | None:
-    """A table for each experiment and mode that was run with more than one batch or setting."""
+    """Return tables of each experiment and mode that was run with more than one batch size."""
     rows = [
         row
         for row in context.measurements
@@ -56,20 +46,18 @@ def batches(context: ReportContext) -> Section | None:
         and row.stage in ("training", "train_step", None)
         and row.run.mode in ("train", "throughput", None)
     ]
-    blocks = []
+    tables = []
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:
             own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
-            blocks += [_table(own), *_matrix(own)]
-    blocks += [_largest(sweep) for sweep in context.collection.sweeps if sweep.max_batches]
-    if not blocks:
-        return None
-    return Section(
+            tables += [_table(own), *_matrix(own)]
+    return make_section(
         "batches",
         "Batch sizes",
         "The global batch, over all devices. OOM: out of memory, which is a result like any "
         "other; a trial that ended otherwise says how.",
-        blocks,
+        [],
+        [*tables, *map(_largest, context.collection.sweeps)],
     )
 
 
@@ -105,53 +93,41 @@ def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
 
 
 def _heading(row: Measurement) -> str:
-    told = [row.run.hardware, row.run.precision, f"{row.feed} feed", _place(row)]
-    if row.feed == UNKNOWN:
-        told[2] = ""
-    if told[0] == UNKNOWN:
-        told[0] = "devices unknown"
-    return " · ".join(part for part in told if part and part != UNKNOWN)
+    run = row.run
+    hardware = "devices unknown" if run.hardware == UNKNOWN else run.hardware
+    feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
+    told = [hardware, run.precision, feed, _place(row)]
+    return " · ".join(part for part in told if part not in ("", UNKNOWN))
 
 
 def _table(rows: Sequence[Measurement]) -> Table:
     usable = [row for row in rows if row.usable]
-    figures = [
-        column
-        for column in _FIGURES
-        if any(column.show(column.of(row)) != UNKNOWN for row in usable)
-    ]
+    figures = [c for c in _FIGURES if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
     # Where nothing was measured, the column has reasons alone.
     first, *others = figures or [Column("what became of it", lambda row: None, count)]
-    figures = [dataclasses.replace(first, value=_reason_or(first, len(others) + 1)), *others]
+
+    def first_or_reason(row: Measurement) -> object:
+        if row.run.status in _ENDED_EARLY and row.run.summary.get("median_epoch_s") is None:
+            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
+            return Cell(reason[:160], "soft", span=1 + len(others))
+        return first.of(row)
+
+    figures = [dataclasses.replace(first, value=first_or_reason), *others]
     scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
     headings = _headings(rows)
     return make_table(
-        [BATCH, STATUS, *figures, RUN],
+        [*shared("batch", "status"), *figures, *shared("run")],
         rows,
         title=_title(rows[0]),
-        note=(
-            f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
-            f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval."
-        ),
+        note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
+        f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
         group=lambda row: headings[_setting(row)],
     )
 
 
-def _reason_or(column: Column, span: int):
-    """Return the values of the first figure's column, or why there is no figure."""
-
-    def value(row: Measurement) -> object:
-        if row.run.status in _ENDED_EARLY and row.run.summary.get("median_epoch_s") is None:
-            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
-            return Cell(reason[:160], "soft", span=span)
-        return column.of(row)
-
-    return value
-
-
 def _matrix(rows: Sequence[Measurement]) -> list[Table]:
-    """Batch sizes against settings, images/s each; nothing where no batch size has two of them."""
+    """Return batch sizes against settings, nothing where no batch size has two of them."""
     headings = _headings(rows)
     found = grouped(rows, key=lambda row: (row.run.batch_size, _setting(row)))
     batch_sizes = sorted({row.run.batch_size for row in rows})
@@ -159,7 +135,7 @@ def _matrix(rows: Sequence[Measurement]) -> list[Table]:
     if most < 2 or len(headings) > 8:
         return []
     columns = [
-        Column(heading, lambda size, key=setting: _matrix_cell(found.get((size, key))), left=False)
+        Column(heading, lambda size, setting=setting: _rate(found.get((size, setting), ())), plain)
         for setting, heading in headings.items()
     ]
     return [
@@ -172,27 +148,24 @@ def _matrix(rows: Sequence[Measurement]) -> list[Table]:
     ]
 
 
-def _matrix_cell(found: Sequence[Measurement] | None) -> Cell:
+def _rate(found: Sequence[Measurement]) -> Cell | None:
     if not found:
-        return Cell(UNKNOWN)
+        return None
     row = found[-1]
     if row.usable and row.rate.value is not None:
-        return Cell(rate(row.rate.value), run=row.run.id)
+        return Cell(plain(row.rate.value), run=row.run.id)
     return dataclasses.replace(status_cell(row.run.status), run=row.run.id)
 
 
 def _largest(sweep: Sweep) -> Table:
     names = dict.fromkeys(name for row in sweep.max_batches for name in row if name)
-    shown = [name for name in names if any(row.get(name) for row in sweep.max_batches)]
-    return make_table(
-        [
-            Column(
-                name.replace("_", " "),
-                lambda row, name=name: row.get(name),
-                left=name in ("status", "reason"),
-            )
-            for name in shown
-        ],
-        sweep.max_batches,
-        title=f"{sweep.name}: the largest batch that fits",
-    )
+    columns = [
+        Column(
+            name.replace("_", " "),
+            lambda row, name=name: row.get(name),
+            left=name in ("status", "reason"),
+        )
+        for name in names
+        if any(row.get(name) for row in sweep.max_batches)
+    ]
+    return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")

@@ -6,12 +6,12 @@ from typing import Any
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import BarChart, Section, Table, Text
 from jaxbench.report.context import ReportContext, make_section
-from jaxbench.report.estimates import Estimate, of_rounds
+from jaxbench.report.estimates import of_rounds
 from jaxbench.report.fields import items, number
-from jaxbench.report.formats import count, milliseconds, plain3, rate, with_ends, words
-from jaxbench.report.runs import ReportedRun, RunRecord
+from jaxbench.report.formats import count, milliseconds, plain, with_interval, words
+from jaxbench.report.runs import RunRecord
 from jaxbench.report.settings import grouped
-from jaxbench.report.tables import PRECISION, RUN, Column, make_table
+from jaxbench.report.tables import Column, make_table, shared
 
 _PARTS = {
     "host to device": "host_to_device_s",
@@ -21,11 +21,7 @@ _PARTS = {
 
 
 def _rounds(title: str, name: str) -> Column:
-    return Column(title, lambda row: of_rounds(row.record, name), _time)
-
-
-def _time(of: Estimate) -> str:
-    return with_ends(of.value, of.low, of.high, milliseconds)
+    return Column(title, lambda row: of_rounds(row.record, name), with_interval(milliseconds))
 
 
 def _compile_s(row: RunRecord) -> float | None:
@@ -34,7 +30,7 @@ def _compile_s(row: RunRecord) -> float | None:
 
 
 _COLUMNS = (
-    *(RUN, PRECISION),
+    *shared("run", "precision"),
     Column("device", "run.device_kind"),
     *(Column(name, f"record.{name}", count) for name in ("kernel", "channels", "devices")),
     Column("compile [ms]", _compile_s, milliseconds),
@@ -42,64 +38,50 @@ _COLUMNS = (
     Column("steady total [ms]", "record.steady_total_s", milliseconds),
     Column("first use [ms]", "record.first_use_s", milliseconds),
     _rounds("SciPy, 1 thread [ms]", "scipy_s"),
-    Column("images/s", "record.images_per_s", rate),
-    Column("speed-up", "record.speedup", plain3),
+    Column("images/s", "record.images_per_s", plain),
+    Column("speed-up", "record.speedup", plain),
     Column("n", lambda row: of_rounds(row.record, "compute_s").n, count),
 )
 
 
 def conv2d(context: ReportContext) -> Section | None:
-    """A bar for each problem and number of devices; compiling and SciPy in the table."""
+    """Return a bar for each problem and number of devices; compiling and SciPy in the table."""
     rows = context.of_kind("conv2d")
-    if not rows:
-        return None
-    groups = grouped(rows, key=lambda row: row.run.id)
-    charts = [_chart(own[0].run, own) for own in groups.values()]
-    findings = [
-        Text(f"{own[0].run.id}: {words(line)}.")
-        for own in groups.values()
-        for line in items(own[0].run.summary, "findings")
-    ]
+    groups = grouped(rows, key=lambda row: row.run)
+    findings = [(run.id, line) for run in groups for line in items(run.summary, "findings")]
     return make_section(
         "conv2d",
         "One convolution",
-        "The published comparison timed a first call, with compiling and moving data in it. Here "
-        "every part stands alone.",
-        [chart for chart in charts if chart],
-        [*findings[:20], _table(rows)],
+        "The published comparison timed a first call, compiling and moving data in it. Here every "
+        "part stands alone.",
+        [chart for own in groups.values() for chart in _chart(own)],
+        [*(Text(f"{id}: {words(line)}.") for id, line in findings[:20]), _table(rows)],
     )
 
 
-def _chart(run: ReportedRun, rows: Sequence[RunRecord]) -> BarChart | None:
+def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     bars = []
     for _, record in rows:
         parts_s = [number(record, name) for name in _PARTS.values()]
         if None not in parts_s and min(parts_s) >= 0 and sum(parts_s) > 0:
-            bars.append((_label(record), [part_s * 1e3 for part_s in parts_s]))
+            label = "kernel {}, {} ch, {} dev".format(
+                *_counts(record, "kernel", "channels", "devices")
+            )
+            bars.append((label, [part_s * 1e3 for part_s in parts_s]))
     if not bars:
-        return None
-    first = rows[0].record
-    size = "{} images of {}×{}".format(
-        *(count(first.get(name)) for name in ("images", "height", "width"))
+        return []
+    run, first = rows[0]
+    size = "{} images of {}×{}".format(*_counts(first, "images", "height", "width"))
+    note = (
+        f"{size}, {run.precision}, {run.device_kind}; medians, "
+        f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
-    return BarChart(
-        title=f"{run.experiment}: a call once it is compiled",
-        note=(
-            f"{size}, {run.precision}, {run.device_kind}; medians, "
-            f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
-        ),
-        x_label="milliseconds",
-        parts=list(_PARTS),
-        bars=bars[:24],
-        table=_table(rows),
-    )
+    title = f"{run.experiment}: a call once it is compiled"
+    return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24], _table(rows))]
 
 
-def _label(record: Mapping[str, Any]) -> str:
-    kernel, channels, devices = (
-        count(record.get(name)) for name in ("kernel", "channels", "devices")
-    )
-    return f"kernel {kernel}, {channels} ch, {devices} dev"
+def _counts(record: Mapping[str, Any], *names: str) -> list[str]:
+    return [count(record.get(name)) for name in names]
 
 
 def _table(rows: Sequence[RunRecord]) -> Table:

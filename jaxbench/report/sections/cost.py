@@ -15,93 +15,34 @@ from jaxbench.analysis.pricing import (
 )
 from jaxbench.report import published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
-from jaxbench.report.context import ReportContext
+from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import Estimate
 from jaxbench.report.fields import number
-from jaxbench.report.formats import interval, plain, rate, seconds
+from jaxbench.report.formats import plain
 from jaxbench.report.measurements import STAGES, Measurement
 from jaxbench.report.prices import is_of_other_hardware, price_label, price_words
 from jaxbench.report.published import Sources, images_of, is_synthetic, other_work
 from jaxbench.report.runs import ReportedRun
-from jaxbench.report.settings import grouped, series_labels
-from jaxbench.report.tables import (
-    BATCH,
-    DEVICES,
-    EXPERIMENT,
-    MODE,
-    PRECISION,
-    RUN,
-    STATUS,
-    Column,
-    estimate_columns,
-    make_table,
-    run_ids,
-)
+from jaxbench.report.settings import grouped, labelled
+from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
 from jaxbench.report.time_to_target import time_to_target
 
 _MOST_DOTS = 16
 _PRICE = Column("price [USD/h]", "price.usd_per_hour", plain)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Priced:
-    """A rate at one price of its hardware."""
-
-    measurement: Measurement
-    price: Price
-
-    @property
-    def run(self) -> ReportedRun:
-        return self.measurement.run
-
-    @property
-    def stage(self) -> str:
-        return STAGES[self.measurement.stage]
-
-    @property
-    def rate_per_price(self) -> Estimate:
-        price = self.price.usd_per_hour
-        return self.measurement.rate.map(lambda rate: rate_per_price(rate, price))
-
-    @property
-    def usd_per_million_images(self) -> Estimate:
-        price = self.price.usd_per_hour
-        return self.measurement.rate.map(lambda rate: usd_per_million_images(rate, price))
-
-    @property
-    def wall_s(self) -> float | None:
-        """The whole run, where training was what it did."""
-        training = self.measurement.stage == "training"
-        return number(self.run.summary, "wall_s") if training else None
-
-    @property
-    def wall_usd(self) -> float | None:
-        return None if self.wall_s is None else usd(self.wall_s, self.price.usd_per_hour)
-
-    @property
-    def other_hardware(self) -> bool:
-        return is_of_other_hardware(self.price, self.run)
-
-    @property
-    def price_cell(self) -> Cell:
-        return Cell(price_words(self.price, self.run), "bad" if self.other_hardware else "")
-
-
 _COSTS = (
-    *(RUN, STATUS, EXPERIMENT, PRECISION),
-    Column("what", "stage"),
+    *shared("run", "status", "experiment", "precision"),
+    Column("what", lambda row: STAGES[row.measurement.stage]),
     Column("feed", "measurement.feed"),
-    *(BATCH, DEVICES, _PRICE),
-    Column("images/s", "measurement.rate.value", rate),
-    *estimate_columns("images/s per USD/h", "rate_per_price", rate),
-    Column("USD per million images", "usd_per_million_images.value", plain),
-    Column("95 % interval", "usd_per_million_images", interval(plain)),
-    Column("whole run [s]", "wall_s", seconds),
+    *(*shared("batch", "devices"), _PRICE),
+    Column("images/s", "measurement.rate.value", plain),
+    *estimate_columns("images/s per USD/h", "rate_per_price"),
+    *estimate_columns("USD per million images", "usd_per_million_images")[:2],
+    Column("whole run [s]", "wall_s", plain),
     Column("whole run [USD]", "wall_usd", plain),
     Column("price: offer, date, source", "price_cell", left=True),
 )
 _ELECTRICITY = (
-    *(RUN, STATUS, EXPERIMENT, MODE, DEVICES),
+    *shared("run", "status", "experiment", "mode", "devices"),
     Column("energy [kWh]", "kwh", plain),
     Column("electricity [USD]", "usd", plain),
     Column("target [%]", "to_target.label"),
@@ -114,44 +55,77 @@ _PUBLISHED = (
     Column("framework", "framework"),
     *(published.PRECISION, published.BATCH),
     Column("data", "data"),
-    Column("images/s", "images_per_s", rate),
+    Column("images/s", "images_per_s", plain),
     _PRICE,
-    Column("images/s per USD/h", "rate_per_price", rate),
+    Column("images/s per USD/h", "rate_per_price", plain),
     Column("USD per million images", "usd_per_million_images", plain),
     Column("offer", "price.offer"),
     published.SOURCE,
 )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Priced:
+    """A rate at one price of its hardware; `wall_s` is the whole run's, where it trained."""
+
+    measurement: Measurement
+    price: Price
+
+    @property
+    def run(self) -> ReportedRun:
+        return self.measurement.run
+
+    @property
+    def rate_per_price(self) -> Estimate:
+        return self.measurement.rate.map(lambda x: rate_per_price(x, self.price.usd_per_hour))
+
+    @property
+    def usd_per_million_images(self) -> Estimate:
+        usd_per_hour = self.price.usd_per_hour
+        return self.measurement.rate.map(lambda x: usd_per_million_images(x, usd_per_hour))
+
+    @property
+    def wall_s(self) -> float | None:
+        return number(self.run.summary, "wall_s") if self.measurement.stage == "training" else None
+
+    @property
+    def wall_usd(self) -> float | None:
+        return None if self.wall_s is None else usd(self.wall_s, self.price.usd_per_hour)
+
+    @property
+    def price_cell(self) -> Cell:
+        other = is_of_other_hardware(self.price, self.run)
+        return Cell(price_words(self.price, self.run), "bad" if other else "")
+
+
 def cost(context: ReportContext) -> Section | None:
-    """Images/s for a USD an hour, USD for a million images and for whole runs."""
+    """Return images/s for a USD an hour, USD for a million images and for whole runs."""
     priced = [
         _Priced(row, price)
         for row in context.measurements
         if row.run.id and row.stage in STAGES and row.rate.value
         for price in context.prices.of(row.run)
     ]
-    blocks: list[Table | DotChart] = []
-    if priced:
-        table, sources = _table(priced), Sources()
-        beside = _published(priced, sources)
-        blocks += [*_charts(priced, beside, table), table]
-        blocks += [_published_table(beside, sources)] if beside else []
-    blocks += _electricity(context, {one.run for one in priced})
-    if not blocks:
-        return None
-    return Section(
+    table, sources = _table(priced), Sources()
+    beside = _published(priced, sources)
+    return make_section(
         "cost",
         "Cost",
         "A price is for all the hardware that a run was on, whether its devices were busy or "
         "not; each has a date and a source. A price of other hardware is marked as such: what it "
         "makes of a run is what nobody paid. More images/s per USD/h is better.",
-        blocks,
+        [],
+        [
+            *_charts(priced, beside, table),
+            table,
+            _published_table(beside, sources),
+            _electricity(context, {one.run for one in priced}),
+        ],
     )
 
 
 def _published(priced: Sequence[_Priced], sources: Sources) -> list[dict[str, Any]]:
-    """The published rates of the networks that were measured, with the offers of their hardware."""
+    """Return published rates of the measured networks, with the offers of their hardware."""
     networks = {one.run.published_network for one in priced}
     offers = load_prices()
     rows = sources.rows(
@@ -188,7 +162,7 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 def _charts(
     priced: Sequence[_Priced], published: Sequence[dict[str, Any]], table: Table
 ) -> list[DotChart]:
-    """A chart for each network, images and stage: only the same work is beside one another."""
+    """Return a chart for each network, images and stage: only the same work is compared."""
     usable = [one for one in priced if one.measurement.usable]
     charts = []
     for group in grouped(usable, key=_chart_key).values():
@@ -209,39 +183,33 @@ def _chart_key(one: _Priced) -> tuple:
     return (run.experiment, run.network, run.data, row.feed, row.stage, images_of(row))
 
 
+def _setting(one: _Priced) -> dict[str, Any]:
+    return {**one.measurement.setting, "batch_size": one.run.batch_size}
+
+
 def _published_label(row: Mapping[str, Any]) -> str:
     told = (row["machine"], row["framework"], row["precision"], row["price"].offer)
     return f"{', '.join(map(str, told))} ({row['date']})"
 
 
 def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> DotChart:
-    run = group[0].run
-    labels = series_labels(
-        [{**one.measurement.setting, "batch_size": one.run.batch_size} for one in group]
-    )
+    run, row = group[0].run, group[0].measurement
     dots = []
-    for one, label in zip(group, labels, strict=True):
-        other = " (of other hardware)" if one.other_hardware else ""
-        per_price = one.rate_per_price
-        label = f"{one.run.id} {label}, {price_label(one.price)}{other}"
-        dots.append(Dot(label, per_price.value, per_price.low, per_price.high))
+    for label, one in labelled(group, _setting):
+        other = " (of other hardware)" if is_of_other_hardware(one.price, one.run) else ""
+        name = f"{one.run.id} {label}, {price_label(one.price)}{other}"
+        dots.append(Dot(name, *one.rate_per_price.span))
     dots.sort(key=lambda dot: dot.value)
     more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
     hollow = "; hollow: estimated from a published training rate and price" if beside else ""
-    return DotChart(
-        title=(
-            f"{run.experiment} · {group[0].stage} · {group[0].measurement.feed} feed: "
-            "images/s per USD/h"
-        ),
-        note=(
-            f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
-            f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
-            f"{run_ids(one.run.id for one in group)}"
-        ),
-        x_label="images/s per USD/h",
-        dots=sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value),
-        table=table,
+    title = f"{run.experiment} · {STAGES[row.stage]} · {row.feed} feed: images/s per USD/h"
+    note = (
+        f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
+        f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
+        f"{run_ids(one.run for one in group)}"
     )
+    dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
+    return DotChart(title, note, "images/s per USD/h", dots, table)
 
 
 def _table(priced: Sequence[_Priced]) -> Table:
@@ -249,16 +217,14 @@ def _table(priced: Sequence[_Priced]) -> Table:
         _COSTS,
         priced,
         title="What rates and runs cost",
-        note=(
-            "images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
-            "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
-            "evaluations and the rest in it."
-        ),
+        note="images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
+        "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
+        "evaluations and the rest in it.",
     )
 
 
-def _electricity(context: ReportContext, asked: set[ReportedRun]) -> list[Table]:
-    """The energy that was measured, where somebody asks for costs."""
+def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
+    """Return the energy that was measured, where somebody asks for costs."""
     usd_per_kwh = context.prices.usd_per_kwh
     rows = []
     for run in context.runs:
@@ -267,24 +233,18 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> list[Table]
             to_target = time_to_target(run, context.target)
             row = {"run": run, "to_target": to_target}
             for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
-                if j is not None:
-                    row[f"{name}kwh"] = j / J_PER_KWH
-                    row[f"{name}usd"] = usd_per_kwh and electricity_usd(j, usd_per_kwh)
+                row[f"{name}kwh"] = j and j / J_PER_KWH
+                row[f"{name}usd"] = j and usd_per_kwh and electricity_usd(j, usd_per_kwh)
             rows.append(row)
-    if not rows:
-        return []
-    stated = f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""
-    return [
-        make_table(
-            _ELECTRICITY,
-            rows,
-            title=f"Electricity{stated}",
-            note="Energy is what telemetry measured while the run trained or its windows ran: "
-            "compiling, evaluations and reading are not in it. To the target: of runs that ended "
-            "there (--target_accuracy). Rented hardware has it in its price."
-            + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
-        )
-    ]
+    return make_table(
+        _ELECTRICITY,
+        rows,
+        title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
+        note="Energy is what telemetry measured while the run trained or its windows ran: "
+        "compiling, evaluations and reading are not in it. To the target: of runs that ended "
+        "there (--target_accuracy). Rented hardware has it in its price."
+        + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
+    )
 
 
 def _published_table(published: Sequence[dict[str, Any]], sources: Sources) -> Table:

@@ -1,14 +1,15 @@
-"""This machine beside what others have published."""
+"""Published results beside this report's runs."""
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
-from jaxbench.report.context import ReportContext
+from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import Estimate, of_rounds
 from jaxbench.report.fields import number, text
-from jaxbench.report.formats import clock_time, count, milliseconds, percent, rate, seconds
+from jaxbench.report.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.report.measurements import STAGES, Measurement
 from jaxbench.report.published import (
     BATCH,
@@ -23,39 +24,29 @@ from jaxbench.report.published import (
     measured_row,
     other_work,
 )
-from jaxbench.report.runs import RunRecord
-from jaxbench.report.settings import grouped, series_labels, setting_key
-from jaxbench.report.tables import RUN, Column, estimate_columns, make_table, run_ids
+from jaxbench.report.runs import NETWORKS, RunRecord
+from jaxbench.report.settings import grouped, labelled, setting_key
+from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
 
-# Where a network's published rows are of another one's experiment.
-_EXPERIMENTS = {
-    "cnn10": "cnn10",
-    "wrn28_10": "wrn28_10",
-    "wrn28_10_2019": "wrn28_10",
-    "resnet50": "resnet50",
-    "resnet50_synthetic": "resnet50",
-    "vgg_cifar10": "vgg_cifar10",
-    "mnist_cnn": "mnist_cnn",
-}
 _MOST_DOTS = 16
 _IN_HARDWARE = ("num_devices", "device_kind")
 _TRAININGS = (
     *(BATCH, ORIGIN, HARDWARE, PRECISION),
     Column("feed", "feed"),
-    Column("1st epoch, with compile [s]", "first_epoch", seconds),
-    Column("2nd on, median [s]", "median_epoch_s", seconds),
+    Column("1st epoch, with compile [s]", "first_epoch", plain),
+    Column("2nd on, median [s]", "median_epoch_s", plain),
     Column("whole run [h:mm:ss]", "total_time_s", clock_time),
     Column("epochs", "epochs", count),
     Column("top-1 [%]", "top1", percent),
-    *(RUN, SOURCE),
+    *(*shared("run"), SOURCE),
 )
 _RATES = (
     ORIGIN,
     Column("what", "stage"),
     *(HARDWARE, PRECISION, BATCH),
     Column("data", "data"),
-    *estimate_columns("images/s", "rate", rate),
-    *(RUN, SOURCE),
+    *estimate_columns("images/s", "rate"),
+    *(*shared("run"), SOURCE),
 )
 _CONVOLUTIONS = (
     ORIGIN,
@@ -66,46 +57,54 @@ _CONVOLUTIONS = (
     Column("later calls [ms]", "steady_total_s", milliseconds),
     Column("SciPy, 1 thread [ms]", "scipy_s", milliseconds),
     Column("n", "n", count),
-    *(RUN, SOURCE),
+    *(*shared("run"), SOURCE),
 )
 _Blocks = list[Table | DotChart]
 
 
 def history(context: ReportContext) -> Section | None:
-    """Tables and charts of published rows, with this report's runs of the same networks."""
+    """Return tables and charts of published rows, with this report's runs of the same networks."""
     rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
     blocks: _Blocks = []
     for network, own in grouped(rows, key=_network).items():
         blocks += [*_trainings(network, own), *_rates(network, own)] if network else []
-    blocks += _convolutions(context)
-    if not blocks:
-        return None
-    return Section(
+    return make_section(
         "history",
         "Comparison with published results",
         "Rows marked “measured” are of this report's runs; rows marked “published” are what others "
         "wrote, with their date and source: other software, other times, not repeated here. A run "
         "that did other work than the published one (a shrunken network, other data) is listed, "
         "says so, and is in no chart.",
-        blocks,
+        [],
+        [*blocks, *_convolutions(context)],
     )
 
 
 def _network(row: Measurement) -> str | None:
-    """Return the published network that a run is beside."""
-    return row.run.published_network or _EXPERIMENTS.get(row.run.experiment.partition(":")[0])
+    """Return the published network that a run is beside: its own, or that of its experiment."""
+    own, experiment = row.run.published_network, row.run.experiment
+    return own or next((name for name in NETWORKS if experiment.startswith(name)), None)
 
 
 def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
-    """Epoch times, whole runs and accuracy, as in the published tables."""
+    """Return epoch times, whole runs and accuracy, as in the published tables."""
     sources = Sources()
     published = sources.rows("training_runs", lambda row: row["model"] == network)
     rows = [row for row in rows if row.stage == "training" or row.run.status == "oom"]
     if not published or not rows:
         return []
     dataset = published[0]["dataset"]
-    lines = [row | {"first_epoch": _published_epoch(row)} for row in published]
-    lines += [_training(row, _other_training(row, network, dataset)) for row in rows]
+    # Nobody learns from synthetic images.
+    other = {
+        row: other_work(row, network, dataset) or "synthetic images" * is_synthetic(row)
+        for row in rows
+    }
+    oom = Cell("OOM", "bad", span=5)
+    lines = [
+        row | {"first_epoch": oom if row["status"] == "oom" else row["first_epoch_s"]}
+        for row in published
+    ]
+    lines += [measured_row(row, other[row]) | _training(row) for row in rows]
     table = make_table(
         _TRAININGS,
         sorted(lines, key=lambda line: line["global_batch"] or 0),
@@ -114,53 +113,39 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
         "A whole run is so many epochs long; the published rows do not say how many.",
     )
     dots = [
-        Dot(
-            f"{count(row['global_batch'])}: {row['machine']}, {row['precision']}",
-            row["median_epoch_s"],
-            published=True,
-        )
+        Dot(f"{count(row['global_batch'])}: {row['machine']}, {row['precision']}", time_s)
         for row in published
-        if row["median_epoch_s"] is not None
+        if (time_s := row["median_epoch_s"]) is not None
     ]
-    own = [row for row in rows if row.usable and not _other_training(row, network, dataset)]
+    own = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     return [table, *_dots(title, "seconds an epoch", own, _epoch, dots, table)]
-
-
-def _other_training(row: Measurement, network: str, dataset: str) -> str:
-    """Return why a training is other work; nobody learns from synthetic images."""
-    synthetic = "synthetic images" if is_synthetic(row) else ""
-    return other_work(row, network, dataset) or synthetic
 
 
 def _epoch(row: Measurement) -> Estimate:
     return Estimate(number(row.run.summary, "median_epoch_s"))
 
 
-def _published_epoch(row: Row) -> Cell | float | None:
-    return Cell("OOM", "bad", span=5) if row["status"] == "oom" else row["first_epoch_s"]
-
-
-def _training(row: Measurement, other: str) -> Row:
+def _training(row: Measurement) -> Row:
     """Return a measured training in the words of published ones."""
-    summary = row.run.summary
+    summary, run = row.run.summary, row.run
     first_s = number(summary, "first_epoch_with_compile_s")
     first: Cell | float | None = first_s
     if first_s is None and _epoch(row).value is None:
-        first = Cell("OOM" if row.run.status == "oom" else row.run.status, "bad", span=5)
+        first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
     elif text(summary, "compile_cache") == "hit":
-        first = Cell(f"{seconds(first_s)} (compilation cache hit)")
-    return measured_row(row, other) | {
+        first = Cell(f"{plain(first_s)} (compilation cache hit)")
+    return {
         "first_epoch": first,
         "median_epoch_s": _epoch(row).value,
-        "total_time_s": row.run.total_s,
+        "total_time_s": run.total_s,
         "epochs": summary.get("epochs_done"),
-        "top1": row.run.score,
+        "top1": run.score,
     }
 
 
 def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
-    """Images per second."""
+    """Return images per second."""
     sources = Sources()
     published = sources.rows("throughput", lambda row: row["model"] == network)
     rows = [row for row in rows if row.rate.value is not None]
@@ -189,7 +174,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     # Synthetic data and data that are read make two figures, in two charts.
     for synthetic in (True, False):
         dots = [
-            Dot(f"{row['machine']}, {row['framework']}", row["images_per_s"], published=True)
+            Dot(f"{row['machine']}, {row['framework']}", row["images_per_s"])
             for row in published
             if (row["data"] == "synthetic") == synthetic
         ]
@@ -213,43 +198,40 @@ def _dots(
     rows = [row for row in rows if figure(row).value is not None]
     if not rows or not published:
         return []
-    key = lambda row: (row.run.batch_size, setting_key(row.setting))  # noqa: E731
-    repeats = [*grouped(rows, key).values()]
-    # The hardware's own words say what devices there are, and how many.
-    settings = [
-        {name: value for name, value in same[0].setting.items() if name not in _IN_HARDWARE}
-        | {"stage": STAGES.get(same[0].stage or "")}
-        for same in repeats
-    ]
+    repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
     own = [
-        _dot(same, label, figure)
-        for same, label in zip(repeats, series_labels(settings), strict=True)
+        _dot(same, told, [figure(row) for row in same])
+        for told, same in labelled(repeats, lambda same: _setting(same[0]))
     ]
-    dots = sorted([*own[:_MOST_DOTS], *published], key=lambda dot: dot.value)
+    beside = [dataclasses.replace(dot, published=True) for dot in published]
+    dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
     note = (
         "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
         "has one) or the median of several (bars: from the least to the most); hollow: "
-        f"published, see the table for when and by whom{more}; "
-        f"{run_ids(row.run.id for row in rows)}"
+        f"published, see the table for when and by whom{more}; {run_ids(row.run for row in rows)}"
     )
     return [DotChart(title, note, x_label, dots, table)]
 
 
-def _dot(same: Sequence[Measurement], told: str, figure: Callable[[Measurement], Estimate]) -> Dot:
+def _setting(row: Measurement) -> dict[str, Any]:
+    """Return a setting without the devices, which the hardware's own words say."""
+    own = {name: value for name, value in row.setting.items() if name not in _IN_HARDWARE}
+    return own | {"stage": STAGES.get(row.stage or "")}
+
+
+def _dot(same: Sequence[Measurement], told: str, figures: Sequence[Estimate]) -> Dot:
     """Return the dot of one setting, of its only run or of several."""
-    run, one = same[0].run, figure(same[0])
-    ids = run_ids(row.run.id for row in same)
-    label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
-    if same[0].stage == "train_step" and STAGES["train_step"] not in told:
-        label += f", {STAGES['train_step']}"
-    values = [figure(row).value for row in same]
-    ends = (one.low, one.high) if len(same) == 1 else (min(values), max(values))
-    return Dot(label, statistics.median(values), *ends)
+    run, stage = same[0].run, STAGES["train_step"]
+    label = f"{count(run.batch_size)}: {run.hardware}, {told}, {run_ids(row.run for row in same)}"
+    label += f", {stage}" if same[0].stage == "train_step" and stage not in told else ""
+    values = [figure.value for figure in figures]
+    several = (statistics.median(values), min(values), max(values))
+    return Dot(label, *(several if len(same) > 1 else figures[0].span))
 
 
 def _convolutions(context: ReportContext) -> list[Table]:
-    """The published convolution, a first call on 840 images of 100x100."""
+    """Return the published convolution, a first call on 840 images of 100x100."""
     own = [
         _convolution(row)
         for row in context.of_kind("conv2d")

@@ -1,45 +1,36 @@
-"""What the step needs beside what the device could do at most."""
+"""The arithmetic of a step beside the peak of its device."""
 
 from collections.abc import Sequence
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.fields import mapping, number, text
-from jaxbench.report.formats import count, giga, percent1, plain
+from jaxbench.report.formats import count, giga, percent, plain
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.settings import grouped, in_parts
-from jaxbench.report.tables import (
-    BATCH,
-    EXPERIMENT,
-    PRECISION,
-    RUN,
-    Column,
-    make_table,
-    run_ids,
-)
+from jaxbench.report.tables import Column, make_table, run_ids, shared
 
 # Logarithmic axes need something to take the logarithm of.
 _LEAST = 1e-12
 _COLUMNS = (
-    *(RUN, EXPERIMENT),
+    *shared("run", "experiment"),
     Column("stage", "stage"),
-    *(PRECISION, BATCH),
+    *shared("precision", "batch"),
     Column("FLOP/byte", "record.flops_per_byte", plain),
     Column("at the ridge", "record.flops_per_byte_at_ridge", plain),
     Column("bound by", "record.bound_by"),
     Column("GFLOP/s a device", "record.flops_per_s_per_device", giga),
     Column("peak [GFLOP/s]", "record.peak.flops_per_s", giga),
-    Column("MFU [%]", "record.mfu", percent1),
+    Column("MFU [%]", "record.mfu", percent),
     Column("n", "rate.n", count),
 )
 
 
 def roofline(context: ReportContext) -> Section | None:
-    """Arithmetic intensity against arithmetic done, below the device's roof where it is known."""
-    rows = [row for row in context.measurements if row.usable and min(_place(row)) > _LEAST]
-    if not rows:
-        return None
+    """Return arithmetic intensity against FLOP/s, below the device's roof where it is known."""
+    rows = [row for row in context.measurements if row.usable]
+    rows = [row for row in rows if min(_place(row).x, _place(row).y) > _LEAST]
     charts = [
         _chart(kind, arithmetic, part)
         for (kind, arithmetic), group in grouped(rows, key=_roof_of).items()
@@ -55,51 +46,38 @@ def roofline(context: ReportContext) -> Section | None:
     )
 
 
-def _place(row: Measurement) -> tuple[float, float]:
-    """FLOP a byte, and FLOP a second; 0 where they are not known."""
+def _place(row: Measurement) -> Point:
+    """Return FLOP/byte and FLOP/s, 0 where they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
-    return tuple(number(row.record, name) or 0.0 for name in names)
+    return Point(*(number(row.record, name) or 0.0 for name in names))
 
 
 def _roof_of(row: Measurement) -> tuple[str, str]:
-    """What is under one roof multiplies in the same arithmetic on the same device."""
+    """Return the device and its arithmetic: what they have in common is under one roof."""
     return row.run.device_kind, text(row.record, "peak", "arithmetic") or row.run.precision
 
 
-def _label(row: Measurement) -> str:
-    run = row.run
-    batch = f", {row.feed} feed, batch {run.batch_size:g}" if run.batch_size is not None else ""
-    return f"{run.id} {run.experiment}, {row.stage}{batch}"
-
-
 def _chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:
-    series = [
-        Series(_label(row), [Point(x, flops_per_s / 1e9)], line=False)
-        for row in rows
-        for x, flops_per_s in [_place(row)]
-    ]
+    series, xs = [], []
+    for row in rows:
+        run, at = row.run, _place(row)
+        size = f", {row.feed} feed, batch {run.batch_size:g}" if run.batch_size is not None else ""
+        label = f"{run.id} {run.experiment}, {row.stage}{size}"
+        series.append(Series(label, [Point(at.x, at.y / 1e9)], line=False))
+        xs.append(at.x)
     peak = next(filter(None, (mapping(row.record, "peak") for row in rows)), {})
-    peak_flops_per_s, bytes_per_s = number(peak, "flops_per_s"), number(peak, "bytes_per_s")
-    note = f"no peak of {kind} is known: no roof is drawn"
-    if peak_flops_per_s and bytes_per_s and min(peak_flops_per_s, bytes_per_s) > 0:
-        ridge = peak_flops_per_s / bytes_per_s
-        xs = [_place(row)[0] for row in rows] + [ridge / 10, ridge * 10]
-        roof = [
-            Point(x, min(peak_flops_per_s, x * bytes_per_s) / 1e9)
-            for x in (min(xs), ridge, max(xs))
-        ]
-        series.append(Series(f"roof of {text(peak, 'kind')}, {arithmetic}", roof, reference=True))
-        note = f"roof: {text(peak, 'source')}"
-    return LineChart(
-        title=f"{kind}, {arithmetic}",
-        note=f"one device; medians of windows; {note}; {run_ids(row.run.id for row in rows)}",
-        x_label="operations a byte [FLOP/byte]",
-        y_label="GFLOP/s a device",
-        series=series,
-        x_log=True,
-        y_log=True,
-        table=_table(rows),
-    )
+    flops_per_s, bytes_per_s = number(peak, "flops_per_s"), number(peak, "bytes_per_s")
+    roof = f"no peak of {kind} is known: no roof is drawn"
+    if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:
+        ridge = flops_per_s / bytes_per_s
+        xs = [min(*xs, ridge / 10), ridge, max(*xs, ridge * 10)]
+        points = [Point(x, min(flops_per_s, x * bytes_per_s) / 1e9) for x in xs]
+        series.append(Series(f"roof of {text(peak, 'kind')}, {arithmetic}", points, reference=True))
+        roof = f"roof: {text(peak, 'source')}"
+    note = f"one device; medians of windows; {roof}; {run_ids(row.run for row in rows)}"
+    labels = ("operations a byte [FLOP/byte]", "GFLOP/s a device")
+    title = f"{kind}, {arithmetic}"
+    return LineChart(title, note, *labels, series, _table(rows), x_log=True, y_log=True)
 
 
 def _table(rows: Sequence[Measurement]) -> Table:

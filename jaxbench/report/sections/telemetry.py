@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table, Text
-from jaxbench.report.context import ReportContext
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate
 from jaxbench.report.fields import mapping, number
-from jaxbench.report.formats import UNKNOWN, count, mebibytes, plain, plain3, with_ends, words
+from jaxbench.report.formats import count, mebibytes, plain, with_interval, words
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.runs import ReportedRun
 from jaxbench.report.settings import in_parts
-from jaxbench.report.tables import RUN, STATUS, Column, make_table, run_ids
+from jaxbench.report.tables import Column, make_table, run_ids, shared
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 4
@@ -34,17 +35,17 @@ _PANELS = {
 }
 _NEEDED = {"device", "elapsed_s"}
 _COLUMNS = (
-    *(RUN, STATUS),
+    *shared("run", "status"),
     Column("device", "device"),
     Column("n", "figures.samples", count),
-    Column("load, mean [%]", lambda row: _load(row["figures"]), plain3),
+    Column("load, mean [%]", lambda row: _load(row["figures"]), plain),
     Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
     Column("memory, most [MiB]", "figures.memory_used_bytes_max", mebibytes),
     Column("temperature, most [°C]", "figures.temperature_c_max", count),
-    Column("power, mean [W]", "figures.power_w_mean", plain3),
-    Column("most [W]", "figures.power_w_max", plain3),
+    Column("power, mean [W]", "figures.power_w_mean", plain),
+    Column("most [W]", "figures.power_w_max", plain),
     Column("clock reasons", lambda row: _throttled(row["figures"])),
-    Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain3),
+    Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 # {device: {column: (elapsed_s, values)}}
@@ -55,12 +56,9 @@ def telemetry(context: ReportContext) -> Section | None:
     """Panels of the longest runs: load, clock, memory, temperature, power; a table of all."""
     sizes = {run: _size(run.path / "telemetry.csv") for run in context.runs}
     runs = [run for run, size in sizes.items() if size is not None]
-    rows = [
-        {"run": run, "device": device, "figures": figures}
-        for run in context.runs
-        for device, figures in mapping(run.summary, "telemetry", "devices").items()
-    ]
-    corrupt = [run.id for run in runs if not _has_header(run.path / "telemetry.csv")]
+    corrupt = [run for run in runs if not _has_header(run.path / "telemetry.csv")]
+    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
+    complaints = [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
     charts: list[LineChart] = []
     drawn = 0
     for run in sorted(runs, key=lambda run: -sizes[run])[: 2 * _MOST_RUNS]:
@@ -68,26 +66,27 @@ def telemetry(context: ReportContext) -> Section | None:
             panels = [*_panels(run, *read_readings(run.path / "telemetry.csv"))]
             charts += panels
             drawn += bool(panels)
-    if not charts and not rows and not corrupt:
-        return None
-    return Section(
+    rows = [
+        {"run": run, "device": device, "figures": figures}
+        for run in context.runs
+        for device, figures in mapping(run.summary, "telemetry", "devices").items()
+    ]
+    table = make_table(
+        _COLUMNS,
+        rows,
+        title="Summary",
+        note="Loads, clocks and power over what was measured, memory and temperature over the run; "
+        "n samples.",
+    )
+    return make_section(
         "telemetry",
         "Telemetry",
         "Load, clocks, memory, temperature and power as they were sampled beside the run. Of many "
         "samples the line is the mean of each stretch of time, in a band from its least to its "
         "most reading."
         + (f" Panels of the {drawn} longest of {len(runs)} runs." if len(runs) > drawn else ""),
-        [*_complaints(corrupt), *charts, *([_table(rows)] if rows else [])],
-    )
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    return make_table(
-        _COLUMNS,
-        rows,
-        title="Summary",
-        note="Loads, clocks and power over what was measured, memory and temperature over the run; "
-        "n samples.",
+        [],
+        [*complaints, *charts, table],
     )
 
 
@@ -109,11 +108,6 @@ def _has_header(path: pathlib.Path) -> bool:
     except OSError:
         return False
     return not head or set(head.decode(errors="replace").splitlines()[0].split(",")) >= _NEEDED
-
-
-def _complaints(corrupt: Sequence[str]) -> list[Text]:
-    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
-    return [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
 
 
 def _size(path: pathlib.Path) -> int | None:
@@ -219,38 +213,17 @@ def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
 
 
 def _panel_table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
-    columns = [
-        Column(
-            f"{one.label}, {y_label}",
-            lambda row, place=place: row[1].get(place),
-            lambda point: with_ends(point.y, point.low, point.high) if point else UNKNOWN,
-        )
-        for place, one in enumerate(series)
+    rows = [
+        {"device": one.label, "time": point.x, "value": Estimate(point.y, point.low, point.high)}
+        for one in series
+        for point in one.points
     ]
-    return make_table(
-        [Column(f"time [{unit}]", lambda row: row[0], plain), *columns],
-        _by_time(series),
-        note="mean (least to most) of each stretch of time",
-    )
-
-
-def _by_time(series: Sequence[Series]) -> list[tuple[float, dict[int, Point]]]:
-    """(time, {place of the series: its point}): devices are sampled together, nearly.
-
-    Points share a row that are nearer than half of what is between two of one series.
-    """
-    apart = [(s.points[-1].x - s.points[0].x) / (len(s.points) - 1) for s in series if s.points[1:]]
-    near = min(apart, default=0.0) / 2
-    rows: list[tuple[float, dict[int, Point]]] = []
-    for point, place in sorted(
-        ((point, place) for place, one in enumerate(series) for point in one.points),
-        key=lambda entry: entry[0].x,
-    ):
-        if rows and place not in rows[-1][1] and point.x - rows[-1][0] <= near:
-            rows[-1][1][place] = point
-        else:
-            rows.append((point.x, {place: point}))
-    return rows
+    columns = [
+        Column(f"time [{unit}]", "time", plain),
+        Column(y_label, "value", with_interval(plain)),
+    ]
+    note = "mean (least to most) of each stretch of time"
+    return make_table(columns, rows, note=note, group=lambda row: row["device"])
 
 
 def _by_number(device: str) -> tuple[str, int, str]:

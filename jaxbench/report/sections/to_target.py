@@ -6,36 +6,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxbench.analysis.pricing import (
-    S_PER_HOUR,
-    Price,
-    find_price,
-    load_prices,
-    training_s,
-    usd,
-)
+from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
 from jaxbench.analysis.statistics import spread
 from jaxbench.report import published
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate
 from jaxbench.report.fields import text
-from jaxbench.report.formats import count, percent, percent1, plain
+from jaxbench.report.formats import count, interval, percent, plain
 from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.prices import price_label, price_words
 from jaxbench.report.runs import SCORES
-from jaxbench.report.settings import grouped, in_parts, series_labels, setting_key
-from jaxbench.report.tables import (
-    BATCH,
-    DEVICES,
-    EXPERIMENT,
-    PRECISION,
-    RUN,
-    STATUS,
-    Column,
-    make_table,
-    run_cell,
-    run_ids,
-)
+from jaxbench.report.settings import grouped, in_parts, labelled, setting_key, thinned
+from jaxbench.report.tables import Column, make_table, run_cell, run_ids, shared
 from jaxbench.report.time_to_target import TimeToTarget, time_to_target
 
 # Fewer seeds are no result.
@@ -44,15 +27,10 @@ _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
-    *(RUN, STATUS, EXPERIMENT, PRECISION, BATCH, DEVICES),
-    Column("seed", "run.seed", count),
+    *shared("run", "status", "experiment", "precision", "batch", "devices", "seed"),
     Column("target [%]", "to_target.label"),
     Column("reached", lambda row: _reached(row["to_target"]), left=True),
-    Column(
-        "best [%]",
-        lambda row: max((v for _, v in row["to_target"].evaluations), default=None),
-        percent,
-    ),
+    Column("best [%]", "to_target.best_score", percent),
     Column("epoch", "to_target.epoch", count),
     Column("images", "to_target.images", count),
     Column("time [s]", "time_s", plain),
@@ -69,11 +47,7 @@ _TOGETHER = (
     Column("median [s]", "time_s.median", plain),
     Column("mean [s]", "time_s.mean", plain),
     Column("std [s]", "time_s.std", plain),
-    Column(
-        "least to most [s]",
-        lambda row: "{} to {}".format(*(plain(row["time_s"][end]) for end in ("min", "max"))),
-        left=False,
-    ),
+    Column("least to most [s]", "range_s", interval(plain)),
     Column("epochs alone, median [s]", "epochs_s", plain),
     Column("images, median", "images", count),
     Column("energy, median [J]", "energy_j", plain),
@@ -84,7 +58,7 @@ _TOGETHER = (
 _PUBLISHED = (
     *(published.ORIGIN, published.HARDWARE),
     Column("epochs", "epochs", count),
-    Column("top-1 [%]", "top1", percent1),
+    Column("top-1 [%]", "top1", percent),
     Column("time [h]", "time_h", plain),
     Column("price [USD/h]", "price.usd_per_hour", plain),
     Column("USD", "usd", plain),
@@ -95,7 +69,7 @@ _PUBLISHED = (
 
 
 def to_target(context: ReportContext) -> Section | None:
-    """Score over time and money; each run's time to its target, and that of seeds together."""
+    """Return score over time and money, and each run's and all seeds' time to the target."""
     found = [time_to_target(run, context.target) for run in context.runs]
     found = [one for one in found if one]
     if not any(one.evaluations for one in found):
@@ -115,7 +89,7 @@ def to_target(context: ReportContext) -> Section | None:
 
 
 def _charts(context: ReportContext, found: Sequence[TimeToTarget], table: Table) -> list[LineChart]:
-    """Score over hours, and over USD; a chart for each network, data and target."""
+    """Return score over hours, and over USD; a chart for each network, data and target."""
     evaluated = [one for one in found if one.evaluations]
     charts = []
     for group in grouped(evaluated, key=_chart_key).values():
@@ -137,68 +111,49 @@ _Line = tuple[TimeToTarget, Price | None]
 def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     if not lines:
         return []
-    first, price = lines[0]
-    run, score = first.run, SCORES[first.score]
+    (first, price), run = lines[0], lines[0][0].run
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    labels = series_labels(
-        [{**one.run.training_setting(), "seed": one.run.seed} for one, _ in lines]
-    )
+    title = f"{run.experiment}: {SCORES[first.score]} over {what}"
+    told = "a point is an evaluation of the whole test split, n = 1 run a line"
+    note = f"{run.network}; {run.data}; {told}"
+    x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
+    labels = (x_label, f"{SCORES[first.score]} [%]")
     charts = []
-    for part in in_parts([*zip(lines, labels, strict=True)], MOST_SERIES):
-        series = [_series(line, label, unit_s) for line, label in part]
+    for part in in_parts(labelled(lines, _setting), MOST_SERIES):
+        series = [_series(line, label, unit_s) for label, line in part]
         furthest = max(own.points[-1].x for own in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
-        charts.append(
-            LineChart(
-                title=f"{run.experiment}: {score} over {what}",
-                note=f"{run.network}; {run.data}; a point is an evaluation of the whole test "
-                "split, n = 1 run a line",
-                x_label=f"time since its start [{unit}]"
-                if price is None
-                else "USD since the run's start",
-                y_label=f"{score} [%]",
-                series=series,
-                from_zero=False,
-                table=table,
-            )
-        )
+        charts.append(LineChart(title, note, *labels, series, table, from_zero=False))
     return charts
+
+
+def _setting(line: _Line) -> dict[str, Any]:
+    return line[0].run.training_setting() | {"seed": line[0].run.seed}
 
 
 def _series(line: _Line, label: str, unit_s: float) -> Series:
     one, price = line
     status = "" if one.run.status == "done" else f" ({one.run.status})"
     cost = f", {price_label(price)}" if price else ""
+    # The evaluation that reached the target is drawn, however many there are.
+    drawn = {*thinned(one.evaluations, _MOST_POINTS)}
     points = [
         Point(usd(time_s, price.usd_per_hour) if price else time_s / unit_s, 100 * value)
-        for time_s, value in _thinned(one)
+        for time_s, value in one.evaluations
+        if (time_s, value) in drawn or time_s == one.time_s
     ]
     return Series(f"{one.run.id} {label}{cost}{status}", points)
 
 
-def _thinned(one: TimeToTarget) -> list[tuple[float, float]]:
-    """The evaluations that are drawn: the last is, and the one that reached the target."""
-    step = -(-len(one.evaluations) // _MOST_POINTS)
-    last = len(one.evaluations) - 1
-    return [
-        (time_s, value)
-        for place, (time_s, value) in enumerate(one.evaluations)
-        if (last - place) % step == 0 or time_s == one.time_s
-    ]
-
-
 def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
-    """Runs that differ in nothing but their seed, together."""
-    groups = grouped(found, lambda one: (setting_key(one.run.training_setting()), one.target))
-    labels = series_labels([group[0].run.training_setting() for group in groups.values()])
+    """Return the runs that differ in nothing but their seed, together."""
+    key = lambda one: (setting_key(one.run.training_setting()), one.target)  # noqa: E731
+    groups = labelled(grouped(found, key).values(), lambda g: g[0].run.training_setting())
     return make_table(
         _TOGETHER,
-        [
-            _together(context, group, label)
-            for group, label in zip(groups.values(), labels, strict=True)
-        ],
+        [_together(context, group, label) for label, group in groups],
         title="Time to the target, seeds together",
         note="n: runs that differ in their seed alone. Half of the seeds without end make the "
         "median endless, one of them the mean. Epochs alone: with their evaluations, without "
@@ -210,26 +165,29 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     first = group[0]
     seeds, repeats = _first_of_each_seed(group)
     counted = [one for one in seeds if one.ended]
+    ids = run_ids(one.run for one in group)
     row = {
         "setting": f"{first.run.experiment}, {label}",
         "target": first.label,
         "ended": f"{len(counted)} of {len(seeds)}",
         "reached": sum(one.reached for one in counted),
-        "runs": run_cell(first.run.id) if len(group) == 1 else run_ids(one.run.id for one in group),
+        "runs": run_cell(ids) if len(group) == 1 else ids,
     }
     if not counted:
         return row | {"time_s": {"median": Cell("none has ended", "soft", span=9)}}
     caveats = [f"fewer than {_SEEDS} seeds: no result yet"] if len(counted) < _SEEDS else []
     caveats += _compiled(counted)
     if repeats:
-        caveats.append(f"{run_ids(one.run.id for one in repeats)}: a seed run again, not counted")
+        caveats.append(f"{run_ids(one.run for one in repeats)}: a seed run again, not counted")
+    time_s = spread([one.time_s for one in counted])
     costs = _costs(context, counted)
     return row | {
-        "time_s": spread([one.time_s for one in counted]),
+        "time_s": time_s,
+        "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
         "epochs_s": _median(one.epochs_s for one in counted),
         "images": _median(one.images if one.reached else math.inf for one in counted),
         "energy_j": _median(one.energy_j for one in counted),
-        "usd": "; ".join(f"{plain(_median(c))} ({label})" for label, c in costs.items()),
+        "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
         "caveat": Cell("; ".join(caveats), "soft"),
     }
 
@@ -252,7 +210,7 @@ def _first_of_each_seed(
 
 
 def _compiled(ways: Sequence[TimeToTarget]) -> list[str]:
-    """Says so where some seeds compiled and others found their programs kept."""
+    """Say so where some seeds compiled and others fetched their programs."""
     outcomes = collections.Counter(
         text(one.run.summary, "compile_cache") or "unknown" for one in ways
     )
@@ -271,10 +229,11 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
     """Return {price: USD of each}, for prices that all have."""
     costs: dict[str, list[float]] = {}
     for one in found:
-        own = {f"at {price_label(price)}": price for price in context.prices.of(one.run)}
+        # Two offers may have one label.
+        own = {price_label(price): price for price in context.prices.of(one.run)}
         for label, price in own.items():
             costs.setdefault(label, []).append(usd(one.time_s, price.usd_per_hour))
-    return {label: c for label, c in costs.items() if len(c) == len(found)}
+    return {label: own for label, own in costs.items() if len(own) == len(found)}
 
 
 def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
@@ -300,8 +259,8 @@ def _reached(one: TimeToTarget) -> Cell:
     return Cell(_UNENDED.get(one.run.status, "broken off"), "soft")
 
 
-def _published(found: Sequence[TimeToTarget]) -> Table | None:
-    """What others say it took them, where the same network was trained here."""
+def _published(found: Sequence[TimeToTarget]) -> Table:
+    """Return what others say it took them, where the same network was trained here."""
     networks = {one.run.published_network for one in found}
     sources, prices, rows = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):
@@ -309,13 +268,10 @@ def _published(found: Sequence[TimeToTarget]) -> Table | None:
         time_s = training_s(row["epochs"], _IMAGES_OF_IMAGENET, row["images_per_s"])
         paid = usd(time_s, price.usd_per_hour)
         rows.append(row | {"price": price, "time_h": time_s / S_PER_HOUR, "usd": paid})
-    if not rows:
-        return None
-    models = ", ".join(sorted({row["model"] for row in rows}))
     return make_table(
         _PUBLISHED,
         rows,
-        title=f"Published: {models} on ImageNet",
+        title=f"Published: {', '.join(sorted({row['model'] for row in rows}))} on ImageNet",
         note="Time and USD are estimated from the published rate, epochs and price; compiling "
         f"and evaluations are not in them. {sources.note}",
     )
