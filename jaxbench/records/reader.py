@@ -100,7 +100,7 @@ def read_document(folder: pathlib.Path) -> dict[str, Any]:
         document = json.loads(_read_file(folder / "run.json"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
+    return migrate_run(document, [])[0] if isinstance(document, dict) else {}
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import read_results
+from jaxbench.records.reader import TRIAL_FOLDERS, read_results
 from jaxbench.report.fields import mapping, number, text
 from jaxbench.report.runs import ReportedRun, read_run
 
@@ -53,7 +53,7 @@ class Sweep:
             path = self.path / run
             inside = run.parts and not run.is_absolute() and ".." not in run.parts
             yield record, path if inside and path.is_dir() else None
-        for trial in sorted(self.path.glob("cells/*")):
+        for trial in sorted(t for name in TRIAL_FOLDERS for t in self.path.glob(f"{name}/*")):
             runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
             if trial not in ended and runs:
                 yield None, runs[-1].parent
@@ -131,7 +131,7 @@ class Collection:
             runs.append(run)
             run.place = mapping(record, "place")
             status = text(record, "status")
-            if run.status in _WITHOUT_A_WORD and status not in (None, "ok"):
+            if run.status in _WITHOUT_A_WORD and status not in (None, "done"):
                 run.status, run.reason = status, text(record, "reason")
         for record in missing:
             sweep.add_missing(record, runs)
@@ -196,8 +196,9 @@ def _kind(path: pathlib.Path) -> str | None:
     # os.path says no where a folder may not be looked into; pathlib raises.
     if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
         return "run"
-    # A sweep whose first cell has not ended yet has no results.
-    begun = os.path.exists(path / "lock") and os.path.isdir(path / "cells")
+    # A sweep whose first trial has not ended yet has no results.
+    has_trials = any(os.path.isdir(path / name) for name in TRIAL_FOLDERS)
+    begun = has_trials and os.path.exists(path / "lock")
     return "sweep" if begun or os.path.exists(path / "results.jsonl") else None
 
 

@@ -72,6 +72,7 @@ class ReportedRun:
     summary = _mapping("summary")
     config = _mapping("config")
     environment = _mapping("environment")
+    mode = property(lambda run: text(run.document, "mode"))
     experiment = _text("experiment", default="unnamed")
     batch_size = _number("config", "batch_size")
     seed = _number("config", "seed")
@@ -81,22 +82,6 @@ class ReportedRun:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]
-
-    @property
-    def mode(self) -> str | None:
-        """Which job it was: train, throughput, scaling, input, memory or conv2d."""
-        if "mode" in self.document:
-            return text(self.document, "mode")
-        if text(self.document, "job") == "conv2d":
-            return "conv2d"
-        for field, mode in (
-            ("link_gb_per_s", "scaling"),
-            ("steps_per_call", "throughput"),
-            ("page_cache", "input"),
-        ):
-            if field in self.document:
-                return mode
-        return "memory" if "--mode=memory" in items(self.document, "command_line") else "train"
 
     @property
     def network(self) -> str:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import first_at_target
-from jaxbench.report.fields import items, number, text
+from jaxbench.report.fields import number, text
 from jaxbench.report.formats import percent
 from jaxbench.report.runs import SCORES, ReportedRun
 
@@ -63,9 +63,8 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
       run: any.
       asked: a target in place of its own.
     """
-    target = asked if asked is not None else number(run.summary, "target", "value")
-    if target is None:
-        target = _given_target(run)
+    own = [number(run.summary, "target", "value"), number(run.document, "target_accuracy")]
+    target = next((value for value in (asked, *own) if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
@@ -97,14 +96,3 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
         epochs_s=epochs_s,
     )
-
-
-def _given_target(run: ReportedRun) -> float | None:
-    """Return the target of a run that has no summary yet, from its command line."""
-    for argument in items(run.document, "command_line"):
-        if isinstance(argument, str) and argument.startswith("--target_accuracy="):
-            try:
-                return number(float(argument.partition("=")[2]))
-            except ValueError:
-                return None
-    return None

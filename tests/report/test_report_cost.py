@@ -220,7 +220,8 @@ def test_what_never_gets_there_takes_without_end(tmp_path):
     assert (own["reached"], own["median [s]"], own["energy, median [J]"]) == ("2", "20.00", "–")
     # Runs that were to be of different length are not together.
     on_the_way(tmp_path / "c", (0.9,), config={"seed": 2, "epochs": 9}, price=PRICE)
-    assert len(tables(sections_of(tmp_path)["target"])["Time to the target, seeds together"].rows) == 2
+    found = tables(sections_of(tmp_path)["target"])
+    assert len(found["Time to the target, seeds together"].rows) == 2
 
 
 def seeds_of(folder):
@@ -288,14 +289,8 @@ def test_the_articles_way_to_accuracy_stands_beside(tmp_path):
     assert [texts(row)[7] for row in table.rows] == ["55.00", "73.00", "–", "–"]
 
 
-def test_a_run_on_its_way_is_asked_by_its_command_line(tmp_path):
-    run = on_the_way(
-        tmp_path / "run",
-        (0.5,),
-        target=None,
-        status="running",
-        command_line=["python", "--target_accuracy=0.8"],
-    )
+def test_a_running_run_is_asked_for_the_target_it_was_given(tmp_path):
+    run = on_the_way(tmp_path / "run", (0.5,), None, status="running", target_accuracy=0.8)
     [row] = tables(sections_of(run)["target"])["Time to accuracy"].rows
     assert "not yet" in texts(row)
 
