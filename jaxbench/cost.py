@@ -27,10 +27,11 @@ from jaxbench.analysis.pricing import (
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_positive, check_target, stated_price
 from jaxbench.errors import BadInput
-from jaxbench.report.collect import ReportedRun
+from jaxbench.report.fields import number, text
+from jaxbench.report.formats import plain, printable
 from jaxbench.report.measurements import later_rates
-from jaxbench.report.values import number, plain, printable, text
-from jaxbench.report.ways import time_to_target
+from jaxbench.report.runs import ReportedRun, read_run
+from jaxbench.report.time_to_target import time_to_target
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
 _TARGET = flags.DEFINE_float(
@@ -55,7 +56,7 @@ def main(paths: list[str]) -> int:
         return 0
     price = stated_price()
     if paths:
-        runs = [ReportedRun(path, path, pathlib.Path(path).expanduser()) for path in paths]
+        runs = [read_run(path, path, pathlib.Path(path).expanduser()) for path in paths]
         costs = {run.name: cost_of_run(run, price) for run in runs}
     elif price is None:
         raise BadInput(_NO_PRICE)
@@ -162,7 +163,7 @@ def rate_of(run: ReportedRun) -> tuple[float | None, str]:
     """Returns a run's images/s and what that is: the report's figure wherever it has one."""
     if run.mode != "train":
         return number(run.summary, "images_per_s"), "median of windows"
-    rates = later_rates(run.of_kind("epoch"))
+    rates = later_rates(run)
     if rates:
         return statistics.median(rates), f"median of {len(rates)} epochs from the 2nd on"
     mean = number(run.summary, "images_per_s")

@@ -393,17 +393,17 @@ target_must_be_exceeded analysis/pricing.py: cost
 
 ## Report, comparison, sweep.
 
-report_shows_the_mean_rate report/measurements.py: report report_cost
-- row.images_per_s, low, high = median_interval(rates)
-+ row.images_per_s, low, high = (sum(rates) / len(rates), *median_interval(rates)[1:])
+report_shows_the_mean_rate report/estimates.py: report report_cost
+- median, low, high = median_interval(samples)
++ median, low, high = (sum(samples) / len(samples), *median_interval(samples)[1:])
 
 report_draws_invalid_runs report/measurements.py: report report_cost
-- return self.status == "ok"
-+ return self.status != "failed"
+- return self.run.status == "done"
++ return self.run.status != "failed"
 
-interval_of_two_windows report/measurements.py: report
-- if not n or n < FEWEST_FOR_INTERVAL:
-+ if not n or n < 2:
+interval_of_two_windows report/estimates.py: report
+- enough = n >= FEWEST_FOR_INTERVAL
++ enough = n >= 2
 
 faster_by_overlapping_intervals compare.py: compare
 - low, high = second[1] / first[2], second[2] / first[1]

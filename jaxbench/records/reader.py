@@ -94,6 +94,15 @@ def load_run(path: str) -> Run:
     return Run(folder, *migrate_run(document, records))
 
 
+def read_document(folder: pathlib.Path) -> dict[str, Any]:
+    """Return the run.json of a run directory, an empty one where it cannot be read."""
+    try:
+        document = json.loads(_read_file(folder / "run.json"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return migrate_run(document, [])[0] if isinstance(document, dict) else {}
+
+
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the fields of nested dictionaries by their dotted names."""
     for name, value in config.items():

@@ -12,18 +12,16 @@ from absl import flags
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cli import entry_point, price_flags
 from jaxbench.errors import BadInput
+from jaxbench.report import csv_rows, markdown
 from jaxbench.report.collect import Collection, collect
-from jaxbench.report.details import with_details
-from jaxbench.report.measurements import measurements
-from jaxbench.report.offers import Offers
+from jaxbench.report.context import ReportContext
 from jaxbench.report.page import render_html
-from jaxbench.report.plain import CSV_MARK, MARKDOWN_MARK, render_csv, render_markdown
+from jaxbench.report.prices import Prices
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import ReportContext
 
 _FORMATS = ("html", "md", "csv")
 # What the first bytes of a report hold, and of nothing else.
-_MARKS = ('name="generator" content="jaxbench.report', MARKDOWN_MARK, CSV_MARK)
+_MARKS = ('name="generator" content="jaxbench.report', markdown.MARK, csv_rows.MARK)
 
 _OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
 _FORMAT = flags.DEFINE_enum(
@@ -44,7 +42,7 @@ _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' 
 
 
 def main(paths: list[str]) -> int:
-    """Writes the report; returns the exit code."""
+    """Write the report; return the exit code."""
     if not paths:
         raise BadInput("give at least one DIR: a run directory, a sweep, or a folder of them")
     if _OUT.value == "":
@@ -52,11 +50,11 @@ def main(paths: list[str]) -> int:
     form = _form()
     out = pathlib.Path(_OUT.value or f"report.{form}").expanduser()
     _check_out(out)
-    offers = _offers()
+    prices = _prices()
     price_flags.check_target("target")
     collection = collect(paths)
-    offers.check(collection.runs)
-    text = render(collection, form, _TITLE.value or _title(paths), offers, _TARGET.value)
+    prices.check(collection.runs)
+    text = render(collection, form, _TITLE.value or _title(paths), prices, _TARGET.value)
     _write(out, text)
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
     print(f"{len(collection.runs)} run(s){sweeps}: {out}")
@@ -67,19 +65,19 @@ def render(
     collection: Collection,
     form: str,
     title: str,
-    offers: Offers | None = None,
+    prices: Prices | None = None,
     target: float | None = None,
 ) -> str:
-    """Returns the report of a collection as html, md or csv."""
-    rows, offers = measurements(collection), offers or Offers()
+    """Return the report of a collection as html, md or csv."""
+    context = ReportContext(collection, prices or Prices(), target)
     if form == "csv":
-        return render_csv(with_details(collection, rows, offers, target))
-    sections = make_sections(ReportContext(collection, rows, offers, target))
-    return (render_html if form == "html" else render_markdown)(sections, title)
+        return csv_rows.render_csv(context)
+    write = render_html if form == "html" else markdown.render_markdown
+    return write(make_sections(context), title)
 
 
 def _form() -> str:
-    """Returns what is to be written: what --format says, else the file's name."""
+    """Return the format: --format, else the file's suffix."""
     suffix = pathlib.Path(_OUT.value or "").suffix.removeprefix(".")
     if suffix in _FORMATS:
         if _FORMAT.value not in (None, suffix):
@@ -90,14 +88,14 @@ def _form() -> str:
     return _FORMAT.value or "html"
 
 
-def _offers() -> Offers:
+def _prices() -> Prices:
     price_flags.check_positive("usd_per_kwh")
     listed = []
     if price_flags.PRICES.value and price_flags.OFFER.value is None:
         listed = read_prices(price_flags.PRICES.value)
         if price_flags.USD_PER_HOUR.value is not None:
             raise BadInput("--prices and --usd_per_hour: give one of them")
-    return Offers(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
+    return Prices(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
 
 
 def _title(paths: list[str]) -> str:
@@ -107,29 +105,30 @@ def _title(paths: list[str]) -> str:
 
 
 def _check_out(out: pathlib.Path) -> None:
-    """Raises BadInput where nothing can be written, or something else would be overwritten."""
-    if out.exists() and not out.is_dir() and not out.is_file():
-        raise BadInput(f"--out={out}: is no regular file; name another one")
-    if out.is_symlink() and not out.exists():
-        raise BadInput(f"--out={out}: is a link to nothing; name a file")
-    if out.is_dir():
-        raise BadInput(f"--out={out}: is a folder; name a file")
-    if not out.absolute().parent.is_dir():
-        raise BadInput(f"--out={out}: no such folder {out.parent}")
-    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
-        raise BadInput(f"--out={out}: cannot write in {out.absolute().parent}")
-    if out.exists():
-        try:
-            with open(out, "rb") as file:
-                head = file.read(2000).decode(errors="replace")
-        except OSError as error:
-            raise BadInput(f"--out={out}: {error.strerror}") from error
-        if head and not any(mark in head for mark in _MARKS):
-            raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
+    """Raise BadInput where nothing can be written, or something else would be overwritten."""
+    folder = out.absolute().parent
+    for refused, why in (
+        (out.is_dir(), "is a folder; name a file"),
+        (out.exists() and not out.is_file(), "is no regular file; name another one"),
+        (out.is_symlink() and not out.exists(), "is a link to nothing; name a file"),
+        (not folder.is_dir(), f"no such folder {out.parent}"),
+        (not os.access(folder, os.W_OK | os.X_OK), f"cannot write in {folder}"),
+    ):
+        if refused:
+            raise BadInput(f"--out={out}: {why}")
+    try:
+        with open(out, "rb") as file:
+            head = file.read(2000).decode(errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    if head and not any(mark in head for mark in _MARKS):
+        raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 
 def _write(out: pathlib.Path, text: str) -> None:
-    """Replaces the file whole; of a link, the file that it leads to."""
+    """Replace the file whole; of a link, the file that it leads to."""
     out = pathlib.Path(os.path.realpath(out))
     partial = out.with_name(f"{out.name}.partial")
     try:

@@ -2,9 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-
-OOM = "OOM"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,17 +9,18 @@ class Cell:
     """One cell of a table.
 
     Attributes:
-      text: what is read.
       mark: `differs`, `bad`, `good`, `soft`, `measured`, `published`, `running` or nothing: how it
         stands out. The text says the same in words.
       span: over so many columns.
-      run: the id of the run that it comes from, where it should lead there.
+      run: the id of the run that the cell links to.
+      left: whether it is aligned left, as words are.
     """
 
     text: str
     mark: str = ""
     span: int = 1
     run: str | None = None
+    left: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +29,15 @@ class Table:
 
     Attributes:
       columns: headings, with units.
-      rows: of cells or text; a row may be shorter by what its cells span.
-      title: what it is about.
+      rows: of cells; a row may be shorter by what its cells span.
       note: what a reader must know of it.
-      text_columns: places of the columns that are words, aligned left; figures go right.
+      text_columns: places of the columns that are words.
       anchors: of each row, the id that links lead to.
       groups: {row number: heading above that row}.
     """
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str]]
+    rows: Sequence[Sequence[Cell]]
     title: str = ""
     note: str = ""
     text_columns: Sequence[int] = (0,)
@@ -50,7 +47,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A value at a place, with from where to where it may lie."""
+    """A value at a place, with the ends of its interval."""
 
     x: float
     y: float
@@ -82,13 +79,10 @@ class LineChart:
     """Lines over an axis.
 
     Attributes:
-      title: what is seen.
       note: n, interval, run ids: what a reader must know to believe it.
-      x_label, y_label: with units.
       series: at most `plot.MOST_SERIES` that are no reference.
-      x_log, y_log: logarithmic axes.
-      from_zero: whether the y axis begins at 0.
       table: the numbers behind it.
+      from_zero: whether the y axis begins at 0.
     """
 
     title: str
@@ -104,12 +98,7 @@ class LineChart:
 
 @dataclasses.dataclass(frozen=True)
 class BarChart:
-    """Stacked bars that lie: one for each label, of parts in one order.
-
-    Attributes:
-      parts: what the pieces stand for.
-      bars: (label, a value for each part).
-    """
+    """Stacked horizontal bars: (label, a value for each part)."""
 
     title: str
     note: str
@@ -132,7 +121,7 @@ class Dot:
 
 @dataclasses.dataclass(frozen=True)
 class DotChart:
-    """Values beside one another, a row each, what was published drawn apart."""
+    """Values beside one another, a row each; published ones are drawn apart."""
 
     title: str
     note: str
@@ -153,16 +142,13 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it.
+    """A heading, one or two sentences on how to read what is below it, and that.
 
     Attributes:
       name: for links, one word.
-      title: the heading.
-      lead: one or two sentences on how to read it.
-      blocks: in order.
     """
 
     name: str
     title: str
     lead: str
-    blocks: Sequence[Table | Chart | Text | Any]
+    blocks: Sequence[Table | Chart | Text]

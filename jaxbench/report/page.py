@@ -1,15 +1,16 @@
 """Writes a report as one HTML file that needs nothing else."""
 
+import itertools
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 import jaxbench
-from jaxbench.report.blocks import BarChart, Cell, Chart, DotChart, LineChart, Section, Table, Text
+from jaxbench.report.blocks import BarChart, Chart, LineChart, Section, Table, Text
 from jaxbench.report.plot import draw, legend_mark
 
 _HERE = pathlib.Path(__file__).parent
@@ -20,12 +21,7 @@ _LONG_WORDS = 26
 
 
 def render_html(sections: Sequence[Section], title: str) -> str:
-    """Returns the page. All text is escaped; the charts are the only markup that is not.
-
-    Args:
-      sections: in order.
-      title: of the page.
-    """
+    """Return the page. All text is escaped; the charts are the only markup that is not."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -39,7 +35,8 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         sections=sections,
         style=Markup((_HERE / "page.css").read_text("utf-8")),
         kind=_kind,
-        cells=_cells,
+        breakable=_breakable,
+        long_words=_LONG_WORDS,
         draw=lambda chart: Markup(draw(chart)),
         legend=_legend,
         is_long=lambda table: len(table.rows) > _LONGEST_OPEN,
@@ -50,62 +47,30 @@ def render_html(sections: Sequence[Section], title: str) -> str:
 
 
 def _kind(block: Any) -> str:
-    for kind in (Table, Text):
-        if isinstance(block, kind):
-            return kind.__name__.lower()
-    return "chart"
-
-
-def _cells(table: Table, row: Sequence[Cell | str]) -> list[dict[str, Any]]:
-    """Every cell with its place's alignment."""
-    found, at = [], 0
-    text_columns = set(table.text_columns)
-    for entry in row:
-        cell = entry if isinstance(entry, Cell) else Cell(entry)
-        found.append(
-            {
-                "cell": cell,
-                "text": _breakable(cell.text),
-                "words": at in text_columns or cell.span > 1,
-                "long": at in text_columns and len(cell.text) > _LONG_WORDS,
-            }
-        )
-        at += cell.span
-    return found
+    return {Table: "table", Text: "text"}.get(type(block), "chart")
 
 
 def _breakable(words: str) -> str:
-    """A path or `a=1,b=2` breaks behind its marks first, and not in the middle of a word."""
+    """Return text whose lines break behind `/` and `,` first, not in the middle of a word."""
     if len(words) <= _LONG_WORDS:
         return words
     return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
 
 
-def _legend(chart: Chart) -> list[dict[str, Any]]:
-    """What each colour, dash and marker stands for."""
-    if isinstance(chart, DotChart):
-        return []
+def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
+    """Yield each colour, dash and marker with what it stands for."""
     if isinstance(chart, BarChart):
-        return [
-            {"mark": Markup('<i class="box f{}"></i>').format(place), "label": part}
-            for place, part in enumerate(chart.parts)
-            if any(values[place] > 0 for _, values in chart.bars)
-        ]
-    assert isinstance(chart, LineChart)
-    entries, place = [], 0
-    for one in chart.series:
-        mark = Markup(legend_mark(min(place, 6), one.reference, one.line))
-        entries.append({"mark": mark, "label": one.label})
-        place += not one.reference
-    return entries
+        for place, part in enumerate(chart.parts):
+            if any(values[place] > 0 for _, values in chart.bars):
+                yield Markup('<i class="box f{}"></i>').format(place), part
+    if isinstance(chart, LineChart):
+        place = 0
+        for one in chart.series:
+            yield Markup(legend_mark(min(place, 6), one.reference, one.line)), one.label
+            place += not one.reference
 
 
 def _groups(blocks: Sequence[Any]) -> list[list[Any]]:
-    """Neighbouring charts go side by side, everything else alone."""
-    groups: list[list[Any]] = []
-    for block in blocks:
-        if _kind(block) == "chart" and groups and _kind(groups[-1][0]) == "chart":
-            groups[-1].append(block)
-        else:
-            groups.append([block])
-    return groups
+    """Return neighbouring charts together, everything else alone."""
+    groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
+    return [list(own) for _, own in groups]

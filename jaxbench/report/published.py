@@ -1,10 +1,14 @@
 """Published rows beside measured ones: who wrote them, on what, and whether it is the same work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
+from jaxbench.analysis.published import load_published
+from jaxbench.report.blocks import Cell
+from jaxbench.report.fields import text
+from jaxbench.report.formats import count
 from jaxbench.report.measurements import Measurement
-from jaxbench.report.values import count
+from jaxbench.report.tables import Column
 
 # Of the published data sets: training examples, image shape as the network gets it, classes, and
 # what they are called in a config. Anything else is another piece of work.
@@ -13,6 +17,15 @@ _DATA = {
     "mnist": (60_000, (28, 28, 1), 10, "mnist"),
     "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
 }
+# A published row, or a measurement in its words.
+Row = dict[str, Any]
+MEASURED, PUBLISHED = Cell("measured", "measured"), Cell("published", "published")
+# Of rows of both kinds.
+ORIGIN = Column("origin", "origin", left=True)
+HARDWARE = Column("hardware", "machine")
+PRECISION = Column("precision", "precision")
+BATCH = Column("batch", "global_batch", count)
+SOURCE = Column("when, by whom", "cited")
 
 
 class Sources:
@@ -21,42 +34,81 @@ class Sources:
     def __init__(self):
         self._numbers: dict[str, int] = {}
 
-    def cite(self, row: Mapping[str, Any], *more: str | None) -> str:
-        """Returns when and by whom a published row was written."""
+    def rows(self, table: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+        """Return the rows of a published table that `keep` is true of, each with its source."""
+        return [
+            row
+            | {
+                "origin": PUBLISHED,
+                "machine": _machine(row),
+                "cited": self._cite(row),
+            }
+            for row in load_published(table)
+            if keep(row)
+        ]
+
+    def _cite(self, row: Row) -> str:
+        """Return when and by whom a row was written."""
         name = "; ".join(filter(None, (row["source"], row.get("framework"))))
         number = self._numbers.setdefault(name, len(self._numbers) + 1)
-        told = [f"{row.get('date') or 'no date'} [{number}]", *more]
+        told = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
         return ", ".join(filter(None, told))
 
+    @property
     def note(self) -> str:
         return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
 
 
-def hardware_of(row: Mapping[str, Any]) -> str:
-    """The published words for it, and how many where they leave that out."""
-    told = row["hardware"]
+def _machine(row: Row) -> str:
+    """Return the published words for the hardware, with the devices' number where they lack it."""
+    told, devices = row["hardware"], row.get("devices")
     counted = "+" in told or told[0].isdigit() or "TPU" in told
-    return told if counted or row["devices"] == 1 else f"{row['devices']} × {told}"
+    return told if counted or devices == 1 else f"{devices} × {told}"
+
+
+def measured_row(row: Measurement, other: str) -> Row:
+    """Return a measurement in the words of published rows.
+
+    Args:
+      row: the measurement.
+      other: what other work it is than the published one, see `other_work`.
+    """
+    run = row.run
+    processor = f" ({run.processor})" if run.processor else ""
+    date = (text(run.document, "started_at") or "no date")[:10]
+    told = [date, run.framework, run.data]
+    told += [f"OTHER WORK: {other}"] if other else []
+    told += [] if row.usable else [f"status: {run.status}"]
+    return {
+        "origin": MEASURED,
+        "run": run,
+        "feed": row.feed,
+        "machine": f"{run.hardware}{processor}",
+        "precision": run.precision,
+        "global_batch": run.batch_size,
+        "cited": Cell("; ".join(told), "soft" if other else ""),
+    }
 
 
 def images_of(row: Measurement) -> tuple[str, str]:
-    """Their shape and the number of classes, to group by."""
+    """Return their shape and the number of classes, to group by."""
     return str(row.setting.get("data.image_shape")), str(row.setting.get("data.num_classes"))
 
 
-def is_made_up(row: Measurement) -> bool:
-    """Whether its images come from no data set."""
+def is_synthetic(row: Measurement) -> bool:
+    """Return whether its images come from no data set."""
     return row.feed == "synthetic" or row.setting.get("data.source") == "synthetic"
 
 
 def other_work(row: Measurement, network: str, dataset: str) -> str:
-    """Why a run is not the published piece of work on this data set; empty if it is.
+    """Return why a run is not the published piece of work on this data set; empty if it is.
 
-    What a record does not say is not held against it. Of made-up images their shape counts, and the
-    number of classes.
+    What a record does not say is not held against it. Of synthetic images their shape counts, and
+    the number of classes.
     """
-    if row.published_network != network:
-        return "not the published network" if row.network else "network unknown"
+    run = row.run
+    if run.published_network != network:
+        return "not the published network" if run.network != "?" else "network unknown"
     examples, shape, classes, name = _DATA[dataset]
     told = row.setting.get
     found = told("data.image_shape")
@@ -64,10 +116,10 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
         return f"images of {'×'.join(map(str, found))}"
     if told("data.num_classes") not in (None, classes):
         return f"{told('data.num_classes')} classes"
-    if is_made_up(row):
+    if is_synthetic(row):
         return ""
     if told("data.source") == "tfds" and told("data.name") not in (None, "", name):
         return f"data set {told('data.name')}"
-    if row.train_examples not in (None, examples):
-        return f"{count(row.train_examples)} training examples"
+    if run.train_examples not in (None, examples):
+        return f"{count(run.train_examples)} training examples"
     return ""

@@ -16,14 +16,15 @@ from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.report.blocks import BarChart, Cell, Dot, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
-from jaxbench.report.details import with_details
-from jaxbench.report.measurements import COLUMNS, measurements
-from jaxbench.report.offers import Offers
+from jaxbench.report.context import ReportContext
+from jaxbench.report.csv_rows import COLUMNS, render_csv
+from jaxbench.report.estimates import Estimate
+from jaxbench.report.formats import UNKNOWN
+from jaxbench.report.markdown import render_markdown
+from jaxbench.report.measurements import measurements
 from jaxbench.report.page import render_html
-from jaxbench.report.plain import render_csv, render_markdown
 from jaxbench.report.plot import draw, legend_mark
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import ReportContext
 from jaxbench.report.sections.telemetry import buckets
 from tests.conftest import ROOT
 
@@ -142,9 +143,12 @@ def write_telemetry(folder, rows, devices=("gpu0", "gpu1", "host")):
                 file.write(f"t,{second}.5,{device},gpu,{load:.1f},1000000,1410,65,{load * 3:.1f}\n")
 
 
+def context_of(*folders):
+    return ReportContext(collect([str(folder) for folder in folders]))
+
+
 def sections_of(*folders):
-    collection = collect([str(folder) for folder in folders])
-    made = make_sections(ReportContext(collection, measurements(collection)))
+    made = make_sections(context_of(*folders))
     return {section.name: section for section in made}
 
 
@@ -284,9 +288,8 @@ def test_rates_come_out_as_they_went_in(tmp_path):
     trained(tmp_path / "run", 5000.0)
     [row] = measurements(collect([str(tmp_path)]))
     # The first epoch is warm-up; the median of the three others, too few for an interval.
-    assert (row.images_per_s, row.n) == (5000.0, 3)
-    assert (row.images_per_s_low, row.images_per_s_high) == (None, None)
-    assert row.total_s == pytest.approx(7 + 20 + 10 + 10 / 1.01 + 10 / 0.99)
+    assert row.rate == Estimate(5000.0, None, None, 3)
+    assert row.run.total_s == pytest.approx(7 + 20 + 10 + 10 / 1.01 + 10 / 0.99)
     table = tables(sections_of(tmp_path)["rates"])["All rates"]
     assert texts(table.rows[0])[7:11] == ["128", "5,000", "–", "3"]
 
@@ -294,21 +297,21 @@ def test_rates_come_out_as_they_went_in(tmp_path):
 def test_a_slow_epoch_does_not_move_the_rate(tmp_path):
     write_run(tmp_path / "run", epochs([500.0, 1000.0, 1001.0, 1002.0, 100.0, 1003.0]))
     [row] = measurements(collect([str(tmp_path)]))
-    assert row.images_per_s == 1001.0
+    assert row.rate.value == 1001.0
 
 
 def test_an_interval_is_of_six_or_more(tmp_path):
     for later in (5, 6):
         write_run(tmp_path / f"{later}", epochs([500.0, *(1000.0 + n for n in range(later))]))
     five, six = measurements(collect([str(tmp_path)]))
-    assert (five.n, five.images_per_s_low, five.images_per_s_high) == (5, None, None)
-    assert (six.n, six.images_per_s_low, six.images_per_s_high) == (6, 1000.0, 1005.0)
+    assert five.rate == Estimate(1002.0, None, None, 5)
+    assert six.rate == Estimate(1002.5, 1000.0, 1005.0, 6)
     stage = throughput(tmp_path / "step", 1000.0)
-    assert measurements(collect([str(stage)]))[0].images_per_s_low == 980.0
+    assert measurements(collect([str(stage)]))[0].rate.low == 980.0
     lines = (stage / "metrics.jsonl").read_text().replace(", ".join(["1.0"] * 11), "1.0, 1.0")
     (stage / "metrics.jsonl").write_text(lines)
     [row] = measurements(collect([str(stage)]))
-    assert (row.n, row.images_per_s_low, row.images_per_s_high) == (2, None, None)
+    assert row.rate == Estimate(1000.0, None, None, 2)
 
 
 def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
@@ -317,8 +320,8 @@ def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
     write_run(tmp_path / "b512", status="oom", config={"batch_size": 512})
     found = tables(sections_of(tmp_path)["batches"])
     rows = [texts(row) for row in found["cnn10, training"].rows]
-    assert [row[:2] for row in rows] == [["128", "ok"], ["256", "ok"], ["512", "OOM"]]
-    assert rows[0][2:7] == ["7.00", "20.00", "10.00", "0:00:57", "4"]
+    assert [row[:2] for row in rows] == [["128", "done"], ["256", "done"], ["512", "OOM"]]
+    assert rows[0][2:7] == ["7.000", "20.00", "10.00", "0:00:57", "4"]
     columns = len(found["cnn10, training"].columns)
     for row in found["cnn10, training"].rows:
         assert sum(entry.span if isinstance(entry, Cell) else 1 for entry in row) == columns
@@ -425,7 +428,7 @@ def test_seeds_of_one_setting_are_one_curve_with_a_band(tmp_path):
         ("R3, seed 5, epoch 2", "70.00"),
     ]
     assert [row[0].run for row in chart.table.rows[2:]] == ["R1", "R2", "R3"]
-    assert list(chart.table.groups) == [2]
+    assert list(chart.table.groups) == [0, 2]
     [together] = tables(sections_of(tmp_path)["learning"])["Seeds together"].rows
     assert texts(together)[5:] == (
         ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–"]
@@ -608,9 +611,9 @@ def test_a_run_that_was_taken_up_again_has_another_process(tmp_path):
         write_run(tmp_path / name, epochs([1.0]), status="running", **fields)
     one, other = collect([str(tmp_path)]).runs
     assert (one.status, other.status) == ("running", "killed")
-    careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
-    [row] = [texts(row) for row in careful.rows if "taken up again" in texts(row)[0]]
-    assert row[0].startswith("taken up again 2 times; 12.50 s of work was lost")
+    careful = tables(sections_of(tmp_path)["runs"])["Warnings"]
+    [row] = [texts(row) for row in careful.rows if "resumed" in texts(row)[0]]
+    assert row[0].startswith("resumed 2 times; 12.50 s of work was lost")
     assert row[1] == "R1, R2"
 
 
@@ -626,7 +629,7 @@ def test_a_run_that_lost_records_is_not_well(tmp_path):
         "epoch": ("corrupt", "metrics.jsonl has 3 epochs, its summary counts 4: records are lost"),
         "whole": ("done", None),
     }
-    careful = tables(sections_of(tmp_path)["runs"])["To be careful about"]
+    careful = tables(sections_of(tmp_path)["runs"])["Warnings"]
     assert [texts(row)[1] for row in careful.rows] == ["R1", "R2"]
     assert [row.usable for row in measurements(collect([str(tmp_path)]))] == [False, False, True]
 
@@ -676,12 +679,11 @@ def test_no_wrong_value_anywhere_is_a_crash(everything, name, file):
     for path in draw.sample(paths, min(30, len(paths))):
         changed = replaced(parsed, path, draw.choice(wrong))
         (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
-        collection = collect([str(folder)])
-        rows = measurements(collection)
-        sections = make_sections(ReportContext(collection, rows))
+        context = context_of(folder)
+        sections = make_sections(context)
         render_html(sections, "t")
         render_markdown(sections, "t")
-        render_csv(with_details(collection, rows, Offers()))
+        render_csv(context)
 
 
 def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
@@ -703,20 +705,20 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
     # The first attempt is superseded; the cell without a result is at work.
     assert [run.path.name for run in collection.runs] == ["run2", "run1"]
     rows = measurements(collection)
-    assert sorted((row.batch_size, row.status) for row in rows) == [
-        (64, "ok"),
+    assert sorted((row.run.batch_size, row.run.status) for row in rows) == [
+        (64, "done"),
         (128, "oom"),
         (256, "timeout"),
         (512, "running"),
     ]
     found = tables(sections_of(tmp_path)["batches"])["cnn10, training"]
-    assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "ok", "running", "timeout"]
+    assert sorted(texts(row)[1] for row in found.rows) == ["OOM", "done", "running", "timeout"]
     # A corrupt line hides no other one.
     (sweep / "results.jsonl").write_text("\n".join(["nonsense", *lines]) + "\n")
     assert "results.jsonl: line 1 is corrupt" in page_of(tmp_path)
     again = measurements(collect([str(tmp_path)]))
-    assert [(row.batch_size, row.status) for row in again] == [
-        (row.batch_size, row.status) for row in rows
+    assert [(row.run.batch_size, row.run.status) for row in again] == [
+        (row.run.batch_size, row.run.status) for row in rows
     ]
 
 
@@ -733,15 +735,15 @@ def test_a_cell_that_left_no_run_stands_with_its_sweep(tmp_path):
     lines = "".join(json.dumps(cell | more) + "\n" for cell in cells)
     (sweep / "results.jsonl").write_text(lines)
     rows = measurements(collect([str(tmp_path)]))
-    assert [(row.mode, row.feed) for row in rows] == [
+    assert [(row.run.mode, row.feed) for row in rows] == [
         ("throughput", "synthetic"),
         ("throughput", "synthetic"),
-        ("throughput", None),
+        ("throughput", UNKNOWN),
     ]
     table = tables(sections_of(tmp_path)["batches"])["cnn10, training step alone"]
     # The bf16 cell first, then all of fp32 below one heading.
     assert table.groups[1] == "1 × NVIDIA H200 · fp32 · synthetic feed" and len(table.groups) == 2
-    assert [texts(row)[:2] for row in table.rows] == [["64", "OOM"], ["64", "ok"], ["128", "OOM"]]
+    assert [texts(row)[:2] for row in table.rows] == [["64", "OOM"], ["64", "done"], ["128", "OOM"]]
 
 
 @pytest.mark.parametrize(
@@ -769,7 +771,7 @@ def test_a_long_label_of_a_dot_is_read_to_its_end():
 
 
 def test_points_that_are_not_joined_have_no_line_in_the_legend():
-    assert "H29" in legend_mark(0) and "H29" not in legend_mark(0, joined=False)
+    assert "L29" in legend_mark(0) and "L29" not in legend_mark(0, joined=False)
     assert legend_mark(0, joined=False).count("<path") == 1
 
 
@@ -781,7 +783,7 @@ def test_environments_are_told_apart(tmp_path):
     rows = {texts(row)[0]: row for row in found["Where the environments differ"].rows}
     assert set(rows) == {"runs", "jax"}
     assert [cell.mark for cell in rows["jax"][1:]] == ["", "differs"]
-    assert ["hostname", "lab"] in [texts(row) for row in found["The same for all runs"].rows]
+    assert ["hostname", "lab"] in [texts(row) for row in found["Common environment"].rows]
 
 
 def test_most_runs_say_what_is_usual(tmp_path):
@@ -866,7 +868,7 @@ def test_other_images_are_other_work(tmp_path, data, told):
     [
         ({"source": "tfds", "name": "cifar10"}, ""),
         ({"source": "tfds", "name": "svhn"}, "data set svhn"),
-        ({"source": "synthetic"}, "made-up images"),
+        ({"source": "synthetic"}, "synthetic images"),
     ],
 )
 def test_other_data_are_other_work(tmp_path, config, told):
@@ -890,7 +892,7 @@ def test_time_of_checkpoints_is_a_part(tmp_path):
     section = sections_of(tmp_path)["time"]
     found = tables(section)["Seconds"]
     row = dict(zip(found.columns, texts(found.rows[0]), strict=True))
-    assert (row["checkpoints [s]"], row["other [s]"], row["adds up"]) == ("15.00", "5.00", "yes")
+    assert (row["checkpoints [s]"], row["other [s]"], row["adds up"]) == ("15.00", "5.000", "yes")
     assert row["initialise [s]"] == "10.00"
     [chart] = charts(section, BarChart)
     style = (ROOT / "jaxbench" / "report" / "page.css").read_text()
@@ -903,8 +905,8 @@ def test_time_split_adds_up_or_says_that_it_does_not(tmp_path):
     section = sections_of(tmp_path)["time"]
     rows = [texts(row) for row in tables(section)["Seconds"].rows]
     assert [row[-3:] for row in rows] == [
-        ["100.00", "100.00", "yes"],
-        ["100.00", "130.00", "no: -23.1 % off"],
+        ["100.0", "100.0", "yes"],
+        ["100.0", "130.0", "no: -23.08 % off"],
     ]
     [chart] = charts(section, BarChart)
     assert [sum(values) for _, values in chart.bars] == [100.0, 100.0]
@@ -958,12 +960,12 @@ def test_readings_stand_at_their_own_time(tmp_path):
     kept = [s for s in lines if not (",gpu0," in s and 10 <= float(s.split(",")[1]) < 30)]
     (folder / "telemetry.csv").write_text("".join(kept))
     [load, *_] = charts(sections_of(tmp_path)["telemetry"])
-    found = {texts(row)[0]: texts(row) for row in load.table.rows}
-    assert len(found) == 40
-    assert [time for time, row in found.items() if row[1] == "–"] == [
-        f"{second}.50" for second in range(10, 30)
-    ]
-    assert found["35.50"][1] == next(
+    assert list(load.table.groups.items()) == [(0, "gpu0"), (20, "gpu1")]
+    rows = [texts(row) for row in load.table.rows]
+    silent = [f"{second}.50" for second in range(10, 30)]
+    assert [time for time, _ in rows[:20]] == [t for t, _ in rows[20:] if t not in silent]
+    assert len(rows) == 60
+    assert dict(rows[:20])["35.50"] == next(
         f"{float(s.split(',')[4]):.2f}" for s in kept if s.startswith("t,35.5,gpu0")
     )
 
@@ -980,9 +982,8 @@ def test_many_devices_are_split_evenly(tmp_path):
 
 
 def test_markdown_and_csv(everything):
-    collection = collect([str(everything)])
-    rows = measurements(collection)
-    markdown = render_markdown(make_sections(ReportContext(collection, rows)), "t")
+    context = context_of(everything)
+    markdown = render_markdown(make_sections(context), "t")
     widths = None
     for line in markdown.splitlines():
         if not line.startswith("|"):
@@ -992,12 +993,12 @@ def test_markdown_and_csv(everything):
         assert widths in (None, width), line
         widths = width
     assert "| 4,096 | OOM |" in markdown.replace("1 × NVIDIA H200 · fp32 · resident feed | ", "")
-    read = list(csv.DictReader(io.StringIO(render_csv(rows))))
+    read = list(csv.DictReader(io.StringIO(render_csv(context))))
     own = [row for row in read if row["origin"] == "measured"]
     # Unknown is empty.
     assert not {"–", "None", "nan"} & {cell for row in read for cell in row.values()}
     assert [float(row["images_per_s"]) for row in own if row["name"] == "tp256"] == [2560.0]
-    assert {row["run"] for row in own} == {run.id for run in collection.runs}
+    assert {row["run"] for row in own} == {run.id for run in context.runs}
     published = [row for row in read if row["origin"] == "published"]
     assert len(published) == 15 and all(row["source"] and not row["run"] for row in published)
 
@@ -1009,9 +1010,7 @@ def test_csv_text_is_no_formula(tmp_path):
 
 
 def csv_rows(*folders):
-    collection = collect([str(folder) for folder in folders])
-    rows = with_details(collection, measurements(collection), Offers())
-    read = csv.DictReader(io.StringIO(render_csv(rows)))
+    read = csv.DictReader(io.StringIO(render_csv(context_of(*folders))))
     return [row for row in read if row["origin"] != "published"]
 
 
@@ -1074,7 +1073,7 @@ def test_csv_has_scaling_and_tells_what_is_predicted(tmp_path):
     names = ("num_devices", "batch_size", "images_per_s", "images_per_s_low", "images_per_s_high")
     shares = ("efficiency", "efficiency_low", "efficiency_high", "n", "images_per_s_per_device")
     assert (strong["origin"], strong["run"], strong["mode"]) == ("measured", "R1", "scaling")
-    assert (strong["stage"], strong["scaling"], strong["status"]) == ("scaling", "strong", "ok")
+    assert (strong["stage"], strong["scaling"], strong["status"]) == ("scaling", "strong", "done")
     assert figures(strong, *names) == [4, 128, 3600, 3500, 3700]
     assert figures(strong, *shares) == [0.9, 0.85, 0.95, 9, 900]
     assert strong["hardware"] == "4 × NVIDIA H200"
@@ -1130,8 +1129,8 @@ def test_csv_has_every_part_of_a_convolution(tmp_path):
     found = sections_of(tmp_path)
     shown = tables(found["conv2d"])["Every part"]
     cells = dict(zip(shown.columns, texts(shown.rows[0]), strict=True))
-    assert cells["compute [ms]"] == "2.00 (1.00 to 4.00)" and cells["n"] == "6"
-    assert cells["host to device [ms]"] == "4.00"
+    assert cells["compute [ms]"] == "2.000 (1.000 to 4.000)" and cells["n"] == "6"
+    assert cells["host to device [ms]"] == "4.000"
 
 
 def test_csv_has_the_way_to_a_target(tmp_path):

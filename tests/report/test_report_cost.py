@@ -9,12 +9,11 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.report.blocks import DotChart
 from jaxbench.report.collect import collect
-from jaxbench.report.measurements import measurements
-from jaxbench.report.offers import Offers
+from jaxbench.report.context import ReportContext
+from jaxbench.report.markdown import render_markdown
 from jaxbench.report.page import render_html
-from jaxbench.report.plain import render_markdown
+from jaxbench.report.prices import Prices
 from jaxbench.report.sections import make_sections
-from jaxbench.report.sections.material import ReportContext
 from tests.report.test_report import (
     charts,
     epochs,
@@ -38,10 +37,8 @@ PRICE = {
 }
 
 
-def sections_of(folder, offers=None, target=None):
-    collection = collect([str(folder)])
-    rows = measurements(collection)
-    made = make_sections(ReportContext(collection, rows, offers or Offers(), target))
+def sections_of(folder, prices=None, target=None):
+    made = make_sections(ReportContext(collect([str(folder)]), prices or Prices(), target))
     return {section.name: section for section in made}
 
 
@@ -65,8 +62,8 @@ def test_without_prices_and_targets_there_are_no_such_sections(tmp_path):
 def test_rates_and_runs_are_priced_as_their_records_say(tmp_path):
     trained(tmp_path / "run", 5000.0, price=PRICE, summary={"telemetry": {"energy_j": 3.6e6}})
     throughput(tmp_path / "step", 2000.0, price=PRICE | {"usd_per_hour": 1.8})
-    offers = Offers(usd_per_kwh=0.25)
-    section = sections_of(tmp_path, offers)["cost"]
+    prices = Prices(usd_per_kwh=0.25)
+    section = sections_of(tmp_path, prices)["cost"]
     table, electricity = tables(section).values()
     run, step = (dict(zip(range(99), texts(row), strict=False)) for row in table.rows)
     at = {name: place for place, name in enumerate(table.columns)}
@@ -95,7 +92,7 @@ def test_published_rates_stand_beside_the_same_network_alone(tmp_path):
     # measured Cirrascale's.
     assert sorted(round(value) for value in found.values()) == [256, 372, 476]
     assert not any("MXNet" in label or "Cirrascale" in label for label in found)
-    assert "reckoned from" in chart.note
+    assert "estimated from" in chart.note
     table = tables(section)["Published rates at the prices of their day"]
     assert {texts(row)[0] for row in table.rows} == {"published"}
     assert all(texts(row)[-1].startswith("2018 [") for row in table.rows)
@@ -122,7 +119,7 @@ def test_electricity_needs_no_price(tmp_path):
     trained(tmp_path / "a", summary=energy | target)
     trained(tmp_path / "b")
     assert "cost" not in sections_of(tmp_path)
-    section = sections_of(tmp_path, Offers(usd_per_kwh=0.25))["cost"]
+    section = sections_of(tmp_path, Prices(usd_per_kwh=0.25))["cost"]
     [table] = tables(section).values()
     [row] = table.rows
     own = dict(zip(table.columns, texts(row), strict=True))
@@ -138,7 +135,7 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
     a, b = collect([str(tmp_path)]).runs
     offer = Price("v2-8", "4x TPU v2", 4, 6.7, "2018", "web")
     for run, marked in ((a, True), (b, False)):
-        [table] = tables(sections_of(run.path, Offers(offer))["cost"]).values()
+        [table] = tables(sections_of(run.path, Prices(offer))["cost"]).values()
         cell = table.rows[0][-1]
         assert (cell.mark == "bad") == marked
         assert ("PRICE OF OTHER HARDWARE: 4x TPU v2" in cell.text) == marked
@@ -146,19 +143,19 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
     trained(tmp_path / "c", environment=cpu | {"cpu": "EPYC"})
     other = collect([str(tmp_path / "c")]).runs
     with pytest.raises(BadInput, match="on EPYC and on Xeon"):
-        Offers(offer).check([a, *other])
-    Offers(offer).check([a])
+        Prices(offer).check([a, *other])
+    Prices(offer).check([a])
 
 
 def test_offers_of_one_price_are_told_apart(tmp_path):
     listed = [Price(name, "NVIDIA H200", 1, 3.6, "2026", "web") for name in ("spot", "flex")]
     for seed in (0, 1):
         on_the_way(tmp_path / f"s{seed}", (0.5, 0.9), config={"seed": seed})
-    found = sections_of(tmp_path, Offers(listed=listed))
-    [row] = tables(found["target"])["To the target, seeds together"].rows
+    found = sections_of(tmp_path, Prices(listed=listed))
+    [row] = tables(found["target"])["Time to the target, seeds together"].rows
     assert "0.02000 (at 3.600 USD/h, spot); 0.02000 (at 3.600 USD/h, flex)" in texts(row)
     trained(tmp_path / "rate")
-    [chart] = charts(sections_of(tmp_path / "rate", Offers(listed=listed))["cost"], DotChart)
+    [chart] = charts(sections_of(tmp_path / "rate", Prices(listed=listed))["cost"], DotChart)
     assert {dot.label.rpartition(", ")[2] for dot in chart.dots} == {"spot", "flex"}
 
 
@@ -172,17 +169,17 @@ def test_offers_hold_for_the_very_hardware(tmp_path):
         Price("TPU", "TPU", 4, 1.0, "2026", "web"),
     ]
     a, b = collect([str(tmp_path)]).runs
-    offers = Offers(listed=listed)
-    assert [price.offer for price in offers.of(a)] == ["h200", "h200 spot"]
-    assert offers.of(b) == []
-    [table] = tables(sections_of(tmp_path, offers)["cost"]).values()
+    prices = Prices(listed=listed)
+    assert [price.offer for price in prices.of(a)] == ["h200", "h200 spot"]
+    assert prices.of(b) == []
+    [table] = tables(sections_of(tmp_path, prices)["cost"]).values()
     assert [texts(row)[0] for row in table.rows] == ["R1", "R1"]
-    stated = Offers(Price("stated", "", None, 2.0, "2026", "me"))
+    stated = Prices(Price("stated", "", None, 2.0, "2026", "me"))
     with pytest.raises(BadInput, match="one price, but the runs are on NVIDIA H200 and on TPU v4"):
         stated.check([a, b])
     stated.check([a])
     with pytest.raises(BadInput, match="no offer whose hardware is one of NVIDIA H200"):
-        Offers(listed=listed[2:]).check([a])
+        Prices(listed=listed[2:]).check([a])
 
 
 def test_seeds_together_on_their_way_to_the_target(tmp_path):
@@ -193,14 +190,14 @@ def test_seeds_together_on_their_way_to_the_target(tmp_path):
     trained(tmp_path / "s6", config={"seed": 6}, price=PRICE)
     section = sections_of(tmp_path)["target"]
     found = tables(section)
-    [row] = found["To the target, seeds together"].rows
-    own = dict(zip(found["To the target, seeds together"].columns, texts(row), strict=True))
+    [row] = found["Time to the target, seeds together"].rows
+    own = dict(zip(found["Time to the target, seeds together"].columns, texts(row), strict=True))
     assert (own["n seeds that ended"], own["reached"], own["caveat"]) == ("5 of 6", "5", "")
     assert (own["median [s]"], own["mean [s]"]) == ("10.00", "16.00")
     assert own["least to most [s]"] == "10.00 to 30.00"
     assert own["images, median"] == "12,800" and own["energy, median [J]"] == "7,200"
     assert own["USD, median"] == "0.01000 (at 3.600 USD/h)"
-    rows = [texts(row) for row in found["Each run's way to the target"].rows]
+    rows = [texts(row) for row in found["Time to accuracy"].rows]
     assert [row[8] for row in rows] == ["yes"] * 5 + ["broken off"]
     over_time, over_cost = charts(section)
     assert [point.x for point in over_time.series[1].points] == [10.0, 20.0, 30.0]
@@ -212,22 +209,23 @@ def test_what_never_gets_there_takes_without_end(tmp_path):
     on_the_way(tmp_path / "a", (0.5, 0.9), config={"seed": 0}, price=PRICE)
     on_the_way(tmp_path / "b", (0.5, 0.6), config={"seed": 1}, price=PRICE)
     found = tables(sections_of(tmp_path)["target"])
-    [row] = found["To the target, seeds together"].rows
-    own = dict(zip(found["To the target, seeds together"].columns, texts(row), strict=True))
+    [row] = found["Time to the target, seeds together"].rows
+    own = dict(zip(found["Time to the target, seeds together"].columns, texts(row), strict=True))
     assert (own["reached"], own["median [s]"], own["mean [s]"]) == ("1", "∞", "∞")
     assert own["USD, median"].startswith("∞") and "fewer than 5 seeds" in own["caveat"]
     # Another target may be asked for; energy is known up to a run's own alone.
     found = tables(sections_of(tmp_path, target=0.55)["target"])
-    [row] = found["To the target, seeds together"].rows
-    own = dict(zip(found["To the target, seeds together"].columns, texts(row), strict=True))
+    [row] = found["Time to the target, seeds together"].rows
+    own = dict(zip(found["Time to the target, seeds together"].columns, texts(row), strict=True))
     assert (own["reached"], own["median [s]"], own["energy, median [J]"]) == ("2", "20.00", "–")
     # Runs that were to be of different length are not together.
     on_the_way(tmp_path / "c", (0.9,), config={"seed": 2, "epochs": 9}, price=PRICE)
-    assert len(tables(sections_of(tmp_path)["target"])["To the target, seeds together"].rows) == 2
+    found = tables(sections_of(tmp_path)["target"])
+    assert len(found["Time to the target, seeds together"].rows) == 2
 
 
 def seeds_of(folder):
-    table = tables(sections_of(folder)["target"])["To the target, seeds together"]
+    table = tables(sections_of(folder)["target"])["Time to the target, seeds together"]
     return [dict(zip(table.columns, texts(row), strict=False)) for row in table.rows]
 
 
@@ -241,7 +239,7 @@ def test_every_seed_counts_once(tmp_path):
     [own] = seeds_of(tmp_path)
     assert (own["n seeds that ended"], own["reached"]) == ("5 of 6", "5")
     assert own["median [s]"] == "20.00" and own["caveat"] == "R6: a seed run again, not counted"
-    rows = tables(sections_of(tmp_path)["target"])["Each run's way to the target"].rows
+    rows = tables(sections_of(tmp_path)["target"])["Time to accuracy"].rows
     assert texts(rows[-1])[8:10] == ["broken off", "–"]
 
 
@@ -269,7 +267,7 @@ def test_a_damaged_run_takes_not_without_end(tmp_path):
     (run / "metrics.jsonl").write_text(first)
     [own] = seeds_of(tmp_path)
     assert (own["n seeds that ended"], own["median [s]"]) == ("0 of 1", "none has ended")
-    rows = tables(sections_of(tmp_path)["target"])["Each run's way to the target"].rows
+    rows = tables(sections_of(tmp_path)["target"])["Time to accuracy"].rows
     assert texts(rows[0])[8] == "not known" and "∞" not in "".join(texts(rows[0]))
 
 
@@ -291,15 +289,9 @@ def test_the_articles_way_to_accuracy_stands_beside(tmp_path):
     assert [texts(row)[7] for row in table.rows] == ["55.00", "73.00", "–", "–"]
 
 
-def test_a_run_on_its_way_is_asked_by_its_command_line(tmp_path):
-    run = on_the_way(
-        tmp_path / "run",
-        (0.5,),
-        target=None,
-        status="running",
-        command_line=["python", "--target_accuracy=0.8"],
-    )
-    [row] = tables(sections_of(run)["target"])["Each run's way to the target"].rows
+def test_a_running_run_is_asked_for_the_target_it_was_given(tmp_path):
+    run = on_the_way(tmp_path / "run", (0.5,), None, status="running", target_accuracy=0.8)
+    [row] = tables(sections_of(run)["target"])["Time to accuracy"].rows
     assert "not yet" in texts(row)
 
 
@@ -307,7 +299,7 @@ def test_a_run_on_its_way_is_asked_by_its_command_line(tmp_path):
 def test_no_wrong_value_is_a_crash(tmp_path, file):
     folder = on_the_way(tmp_path / "run", (0.5, 0.9), price=PRICE)
     wrong = [None, "x", "", -1, 0, 1e308, 10**400, float("nan"), True, [], {}, [[1]], {"a": {}}]
-    draw, offers = random.Random(file), Offers(usd_per_kwh=0.2)
+    draw, prices = random.Random(file), Prices(usd_per_kwh=0.2)
     parsed = [json.loads(line) for line in (folder / file).read_text().splitlines()]
     paths = [path for path in leaves(parsed) if len(path) > 1]
     assert len(paths) > 25
@@ -315,7 +307,7 @@ def test_no_wrong_value_is_a_crash(tmp_path, file):
         changed = replaced(parsed, path, draw.choice(wrong))
         (folder / file).write_text("\n".join(map(json.dumps, changed)) + "\n")
         for target in (None, 0.6):
-            made = list(sections_of(folder, offers, target).values())
+            made = list(sections_of(folder, prices, target).values())
             render_html(made, "t")
             render_markdown(made, "t")
 

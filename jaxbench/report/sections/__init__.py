@@ -7,12 +7,12 @@ is nothing of its kind. Another one is added to `SECTIONS`, in the order of read
 from collections.abc import Callable
 
 from jaxbench.report.blocks import Section
+from jaxbench.report.context import ReportContext
 from jaxbench.report.sections.batches import batches
 from jaxbench.report.sections.conv2d import conv2d
 from jaxbench.report.sections.cost import cost
 from jaxbench.report.sections.history import history
 from jaxbench.report.sections.learning import learning
-from jaxbench.report.sections.material import ReportContext
 from jaxbench.report.sections.overview import overview
 from jaxbench.report.sections.rates import rates
 from jaxbench.report.sections.roofline import roofline
@@ -37,7 +37,7 @@ SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
 )
 
 
-def make_sections(material: ReportContext) -> list[Section]:
-    """Returns the sections that the material has something for."""
-    made = [section(material) for section in SECTIONS]
+def make_sections(context: ReportContext) -> list[Section]:
+    """Return the sections that the context has something for."""
+    made = [section(context) for section in SECTIONS]
     return [section for section in made if section is not None]

@@ -2,194 +2,170 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Cell, Section, Table
-from jaxbench.report.measurements import Measurement, differing, setting_key
-from jaxbench.report.sections.material import ReportContext, run_cell, status_cell
-from jaxbench.report.values import (
+from jaxbench.report.collect import Sweep
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.formats import (
+    UNKNOWN,
     clock_time,
     count,
-    interval,
     milliseconds,
     percent,
-    rate,
-    seconds,
+    plain,
     words,
 )
+from jaxbench.report.measurements import Measurement
+from jaxbench.report.runs import SCORES
+from jaxbench.report.settings import differing, grouped, setting_key
+from jaxbench.report.tables import Column, estimate_columns, make_table, shared, status_cell
 
-# (heading, what it is made of, how it is shown); columns without any figure are left out.
+# Columns without any figure are left out.
 _FIGURES = (
-    ("compile [s]", "compile_s", seconds),
-    ("1st epoch, with compile [s]", "first_epoch_with_compile_s", seconds),
-    ("2nd on, median [s]", "median_epoch_s", seconds),
-    ("all epochs [h:mm:ss]", "total_s", clock_time),
-    ("epochs", "epochs", count),
-    ("images/s", "images_per_s", rate),
-    ("95 % interval", None, None),
-    ("n", "n", count),
-    ("p50 [ms]", "latency_p50_s", milliseconds),
-    ("p99 [ms]", "latency_p99_s", milliseconds),
-    ("MFU [%]", "mfu", lambda share: percent(share, 1)),
-    ("score [%]", "score", percent),
+    Column("compile [s]", "run.summary.compile_s", plain),
+    Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
+    Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
+    Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
+    Column("epochs", "run.summary.epochs_done", count),
+    *estimate_columns("images/s", "rate"),
+    Column("p50 [ms]", "record.latency_p50_s", milliseconds),
+    Column("p99 [ms]", "record.latency_p99_s", milliseconds),
+    Column("MFU [%]", "record.mfu", percent),
+    Column("score [%]", "run.score", percent),
 )
-# Where nothing was measured, the column has reasons alone.
-_NO_FIGURES = (("what became of it", None, None),)
 _ENDED_EARLY = ("oom", "timeout", "failed", "killed", "corrupt", "running", "preempted", "diverged")
 
 
-def batches(material: ReportContext) -> Section | None:
-    """A table for each experiment and mode that was run with more than one batch or setting."""
-    groups: dict[tuple, list[Measurement]] = {}
-    for row in material.measurements:
-        if row.batch_size is None or row.stage not in ("training", "train_step", None):
-            continue
-        if row.mode in ("train", "throughput", None):
-            groups.setdefault((row.experiment or "", row.mode or "train"), []).append(row)
-    blocks: list[Any] = []
-    for (experiment, mode), rows in groups.items():
-        if len({row.batch_size for row in rows}) > 1:
-            rows = sorted(rows, key=lambda row: (_setting(row), row.batch_size, row.run or ""))
-            blocks.append(_table(experiment, mode, rows))
-            matrix = _matrix(experiment, mode, rows)
-            blocks += [matrix] if matrix else []
-    blocks += [_largest(sweep) for sweep in material.collection.sweeps if sweep.max_batches]
-    if not blocks:
-        return None
-    return Section(
+def batches(context: ReportContext) -> Section | None:
+    """Return tables of each experiment and mode that was run with more than one batch size."""
+    rows = [
+        row
+        for row in context.measurements
+        if row.run.batch_size is not None
+        and row.stage in ("training", "train_step", None)
+        and row.run.mode in ("train", "throughput", None)
+    ]
+    tables = []
+    for own in grouped(rows, key=_title).values():
+        if len({row.run.batch_size for row in own}) > 1:
+            own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
+            tables += [_table(own), *_matrix(own)]
+    return make_section(
         "batches",
         "Batch sizes",
         "The global batch, over all devices. OOM: out of memory, which is a result like any "
-        "other; a cell that ended otherwise says how.",
-        blocks,
+        "other; a trial that ended otherwise says how.",
+        [],
+        [*tables, *map(_largest, context.collection.sweeps)],
     )
+
+
+def _title(row: Measurement) -> str:
+    stage = "training step alone" if row.run.mode == "throughput" else "training"
+    return f"{row.run.experiment}, {stage}"
 
 
 def _setting(row: Measurement) -> tuple:
-    return (
-        row.precision or "",
-        row.num_devices or 0,
-        row.hardware or "",
-        row.feed or "",
-        _place(row),
-        # Whatever else differs keeps two runs in two groups.
-        setting_key(row.setting, ("precision", "num_devices", "feed")) if row.setting else (),
-    )
+    run = row.run
+    # Whatever else differs keeps two runs in two groups.
+    rest = setting_key(row.setting, ("precision", "num_devices", "feed"))
+    return run.precision, run.num_devices or 0, run.hardware, row.feed, _place(row), rest
 
 
 def _place(row: Measurement) -> str:
     return ", ".join(
         f"{name}={words(value)}"
-        for name, value in row.place.items()
+        for name, value in row.run.place.items()
         if name not in ("batch_size", "num_devices", "precision", "experiment")
     )
 
 
 def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
-    """Names every setting; what else differs is added where two would have one name."""
-    first: dict[tuple, Measurement] = {}
-    for row in rows:
-        first.setdefault(_setting(row), row)
-    headings = {setting: _heading(row) for setting, row in first.items()}
+    """Name every setting; what else differs is added where two would have one name."""
+    first = {setting: own[0] for setting, own in grouped(rows, key=_setting).items()}
+    headings = {}
     for setting, row in first.items():
         twins = [other.setting for other in first.values() if _heading(other) == _heading(row)]
-        headings[setting] += f" · {more}" if (more := differing(row.setting, twins)) else ""
+        more = differing(row.setting, twins)
+        headings[setting] = _heading(row) + (f" · {more}" if more else "")
     return headings
 
 
 def _heading(row: Measurement) -> str:
-    devices = row.hardware
-    if devices is None:
-        devices = f"{count(row.num_devices)} device(s)" if row.num_devices else "devices unknown"
-    told = [devices, row.precision, f"{row.feed} feed" if row.feed else None, _place(row) or None]
-    return " · ".join(part for part in told if part)
+    run = row.run
+    hardware = "devices unknown" if run.hardware == UNKNOWN else run.hardware
+    feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
+    told = [hardware, run.precision, feed, _place(row)]
+    return " · ".join(part for part in told if part not in ("", UNKNOWN))
 
 
-def _table(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table:
-    figures = [
-        (title, name, show)
-        for title, name, show in _FIGURES
-        if any(getattr(row, name or "images_per_s_low") is not None for row in rows if row.usable)
-    ]
-    headings = _headings(rows)
-    groups: dict[int, str] = {}
-    cells = []
-    before = None
-    for number, row in enumerate(rows):
-        own = _setting(row)
-        if own != before:
-            groups[number] = headings[own]
-            before = own
-        cells.append([count(row.batch_size), *_figure_cells(row, figures), run_cell(row.run)])
-    scores = {row.figure for row in rows if row.figure}
+def _table(rows: Sequence[Measurement]) -> Table:
+    usable = [row for row in rows if row.usable]
+    figures = [c for c in _FIGURES if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    # Where nothing was measured, the column has reasons alone.
+    first, *others = figures or [Column("what became of it", lambda row: None, count)]
+
+    def first_or_reason(row: Measurement) -> object:
+        if row.run.status in _ENDED_EARLY and row.run.summary.get("median_epoch_s") is None:
+            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
+            return Cell(reason[:160], "soft", span=1 + len(others))
+        return first.of(row)
+
+    figures = [dataclasses.replace(first, value=first_or_reason), *others]
+    scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
-    return Table(
-        ("batch", "status", *(title for title, _, _ in figures or _NO_FIGURES), "run"),
-        cells,
-        title=f"{experiment}, {'training' if mode == 'train' else 'training step alone'}",
-        note=(
-            f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
-            f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval."
-        ),
-        text_columns=(1, len(figures or _NO_FIGURES) + 2),
-        groups=groups,
+    headings = _headings(rows)
+    return make_table(
+        [*shared("batch", "status"), *figures, *shared("run")],
+        rows,
+        title=_title(rows[0]),
+        note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
+        f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
+        group=lambda row: headings[_setting(row)],
     )
 
 
-def _figure_cells(row: Measurement, figures: Sequence[tuple]) -> list[Cell | str]:
-    if row.status in _ENDED_EARLY and row.median_epoch_s is None:
-        reason = (row.reason or "no reason given").split("\n", 1)[0]
-        return [status_cell(row.status), Cell(reason[:160], "soft", span=max(1, len(figures)))]
-    cells: list[Cell | str] = [status_cell(row.status)]
-    for _, name, show in figures:
-        if name is None:
-            cells.append(interval(row.images_per_s_low, row.images_per_s_high))
-        else:
-            cells.append(show(getattr(row, name)))
-    return cells
+def _matrix(rows: Sequence[Measurement]) -> list[Table]:
+    """Return batch sizes against settings, nothing where no batch size has two of them."""
+    headings = _headings(rows)
+    found = grouped(rows, key=lambda row: (row.run.batch_size, _setting(row)))
+    batch_sizes = sorted({row.run.batch_size for row in rows})
+    most = max(sum((size, setting) in found for setting in headings) for size in batch_sizes)
+    if most < 2 or len(headings) > 8:
+        return []
+    columns = [
+        Column(heading, lambda size, setting=setting: _rate(found.get((size, setting), ())), plain)
+        for setting, heading in headings.items()
+    ]
+    return [
+        make_table(
+            [Column("batch", lambda size: size, count), *columns],
+            batch_sizes,
+            title=f"{_title(rows[0])}: images/s",
+            note="Where a trial was measured more than once, the last run stands here.",
+        )
+    ]
 
 
-def _matrix(experiment: str, mode: str, rows: Sequence[Measurement]) -> Table | None:
-    """Batch sizes against settings, one figure each: median epoch, or images/s."""
-    settings = list(dict.fromkeys(_setting(row) for row in rows))
-    if not 1 < len(settings) <= 8:
-        return None
-    headings = list(_headings(rows).values())
-    batch_sizes = sorted({row.batch_size for row in rows})
-    table = []
-    for batch_size in batch_sizes:
-        cells: list[Cell | str] = [count(batch_size)]
-        for setting in settings:
-            found = [r for r in rows if r.batch_size == batch_size and _setting(r) == setting]
-            cells.append(_matrix_cell(found))
-        table.append(cells)
-    if all(len(cells) - cells.count("–") <= 2 for cells in table):
-        return None  # no batch size has two of them
-    return Table(
-        ("batch", *headings),
-        table,
-        title=f"{experiment}, {'training' if mode == 'train' else 'training step alone'}: images/s",
-        note="Where a cell was measured more than once, the last run stands here.",
-        text_columns=(),
-    )
-
-
-def _matrix_cell(found: Sequence[Measurement]) -> Cell | str:
+def _rate(found: Sequence[Measurement]) -> Cell | None:
     if not found:
-        return "–"
+        return None
     row = found[-1]
-    if row.usable and row.images_per_s is not None:
-        return Cell(rate(row.images_per_s), run=row.run)
-    return dataclasses.replace(status_cell(row.status), run=row.run)
+    if row.usable and row.rate.value is not None:
+        return Cell(plain(row.rate.value), run=row.run.id)
+    return dataclasses.replace(status_cell(row.run.status), run=row.run.id)
 
 
-def _largest(sweep: Any) -> Table:
-    names = list(dict.fromkeys(name for row in sweep.max_batches for name in row if name))
-    shown = [name for name in names if any(row.get(name) for row in sweep.max_batches)]
-    return Table(
-        [name.replace("_", " ") for name in shown],
-        [[words(row.get(name)) for name in shown] for row in sweep.max_batches],
-        title=f"{sweep.name}: the largest batch that fits",
-        text_columns=[i for i, name in enumerate(shown) if name in ("status", "reason")],
-    )
+def _largest(sweep: Sweep) -> Table:
+    names = dict.fromkeys(name for row in sweep.max_batches for name in row if name)
+    columns = [
+        Column(
+            name.replace("_", " "),
+            lambda row, name=name: row.get(name),
+            left=name in ("status", "reason"),
+        )
+        for name in names
+        if any(row.get(name) for row in sweep.max_batches)
+    ]
+    return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")

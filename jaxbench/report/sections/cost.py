@@ -1,5 +1,6 @@
 """What rates and runs cost, where prices are known."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,63 +13,142 @@ from jaxbench.analysis.pricing import (
     usd,
     usd_per_million_images,
 )
-from jaxbench.analysis.published import load_published
+from jaxbench.report import published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
-from jaxbench.report.measurements import STAGES, Measurement, series_labels
-from jaxbench.report.offers import is_of_other_hardware, price_label, price_words
-from jaxbench.report.published import Sources, hardware_of, images_of, is_made_up, other_work
-from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
-from jaxbench.report.values import count, interval, number, percent, plain, rate, seconds, text
-from jaxbench.report.ways import SCORES, time_to_target
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate
+from jaxbench.report.fields import number
+from jaxbench.report.formats import plain
+from jaxbench.report.measurements import STAGES, Measurement
+from jaxbench.report.prices import is_of_other_hardware, price_label, price_words
+from jaxbench.report.published import Sources, images_of, is_synthetic, other_work
+from jaxbench.report.runs import ReportedRun
+from jaxbench.report.settings import grouped, labelled
+from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
+from jaxbench.report.time_to_target import time_to_target
 
 _MOST_DOTS = 16
-# (row, run, price).
-_Priced = tuple[Measurement, Any, Price]
+_PRICE = Column("price [USD/h]", "price.usd_per_hour", plain)
+_COSTS = (
+    *shared("run", "status", "experiment", "precision"),
+    Column("what", lambda row: STAGES[row.measurement.stage]),
+    Column("feed", "measurement.feed"),
+    *(*shared("batch", "devices"), _PRICE),
+    Column("images/s", "measurement.rate.value", plain),
+    *estimate_columns("images/s per USD/h", "rate_per_price"),
+    *estimate_columns("USD per million images", "usd_per_million_images")[:2],
+    Column("whole run [s]", "wall_s", plain),
+    Column("whole run [USD]", "wall_usd", plain),
+    Column("price: offer, date, source", "price_cell", left=True),
+)
+_ELECTRICITY = (
+    *shared("run", "status", "experiment", "mode", "devices"),
+    Column("energy [kWh]", "kwh", plain),
+    Column("electricity [USD]", "usd", plain),
+    Column("target [%]", "to_target.label"),
+    Column("to the target [kWh]", "target_kwh", plain),
+    Column("to the target [USD]", "target_usd", plain),
+    Column("energy covers", "run.summary.telemetry.energy_covers"),
+)
+_PUBLISHED = (
+    *(published.ORIGIN, published.HARDWARE),
+    Column("framework", "framework"),
+    *(published.PRECISION, published.BATCH),
+    Column("data", "data"),
+    Column("images/s", "images_per_s", plain),
+    _PRICE,
+    Column("images/s per USD/h", "rate_per_price", plain),
+    Column("USD per million images", "usd_per_million_images", plain),
+    Column("offer", "price.offer"),
+    published.SOURCE,
+)
 
 
-def cost(material: ReportContext) -> Section | None:
-    """Images/s for a USD an hour, USD for a million images and for whole runs."""
-    by_id = {run.id: run for run in material.runs}
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Priced:
+    """A rate at one price of its hardware; `wall_s` is the whole run's, where it trained."""
+
+    measurement: Measurement
+    price: Price
+
+    @property
+    def run(self) -> ReportedRun:
+        return self.measurement.run
+
+    @property
+    def rate_per_price(self) -> Estimate:
+        return self.measurement.rate.map(lambda x: rate_per_price(x, self.price.usd_per_hour))
+
+    @property
+    def usd_per_million_images(self) -> Estimate:
+        usd_per_hour = self.price.usd_per_hour
+        return self.measurement.rate.map(lambda x: usd_per_million_images(x, usd_per_hour))
+
+    @property
+    def wall_s(self) -> float | None:
+        return number(self.run.summary, "wall_s") if self.measurement.stage == "training" else None
+
+    @property
+    def wall_usd(self) -> float | None:
+        return None if self.wall_s is None else usd(self.wall_s, self.price.usd_per_hour)
+
+    @property
+    def price_cell(self) -> Cell:
+        other = is_of_other_hardware(self.price, self.run)
+        return Cell(price_words(self.price, self.run), "bad" if other else "")
+
+
+def cost(context: ReportContext) -> Section | None:
+    """Return images/s for a USD an hour, USD for a million images and for whole runs."""
     priced = [
-        (row, by_id[row.run], price)
-        for row in material.measurements
-        if row.run and row.stage in STAGES and row.images_per_s
-        for price in material.offers.of(by_id[row.run])
+        _Priced(row, price)
+        for row in context.measurements
+        if row.run.id and row.stage in STAGES and row.rate.value
+        for price in context.prices.of(row.run)
     ]
-    electricity = _electricity(material, priced)
-    blocks: list[Any] = []
-    if priced:
-        table, published = _table(priced), _published(priced)
-        blocks += [*_charts(priced, published, table), table]
-        blocks += [_published_table(published)] if published else []
-    blocks += [electricity] if electricity else []
-    if not blocks:
-        return None
-    return Section(
+    table, sources = _table(priced), Sources()
+    beside = _published(priced, sources)
+    return make_section(
         "cost",
         "Cost",
         "A price is for all the hardware that a run was on, whether its devices were busy or "
         "not; each has a date and a source. A price of other hardware is marked as such: what it "
         "makes of a run is what nobody paid. More images/s per USD/h is better.",
-        blocks,
+        [],
+        [
+            *_charts(priced, beside, table),
+            table,
+            _published_table(beside, sources),
+            _electricity(context, {one.run for one in priced}),
+        ],
     )
 
 
-def _published(priced: Sequence[_Priced]) -> list[tuple[dict[str, Any], Price]]:
-    """The published rates of the networks that were measured, with the offers of their hardware."""
-    networks = {row.published_network for row, _, _ in priced}
-    shipped = load_prices()
+def _published(priced: Sequence[_Priced], sources: Sources) -> list[dict[str, Any]]:
+    """Return published rates of the measured networks, with the offers of their hardware."""
+    networks = {one.run.published_network for one in priced}
+    offers = load_prices()
+    rows = sources.rows(
+        "throughput",
+        lambda row: row["model"] in networks and any(_is_offer_of(offer, row) for offer in offers),
+    )
     return [
-        (row, price)
-        for row in load_published("throughput")
-        if row["model"] in networks
-        for price in shipped
+        row
+        | {
+            "price": price,
+            "rate_per_price": rate_per_price(row["images_per_s"], price.usd_per_hour),
+            "usd_per_million_images": usd_per_million_images(
+                row["images_per_s"], price.usd_per_hour
+            ),
+        }
+        for row in rows
+        for price in offers
         if _is_offer_of(price, row)
     ]
 
 
 def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
-    """Whether its source gives this price for the machine that the rate was measured on.
+    """Return whether its source gives this price for the machine that the rate was measured on.
 
     The machine's name stands in brackets: "4x V100 16GB (AWS p3.8xlarge)". Without one nobody knows
     whose it was, and another provider's V100 is another machine.
@@ -80,221 +160,100 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 
 
 def _charts(
-    priced: Sequence[_Priced], published: Sequence[tuple[dict[str, Any], Price]], table: Table
+    priced: Sequence[_Priced], published: Sequence[dict[str, Any]], table: Table
 ) -> list[DotChart]:
-    """A chart for each network, images and stage: only the same work is beside one another."""
-    groups: dict[tuple, list[_Priced]] = {}
-    for item in priced:
-        row = item[0]
-        if row.usable:
-            key = (row.experiment, row.network, row.data, row.feed, row.stage, images_of(row))
-            groups.setdefault(key, []).append(item)
+    """Return a chart for each network, images and stage: only the same work is compared."""
+    usable = [one for one in priced if one.measurement.usable]
     charts = []
-    for (experiment, network, data, feed, stage, _), items in groups.items():
-        labels = series_labels([{**r.setting, "batch_size": r.batch_size} for r, _, _ in items])
-        dots = [
-            Dot(
-                f"{row.run} {label}, {price_label(price)}"
-                + (" (of other hardware)" if is_of_other_hardware(price, run) else ""),
-                *(
-                    None if value is None else rate_per_price(value, price.usd_per_hour)
-                    for value in (row.images_per_s, row.images_per_s_low, row.images_per_s_high)
-                ),
-            )
-            for (row, run, price), label in zip(items, labels, strict=True)
-        ]
-        dots.sort(key=lambda dot: dot.value)
-        more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
-        own = items[0][0]
+    for group in grouped(usable, key=_chart_key).values():
+        own = group[0].measurement
         beside = [
-            Dot(
-                f"{hardware_of(row)}, {row['framework']}, {row['precision']}, {price.offer} "
-                f"({row['date']})",
-                rate_per_price(row["images_per_s"], price.usd_per_hour),
-                published=True,
-            )
-            for row, price in published
+            Dot(_published_label(row), row["rate_per_price"], published=True)
+            for row in published
             if not other_work(own, row["model"], row["dataset"])
-            and (row["data"] == "synthetic") == is_made_up(own)
+            and (row["data"] == "synthetic") == is_synthetic(own)
         ]
-        dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
-        if len(dots) < 2:
-            continue
-        ids = run_ids(row.run for row, _, _ in items)
-        charts.append(
-            DotChart(
-                title=f"{experiment} · {STAGES[stage]} · {feed} feed: images/s per USD/h",
-                note=f"{network}; {data}; filled: measured in this report, n = 1 run a dot, bars: "
-                "95 % interval of its rate where it has one, prices taken as exact"
-                + ("; hollow: reckoned from a published training rate and price" if beside else "")
-                + f"{more}; {ids}",
-                x_label="images/s per USD/h",
-                dots=dots,
-                table=table,
-            )
-        )
+        if len(group) + len(beside) > 1:
+            charts.append(_chart(group, beside, table))
     return charts
 
 
-def _table(priced: Sequence[_Priced]) -> Table:
-    rows = []
-    for row, run, price in priced:
-        low, high = row.images_per_s_low, row.images_per_s_high
-        per_hour = price.usd_per_hour
-        wall_s = number(run.summary, "wall_s") if row.stage == "training" else None
-        cheap, dear = (x and usd_per_million_images(x, per_hour) for x in (high, low))
-        rows.append(
-            [
-                run_cell(row.run),
-                status_cell(row.status),
-                row.experiment or "–",
-                row.precision or "–",
-                STAGES[row.stage],
-                row.feed or "–",
-                count(row.batch_size),
-                row.hardware or "–",
-                plain(per_hour),
-                rate(row.images_per_s),
-                rate(rate_per_price(row.images_per_s, per_hour)),
-                interval(*(x and rate_per_price(x, per_hour) for x in (low, high))),
-                count(row.n),
-                plain(usd_per_million_images(row.images_per_s, per_hour)),
-                interval(cheap, dear, plain),
-                seconds(wall_s),
-                "–" if wall_s is None else plain(usd(wall_s, per_hour)),
-                Cell(price_words(price, run), "bad" if is_of_other_hardware(price, run) else ""),
-            ]
-        )
+def _chart_key(one: _Priced) -> tuple:
+    row, run = one.measurement, one.run
+    return (run.experiment, run.network, run.data, row.feed, row.stage, images_of(row))
+
+
+def _setting(one: _Priced) -> dict[str, Any]:
+    return {**one.measurement.setting, "batch_size": one.run.batch_size}
+
+
+def _published_label(row: Mapping[str, Any]) -> str:
+    told = (row["machine"], row["framework"], row["precision"], row["price"].offer)
+    return f"{', '.join(map(str, told))} ({row['date']})"
+
+
+def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> DotChart:
+    run, row = group[0].run, group[0].measurement
+    dots = []
+    for label, one in labelled(group, _setting):
+        other = " (of other hardware)" if is_of_other_hardware(one.price, one.run) else ""
+        name = f"{one.run.id} {label}, {price_label(one.price)}{other}"
+        dots.append(Dot(name, *one.rate_per_price.span))
+    dots.sort(key=lambda dot: dot.value)
+    more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
+    hollow = "; hollow: estimated from a published training rate and price" if beside else ""
+    title = f"{run.experiment} · {STAGES[row.stage]} · {row.feed} feed: images/s per USD/h"
     note = (
-        "images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 of "
-        "them on, holds the rate's scatter, not the price's. A whole run has compiling, "
-        "evaluations and the rest in it."
+        f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
+        f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
+        f"{run_ids(one.run for one in group)}"
     )
-    return Table(
-        (
-            "run",
-            "status",
-            "experiment",
-            "precision",
-            "what",
-            "feed",
-            "batch",
-            "devices",
-            "price [USD/h]",
-            "images/s",
-            "images/s per USD/h",
-            "95 % interval",
-            "n",
-            "USD per million images",
-            "95 % interval",
-            "whole run [s]",
-            "whole run [USD]",
-            "price: offer, date, source",
-        ),
-        rows,
+    dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
+    return DotChart(title, note, "images/s per USD/h", dots, table)
+
+
+def _table(priced: Sequence[_Priced]) -> Table:
+    return make_table(
+        _COSTS,
+        priced,
         title="What rates and runs cost",
-        note=note,
-        text_columns=(0, 1, 2, 3, 4, 5, 7, 17),
+        note="images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
+        "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
+        "evaluations and the rest in it.",
     )
 
 
-def _electricity(material: ReportContext, priced: Sequence[_Priced]) -> Table | None:
-    """What was measured of it, where somebody asks for costs."""
-    usd_per_kwh = material.offers.usd_per_kwh
-    asked = {run.id for _, run, _ in priced}
+def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
+    """Return the energy that was measured, where somebody asks for costs."""
+    usd_per_kwh = context.prices.usd_per_kwh
     rows = []
-    for run in material.runs:
+    for run in context.runs:
         energy_j = number(run.summary, "telemetry", "energy_j")
-        if energy_j is None or not (usd_per_kwh or run.id in asked):
-            continue
-        way = time_to_target(run, material.target)
-        to_target_j = way and way.energy_j
-        rows.append(
-            [
-                run_cell(run.id),
-                status_cell(run.status),
-                run.experiment,
-                run.mode,
-                run.hardware,
-                *_paid(energy_j, usd_per_kwh),
-                f"{SCORES[way.score]} {percent(way.target)}" if way else "–",
-                *_paid(to_target_j, usd_per_kwh),
-                text(run.summary, "telemetry", "energy_covers") or "–",
-            ]
-        )
-    if not rows:
-        return None
-    stated = f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""
-    return Table(
-        (
-            "run",
-            "status",
-            "experiment",
-            "mode",
-            "devices",
-            "energy [kWh]",
-            "electricity [USD]",
-            "target [%]",
-            "to the target [kWh]",
-            "to the target [USD]",
-            "energy covers",
-        ),
+        if energy_j is not None and (usd_per_kwh or run in asked):
+            to_target = time_to_target(run, context.target)
+            row = {"run": run, "to_target": to_target}
+            for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
+                row[f"{name}kwh"] = j and j / J_PER_KWH
+                row[f"{name}usd"] = j and usd_per_kwh and electricity_usd(j, usd_per_kwh)
+            rows.append(row)
+    return make_table(
+        _ELECTRICITY,
         rows,
-        title=f"Electricity{stated}",
+        title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
         note="Energy is what telemetry measured while the run trained or its windows ran: "
-        "compiling, evaluations and reading are not in it. To the target: of runs that ended there "
-        "(--target_accuracy). Rented hardware has it in its price."
+        "compiling, evaluations and reading are not in it. To the target: of runs that ended "
+        "there (--target_accuracy). Rented hardware has it in its price."
         + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
-        text_columns=(0, 1, 2, 3, 4, 7, 10),
     )
 
 
-def _paid(energy_j: float | None, usd_per_kwh: float | None) -> list[str]:
-    """An energy in kWh, and in USD where its price is known."""
-    if energy_j is None:
-        return ["–", "–"]
-    paid_usd = electricity_usd(energy_j, usd_per_kwh) if usd_per_kwh else None
-    return [plain(energy_j / J_PER_KWH), plain(paid_usd)]
-
-
-def _published_table(published: Sequence[tuple[dict[str, Any], Price]]) -> Table:
-    sources = Sources()
-    return Table(
-        (
-            "origin",
-            "hardware",
-            "framework",
-            "precision",
-            "batch",
-            "data",
-            "images/s",
-            "price [USD/h]",
-            "images/s per USD/h",
-            "USD per million images",
-            "offer",
-            "when, by whom",
-        ),
-        [
-            [
-                Cell("published", "published"),
-                hardware_of(row),
-                row["framework"] or "–",
-                row["precision"] or "–",
-                count(row["global_batch"]),
-                row["data"] or "–",
-                rate(row["images_per_s"]),
-                plain(price.usd_per_hour),
-                rate(rate_per_price(row["images_per_s"], price.usd_per_hour)),
-                plain(usd_per_million_images(row["images_per_s"], price.usd_per_hour)),
-                price.offer,
-                sources.cite(row),
-            ]
-            for row, price in published
-        ],
+def _published_table(published: Sequence[dict[str, Any]], sources: Sources) -> Table:
+    return make_table(
+        _PUBLISHED,
+        published,
         title="Published rates at the prices of their day",
-        note="Reckoned from the published rate and price, each with the offers of the machine that "
-        "it names; no interval was published. The article prints prices rounded to 0.1 USD/h: its "
-        "374 images/s per USD/h (reserved instance) comes out as 372.4 by 8.4 USD/h. "
-        f"{sources.note()}",
-        text_columns=(0, 1, 2, 3, 5, 10, 11),
+        note="Estimated from the published rate and price, each with the offers of the machine "
+        "that it names; no interval was published. The article prints prices rounded to 0.1 USD/h: "
+        "its 374 images/s per USD/h (reserved instance) comes out as 372.4 by 8.4 USD/h. "
+        f"{sources.note}",
     )

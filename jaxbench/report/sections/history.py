@@ -1,244 +1,188 @@
-"""This machine beside what others have published."""
+"""Published results beside this report's runs."""
 
+import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.published import load_published
-from jaxbench.report.blocks import OOM, Cell, Dot, DotChart, Section, Table
-from jaxbench.report.measurements import STAGES, Measurement, series_labels, setting_key
-from jaxbench.report.published import Sources, hardware_of, is_made_up, other_work
-from jaxbench.report.sections.material import ReportContext, run_cell, run_ids
-from jaxbench.report.values import (
-    clock_time,
-    count,
-    items,
-    mapping,
-    milliseconds,
-    number,
-    percent,
-    rate,
-    seconds,
-    text,
+from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate, of_rounds
+from jaxbench.report.fields import number, text
+from jaxbench.report.formats import clock_time, count, milliseconds, percent, plain
+from jaxbench.report.measurements import STAGES, Measurement
+from jaxbench.report.published import (
+    BATCH,
+    HARDWARE,
+    MEASURED,
+    ORIGIN,
+    PRECISION,
+    SOURCE,
+    Row,
+    Sources,
+    is_synthetic,
+    measured_row,
+    other_work,
 )
-from jaxbench.report.values import interval as both_ends
+from jaxbench.report.runs import NETWORKS, RunRecord
+from jaxbench.report.settings import grouped, labelled, setting_key
+from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
 
-# Where a network's published rows are of another one's experiment.
-_EXPERIMENTS = {
-    "cnn10": "cnn10",
-    "wrn28_10": "wrn28_10",
-    "wrn28_10_2019": "wrn28_10",
-    "resnet50": "resnet50",
-    "resnet50_synthetic": "resnet50",
-    "vgg_cifar10": "vgg_cifar10",
-    "mnist_cnn": "mnist_cnn",
-}
 _MOST_DOTS = 16
-_SAID = ("num_devices", "device_kind")
+_IN_HARDWARE = ("num_devices", "device_kind")
+_TRAININGS = (
+    *(BATCH, ORIGIN, HARDWARE, PRECISION),
+    Column("feed", "feed"),
+    Column("1st epoch, with compile [s]", "first_epoch", plain),
+    Column("2nd on, median [s]", "median_epoch_s", plain),
+    Column("whole run [h:mm:ss]", "total_time_s", clock_time),
+    Column("epochs", "epochs", count),
+    Column("top-1 [%]", "top1", percent),
+    *(*shared("run"), SOURCE),
+)
+_RATES = (
+    ORIGIN,
+    Column("what", "stage"),
+    *(HARDWARE, PRECISION, BATCH),
+    Column("data", "data"),
+    *estimate_columns("images/s", "rate"),
+    *(*shared("run"), SOURCE),
+)
+_CONVOLUTIONS = (
+    ORIGIN,
+    Column("hardware", "hardware"),
+    Column("devices", "devices", count),
+    Column("images", "size"),
+    Column("first call [ms]", "first_use_s", milliseconds),
+    Column("later calls [ms]", "steady_total_s", milliseconds),
+    Column("SciPy, 1 thread [ms]", "scipy_s", milliseconds),
+    Column("n", "n", count),
+    *(*shared("run"), SOURCE),
+)
+_Blocks = list[Table | DotChart]
 
 
-def history(material: ReportContext) -> Section | None:
-    """Tables and charts of published rows, with this report's runs of the same networks."""
-    measured: dict[str, list[Measurement]] = {}
-    for row in material.measurements:
-        base = (row.experiment or "").partition(":")[0]
-        name = row.published_network or _EXPERIMENTS.get(base)
-        if name and row.stage in ("training", "train_step", None):
-            measured.setdefault(name, []).append(row)
-    blocks: list[Any] = []
-    for name, rows in measured.items():
-        blocks += _epochs(name, rows)
-        blocks += _rates(name, rows)
-    blocks += _convolutions(material)
-    if not blocks:
-        return None
-    return Section(
+def history(context: ReportContext) -> Section | None:
+    """Return tables and charts of published rows, with this report's runs of the same networks."""
+    rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
+    blocks: _Blocks = []
+    for network, own in grouped(rows, key=_network).items():
+        blocks += [*_trainings(network, own), *_rates(network, own)] if network else []
+    return make_section(
         "history",
-        "Beside what was published",
+        "Comparison with published results",
         "Rows marked “measured” are of this report's runs; rows marked “published” are what others "
         "wrote, with their date and source: other software, other times, not repeated here. A run "
         "that did other work than the published one (a shrunken network, other data) is listed, "
         "says so, and is in no chart.",
-        blocks,
+        [],
+        [*blocks, *_convolutions(context)],
     )
 
 
-def _epochs(network: str, rows: Sequence[Measurement]) -> list[Any]:
-    """Epoch times, whole runs and accuracy, as in the published tables."""
-    published = [row for row in load_published("training_runs") if row["model"] == network]
-    rows = [row for row in rows if row.stage == "training" or row.status == "oom"]
+def _network(row: Measurement) -> str | None:
+    """Return the published network that a run is beside: its own, or that of its experiment."""
+    own, experiment = row.run.published_network, row.run.experiment
+    return own or next((name for name in NETWORKS if experiment.startswith(name)), None)
+
+
+def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    """Return epoch times, whole runs and accuracy, as in the published tables."""
+    sources = Sources()
+    published = sources.rows("training_runs", lambda row: row["model"] == network)
+    rows = [row for row in rows if row.stage == "training" or row.run.status == "oom"]
     if not published or not rows:
         return []
-    dataset, sources = published[0]["dataset"], Sources()
-    lines = []
-    for row in published:
-        figures = (
-            [Cell(OOM, "bad", span=5)]
-            if row["status"] == "oom"
-            else [
-                seconds(row["first_epoch_s"]),
-                seconds(row["median_epoch_s"]),
-                clock_time(row["total_time_s"]),
-                "–",
-                percent(row["top1"]),
-            ]
-        )
-        lines.append(
-            (
-                row["global_batch"] or 0,
-                [
-                    count(row["global_batch"]),
-                    Cell("published", "published"),
-                    hardware_of(row),
-                    row["precision"] or "–",
-                    "–",
-                    *figures,
-                    "–",
-                    sources.cite(row),
-                ],
-            )
-        )
-    for row in rows:
-        other = _other_training(row, network, dataset)
-        if row.median_epoch_s is None and row.first_epoch_with_compile_s is None:
-            told = OOM if row.status == "oom" else row.status or "?"
-            figures = [Cell(told, "bad", span=5)]
-        else:
-            cached = " (compiled before)" if row.compile_cache == "hit" else ""
-            figures = [
-                seconds(row.first_epoch_with_compile_s) + cached,
-                seconds(row.median_epoch_s),
-                clock_time(row.total_s),
-                count(row.epochs),
-                percent(row.score),
-            ]
-        lines.append((row.batch_size or 0, _measured(row, figures, other)))
-    lines.sort(key=lambda line: line[0])
-    table = Table(
-        (
-            "batch",
-            "origin",
-            "hardware",
-            "precision",
-            "feed",
-            "1st epoch, with compile [s]",
-            "2nd on, median [s]",
-            "whole run [h:mm:ss]",
-            "epochs",
-            "top-1 [%]",
-            "run",
-            "when, by whom",
-        ),
-        [line for _, line in lines],
+    dataset = published[0]["dataset"]
+    # Nobody learns from synthetic images.
+    other = {
+        row: other_work(row, network, dataset) or "synthetic images" * is_synthetic(row)
+        for row in rows
+    }
+    oom = Cell("OOM", "bad", span=5)
+    lines = [
+        row | {"first_epoch": oom if row["status"] == "oom" else row["first_epoch_s"]}
+        for row in published
+    ]
+    lines += [measured_row(row, other[row]) | _training(row) for row in rows]
+    table = make_table(
+        _TRAININGS,
+        sorted(lines, key=lambda line: line["global_batch"] or 0),
         title=f"{network} on {dataset}: training",
-        note=f"{sources.note()} n = 1 run a row; no interval was published. "
+        note=f"{sources.note} n = 1 run a row; no interval was published. "
         "A whole run is so many epochs long; the published rows do not say how many.",
-        text_columns=(1, 2, 3, 4, 10, 11),
     )
     dots = [
-        Dot(
-            f"{count(row['global_batch'])}: {hardware_of(row)}, {row['precision']}",
-            row["median_epoch_s"],
-            published=True,
-        )
+        Dot(f"{count(row['global_batch'])}: {row['machine']}, {row['precision']}", time_s)
         for row in published
-        if row["median_epoch_s"] is not None
+        if (time_s := row["median_epoch_s"]) is not None
     ]
-    same = [row for row in rows if row.usable and not _other_training(row, network, dataset)]
-    own = [row for row in same if row.median_epoch_s is not None]
+    own = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
-    return [table, *_dots(title, "seconds an epoch", own, "median_epoch_s", dots, table)]
+    return [table, *_dots(title, "seconds an epoch", own, _epoch, dots, table)]
 
 
-def _other_training(row: Measurement, network: str, dataset: str) -> str:
-    """Nobody learns from made-up images."""
-    made_up = "made-up images" if is_made_up(row) else ""
-    return other_work(row, network, dataset) or made_up
+def _epoch(row: Measurement) -> Estimate:
+    return Estimate(number(row.run.summary, "median_epoch_s"))
 
 
-def _rates(network: str, rows: Sequence[Measurement]) -> list[Any]:
-    """Images per second."""
-    published = [row for row in load_published("throughput") if row["model"] == network]
-    rows = [row for row in rows if row.images_per_s is not None]
+def _training(row: Measurement) -> Row:
+    """Return a measured training in the words of published ones."""
+    summary, run = row.run.summary, row.run
+    first_s = number(summary, "first_epoch_with_compile_s")
+    first: Cell | float | None = first_s
+    if first_s is None and _epoch(row).value is None:
+        first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
+    elif text(summary, "compile_cache") == "hit":
+        first = Cell(f"{plain(first_s)} (compilation cache hit)")
+    return {
+        "first_epoch": first,
+        "median_epoch_s": _epoch(row).value,
+        "total_time_s": run.total_s,
+        "epochs": summary.get("epochs_done"),
+        "top1": run.score,
+    }
+
+
+def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    """Return images per second."""
+    sources = Sources()
+    published = sources.rows("throughput", lambda row: row["model"] == network)
+    rows = [row for row in rows if row.rate.value is not None]
     if not published or not rows:
         return []
-    lines, sources = [], Sources()
-    for row in published:
-        lines.append(
-            (
-                row["images_per_s"],
-                [
-                    Cell("published", "published"),
-                    STAGES["training"],
-                    hardware_of(row),
-                    row["precision"] or "–",
-                    count(row["global_batch"]),
-                    row["data"] or "–",
-                    rate(row["images_per_s"]),
-                    "–",
-                    "–",
-                    "–",
-                    sources.cite(row, row["note"]),
-                ],
-            )
-        )
     dataset = published[0]["dataset"]
-    for row in rows:
-        other = other_work(row, network, dataset)
-        lines.append(
-            (
-                row.images_per_s,
-                [
-                    Cell("measured", "measured"),
-                    STAGES.get(row.stage or "", "–"),
-                    _own_hardware(row),
-                    row.precision or "–",
-                    count(row.batch_size),
-                    f"{row.feed} feed, {row.data}",
-                    rate(row.images_per_s),
-                    both_ends(row.images_per_s_low, row.images_per_s_high),
-                    count(row.n),
-                    run_cell(row.run),
-                    _own_source(row, other),
-                ],
-            )
-        )
-    lines.sort(key=lambda line: -line[0])
-    table = Table(
-        (
-            "origin",
-            "what",
-            "hardware",
-            "precision",
-            "batch",
-            "data",
-            "images/s",
-            "95 % interval",
-            "n",
-            "run",
-            "when, by whom",
-        ),
-        [line for _, line in lines],
+    other = {row: other_work(row, network, dataset) for row in rows}
+    lines = [
+        row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])}
+        for row in published
+    ]
+    lines += [
+        measured_row(row, other[row])
+        | {"stage": STAGES.get(row.stage or ""), "rate": row.rate}
+        | {"data": f"{row.feed} feed, {row.run.data}"}
+        for row in rows
+    ]
+    table = make_table(
+        _RATES,
+        sorted(lines, key=lambda line: -line["rate"].value),
         title=f"{network}: training, images/s",
-        note=f"{sources.note()} Published rates are of training. A training step alone has no data "
+        note=f"{sources.note} Published rates are of training. A training step alone has no data "
         "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
-        text_columns=(0, 1, 2, 3, 5, 9, 10),
     )
-    blocks: list[Any] = [table]
-    # What was made up and what was read are two figures, in two charts.
+    blocks: _Blocks = [table]
+    # Synthetic data and data that are read make two figures, in two charts.
     for synthetic in (True, False):
         dots = [
-            Dot(f"{hardware_of(row)}, {row['framework']}", row["images_per_s"], published=True)
+            Dot(f"{row['machine']}, {row['framework']}", row["images_per_s"])
             for row in published
             if (row["data"] == "synthetic") == synthetic
         ]
         own = [
-            row
-            for row in rows
-            if is_made_up(row) == synthetic and row.usable and not other_work(row, network, dataset)
+            row for row in rows if is_synthetic(row) == synthetic and row.usable and not other[row]
         ]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
-        blocks += _dots(f"{network}: {data}", "images/s", own, "images_per_s", dots, table)
+        blocks += _dots(f"{network}: {data}", "images/s", own, lambda row: row.rate, dots, table)
     return blocks
 
 
@@ -246,138 +190,88 @@ def _dots(
     title: str,
     x_label: str,
     rows: Sequence[Measurement],
-    field: str,
+    figure: Callable[[Measurement], Estimate],
     published: Sequence[Dot],
     table: Table,
 ) -> list[DotChart]:
-    """A chart of both, where there are both."""
+    """Return a chart of both, where there are both."""
+    rows = [row for row in rows if figure(row).value is not None]
     if not rows or not published:
         return []
-    repeats: dict[tuple, list[Measurement]] = {}
-    for row in rows:
-        repeats.setdefault((row.batch_size, setting_key(row.setting)), []).append(row)
-    # The hardware's own words say what devices there are, and how many.
-    settings = [
-        {name: value for name, value in same[0].setting.items() if name not in _SAID}
-        | {"stage": STAGES.get(same[0].stage or "")}
-        for same in repeats.values()
-    ]
-    own = []
-    for same, told in zip(repeats.values(), series_labels(settings), strict=True):
-        figures = [getattr(row, field) for row in same]
-        ends = (min(figures), max(figures)) if len(same) > 1 else (None, None)
-        if len(same) == 1 and field == "images_per_s":
-            ends = (same[0].images_per_s_low, same[0].images_per_s_high)
-        head = f"{count(same[0].batch_size)}: {same[0].hardware}"
-        label = f"{head}, {told}, {run_ids(row.run for row in same)}"
-        if same[0].stage == "train_step" and STAGES["train_step"] not in told:
-            label += f", {STAGES['train_step']}"
-        own.append(Dot(label, statistics.median(figures), *ends))
-    dots = sorted([*own[:_MOST_DOTS], *published], key=lambda dot: dot.value)
-    more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
-    return [
-        DotChart(
-            title=title,
-            note=(
-                "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
-                "has one) or the median of several (bars: from the least to the most); hollow: "
-                f"published, see the table for when and by whom{more}; "
-                f"{run_ids(row.run for row in rows)}"
-            ),
-            x_label=x_label,
-            dots=dots,
-            table=table,
-        )
-    ]
-
-
-def _measured(row: Measurement, figures: list[Cell | str], other: str) -> list[Cell | str]:
-    return [
-        count(row.batch_size),
-        Cell("measured", "measured"),
-        _own_hardware(row),
-        row.precision or "–",
-        row.feed or "–",
-        *figures,
-        run_cell(row.run),
-        _own_source(row, other),
-    ]
-
-
-def _own_hardware(row: Measurement) -> str:
-    hardware = row.hardware or "–"
-    return f"{hardware} ({row.processor})" if row.processor else hardware
-
-
-def _own_source(row: Measurement, other: str) -> Cell:
-    told = [(row.date or "no date")[:10], row.framework, row.data]
-    told += [f"OTHER WORK: {other}"] if other else []
-    told += [] if row.usable else [f"status: {row.status}"]
-    return Cell("; ".join(filter(None, told)), "soft" if other else "")
-
-
-def _convolutions(material: ReportContext) -> list[Table]:
-    """The published convolution, a first call on 840 images of 100x100."""
+    repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
     own = [
-        (run, cell)
-        for run in material.runs
-        for cell in run.of_kind("conv2d")
-        if number(cell, "kernel") == 3 and number(cell, "channels") == 1
+        _dot(same, told, [figure(row) for row in same])
+        for told, same in labelled(repeats, lambda same: _setting(same[0]))
+    ]
+    beside = [dataclasses.replace(dot, published=True) for dot in published]
+    dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
+    more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
+    note = (
+        "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
+        "has one) or the median of several (bars: from the least to the most); hollow: "
+        f"published, see the table for when and by whom{more}; {run_ids(row.run for row in rows)}"
+    )
+    return [DotChart(title, note, x_label, dots, table)]
+
+
+def _setting(row: Measurement) -> dict[str, Any]:
+    """Return a setting without the devices, which the hardware's own words say."""
+    own = {name: value for name, value in row.setting.items() if name not in _IN_HARDWARE}
+    return own | {"stage": STAGES.get(row.stage or "")}
+
+
+def _dot(same: Sequence[Measurement], told: str, figures: Sequence[Estimate]) -> Dot:
+    """Return the dot of one setting, of its only run or of several."""
+    run, stage = same[0].run, STAGES["train_step"]
+    label = f"{count(run.batch_size)}: {run.hardware}, {told}, {run_ids(row.run for row in same)}"
+    label += f", {stage}" if same[0].stage == "train_step" and stage not in told else ""
+    values = [figure.value for figure in figures]
+    several = (statistics.median(values), min(values), max(values))
+    return Dot(label, *(several if len(same) > 1 else figures[0].span))
+
+
+def _convolutions(context: ReportContext) -> list[Table]:
+    """Return the published convolution, a first call on 840 images of 100x100."""
+    own = [
+        _convolution(row)
+        for row in context.of_kind("conv2d")
+        if number(row.record, "kernel") == 3 and number(row.record, "channels") == 1
     ]
     if not own:
         return []
-    rows, sources = [], Sources()
-    for row in load_published("conv2d"):
-        rows.append(
-            [
-                Cell("published", "published"),
-                row["hardware"],
-                count(row["devices"]),
-                f"{row['images']} of {row['height']}×{row['width']}",
-                milliseconds(row["time_ms"] / 1e3),
-                "–",
-                "–",
-                "–",
-                "–",
-                sources.cite(row),
-            ]
-        )
-    for run, cell in own:
-        size = [number(cell, name) for name in ("images", "height", "width")]
-        other = "" if size == [840, 100, 100] else "; OTHER WORK: fewer or other images"
-        rows.append(
-            [
-                Cell("measured", "measured"),
-                run.processor or run.device_kind,
-                count(number(cell, "devices")),
-                f"{count(size[0])} of {count(size[1])}×{count(size[2])}",
-                milliseconds(number(cell, "first_use_s")),
-                milliseconds(number(cell, "steady_total_s")),
-                milliseconds(number(cell, "scipy_s")),
-                count(len(items(mapping(cell, "samples"), "compute_s")) or None),
-                run_cell(run.id),
-                f"{(text(run.document, 'started_at') or 'no date')[:10]}{other}",
-            ]
-        )
+    sources = Sources()
+    published = [
+        row | {"size": _size(row), "first_use_s": row["time_ms"] / 1e3}
+        for row in sources.rows("conv2d")
+    ]
     return [
-        Table(
-            (
-                "origin",
-                "hardware",
-                "devices",
-                "images",
-                "first call [ms]",
-                "later calls [ms]",
-                "SciPy, 1 thread [ms]",
-                "n",
-                "run",
-                "when, by whom",
-            ),
-            rows,
+        make_table(
+            _CONVOLUTIONS,
+            [*published, *own],
             title="One 3×3 convolution, 1 channel",
-            note=f"{sources.note()} The published times are of a first and only call: compiling, "
+            note=f"{sources.note} The published times are of a first and only call: compiling, "
             "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
             "medians stand here; a first call is one.",
-            text_columns=(0, 1, 3, 8, 9),
         )
     ]
+
+
+def _size(record: Mapping[str, Any]) -> str:
+    images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
+    return f"{images} of {height}×{width}"
+
+
+def _convolution(row: RunRecord) -> Row:
+    """Return a measured convolution in the words of published ones."""
+    run, record = row
+    same = [number(record, name) for name in ("images", "height", "width")] == [840, 100, 100]
+    date = (text(run.document, "started_at") or "no date")[:10]
+    return {
+        **record,
+        "origin": MEASURED,
+        "run": run,
+        "hardware": run.processor or run.device_kind,
+        "size": _size(record),
+        "n": of_rounds(record, "compute_s").n,
+        "cited": date + ("" if same else "; OTHER WORK: fewer or other images"),
+    }

@@ -1,188 +1,137 @@
 """Images per second and latency: by batch, device and precision."""
 
-import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
-from jaxbench.report.measurements import Measurement, series_labels, setting_key
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate
+from jaxbench.report.fields import number
+from jaxbench.report.formats import count, milliseconds, percent, plain
+from jaxbench.report.measurements import Measurement
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import (
-    MOST_CHARTS,
-    ReportContext,
-    left_out,
-    run_cell,
-    run_ids,
-    status_cell,
+from jaxbench.report.settings import grouped, in_parts, labelled, setting_key
+from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
+
+_COLUMNS = (
+    *shared("run", "status", "experiment"),
+    *(Column(name, name) for name in ("stage", "feed")),
+    *shared("precision", "devices", "batch"),
+    *estimate_columns("images/s", "rate"),
+    Column("images/s per device", "record.images_per_s_per_device", plain),
+    *(Column(f"{p} [ms]", f"record.latency_{p}_s", milliseconds) for p in ("p50", "p95", "p99")),
+    Column("steps", "record.latency_steps", count),
+    Column("MFU [%]", "record.mfu", percent),
 )
-from jaxbench.report.values import count, interval, milliseconds, percent, rate
+_RATE, _LATENCY = "images/s", "latency [ms]"
+# What repeats have in common, and they, by batch.
+_Line = tuple[str, list[Measurement]]
 
-# What a chart is about; lines within it differ in the rest.
-_OF_A_CHART = ("experiment", "network", "data", "feed", "stage")
 
-
-def rates(material: ReportContext) -> Section | None:
-    """Charts over the batch size for each network, feed and stage; all rates in a table."""
-    rows = [row for row in material.measurements if row.images_per_s is not None]
-    if not rows:
-        return None
-    drawn = [row for row in rows if row.usable and row.batch_size and row.images_per_s > 0]
-    groups: dict[tuple, list[Measurement]] = {}
-    for row in drawn:
-        groups.setdefault(tuple(getattr(row, name) for name in _OF_A_CHART), []).append(row)
+def rates(context: ReportContext) -> Section | None:
+    """Return charts over the batch for each network, feed and stage; all rates in a table."""
+    rows = [row for row in context.measurements if row.rate.value is not None]
+    drawn = [row for row in rows if row.usable and row.run.batch_size and row.rate.value > 0]
     charts: list[LineChart | DotChart] = []
-    for key, group in groups.items():
+    for group in grouped(drawn, key=_chart_key).values():
         # One point says no more than its row in the table.
-        if len(group) > 1:
-            charts += _charts(key, group, "images/s", _rate_point)
-            latencies = [row for row in group if row.latency_p50_s is not None]
-            if len(latencies) > 1:
-                charts += _charts(key, latencies, "latency [ms]", _latency_point)
-    shown = charts[:MOST_CHARTS]
-    return Section(
+        timed = [row for row in group if _latency_ms(row).value is not None]
+        for own, what in ((group, _RATE), (timed, _LATENCY)):
+            charts += _charts(own, what) if len(own) > 1 else []
+    return make_section(
         "rates",
         "Images per second and latency",
         "Rates are over all devices together; a line joins runs that differ in the batch size "
         "alone. Feeds are never mixed: synthetic is the devices alone, resident and stream have "
-        "their data to fetch. " + left_out(len(charts), len(shown), "the table"),
-        [*shown, _table(rows)],
+        "their data to fetch.",
+        charts,
+        [_table(rows)],
     )
 
 
-def _rate_point(row: Measurement) -> Point:
-    return Point(row.batch_size, row.images_per_s, row.images_per_s_low, row.images_per_s_high)
+def _chart_key(row: Measurement) -> tuple:
+    """Return what a chart is about; lines within it differ in the rest."""
+    return (row.run.experiment, row.run.network, row.run.data, row.feed, row.stage)
 
 
-def _latency_point(row: Measurement) -> Point:
-    p50_ms = row.latency_p50_s * 1e3
-    p99_ms = None if row.latency_p99_s is None else row.latency_p99_s * 1e3
-    return Point(row.batch_size, p50_ms, None if p99_ms is None else p50_ms, p99_ms)
+def _batch(row: Measurement) -> float:
+    return row.run.batch_size
 
 
-def _points(rows: Sequence[Measurement], point: Callable[[Measurement], Point]) -> list[Point]:
-    """One for each batch size: repeats are no line."""
-    points = []
-    for _, same in itertools.groupby(map(point, rows), key=lambda point: point.x):
-        one, *others = repeats = list(same)
-        if others:
-            ys = [repeat.y for repeat in repeats]
-            one = Point(one.x, statistics.median(ys), min(ys), max(ys))
-        points.append(one)
-    return points
+def _latency_ms(row: Measurement) -> Estimate:
+    """Return the median of a step's latency, reaching to its 99th percentile."""
+    p50_s, p99_s = (number(row.record, f"latency_{p}_s") for p in ("p50", "p99"))
+    return Estimate(p50_s, None if p99_s is None else p50_s, p99_s).map(lambda s: 1e3 * s)
 
 
-def _charts(
-    key: tuple,
-    rows: Sequence[Measurement],
-    what: str,
-    point: Callable[[Measurement], Point],
-) -> list[LineChart | DotChart]:
-    experiment, network, data, feed, stage = key
-    lines: dict[tuple, list[Measurement]] = {}
-    for row in rows:
-        lines.setdefault(setting_key(row.setting), []).append(row)
-    labels = series_labels([group[0].setting for group in lines.values()])
-    series = [
-        (label, sorted(group, key=lambda row: row.batch_size))
-        for label, group in zip(labels, lines.values(), strict=True)
+def _figure(row: Measurement, what: str) -> Estimate:
+    return row.rate if what == _RATE else _latency_ms(row)
+
+
+def _point(rows: Sequence[Measurement], what: str) -> Point:
+    """Return one point for a batch size: repeats are no line."""
+    values = [_figure(row, what).value for row in rows]
+    if len(rows) == 1:
+        return Point(_batch(rows[0]), *_figure(rows[0], what).span)
+    return Point(_batch(rows[0]), statistics.median(values), min(values), max(values))
+
+
+def _charts(rows: Sequence[Measurement], what: str) -> list[LineChart | DotChart]:
+    ordered = sorted(rows, key=_batch)
+    lines = grouped(ordered, key=lambda row: setting_key(row.setting)).values()
+    parts = in_parts(labelled(lines, lambda line: line[0].setting), MOST_SERIES)
+    return [
+        _chart(own, what, f" ({part} of {len(parts)})" if len(parts) > 1 else "")
+        for part, own in enumerate(parts, 1)
     ]
-    charts = []
-    parts = range(0, len(series), MOST_SERIES)
-    for part, start in enumerate(parts, 1):
-        own = series[start : start + MOST_SERIES]
-        group = [row for _, line in own for row in line]
-        sizes = sorted({row.n for row in group if row.n})
-        n = f"n = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") if sizes else ""
+
+
+def _chart(lines: Sequence[_Line], what: str, which: str) -> LineChart | DotChart:
+    rows = [row for _, line in lines for row in line]
+    run, one_batch = rows[0].run, len(set(map(_batch, rows))) == 1
+    bars = "points: median of steps closed one by one (p50), bars reach to p99"
+    if what == _RATE:
+        sizes = sorted({row.rate.n for row in rows if row.rate.n})
+        n = " to ".join(map(str, dict.fromkeys(sizes[:1] + sizes[-1:])))
         bars = (
             f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
-            f"{n} epochs or windows"
-            if what == "images/s"
-            else "points: median of steps closed one by one (p50), bars reach to p99"
+            f"n = {n} epochs or windows"
         )
-        one_batch = len({row.batch_size for row in group}) == 1
-        if one_batch:
-            bars += "; a dot is one run"
-        elif any(len({row.batch_size for row in line}) < len(line) for _, line in own):
-            bars += "; of several runs of one batch the median, bars from the least to the most"
-        title = f"{experiment} · {stage} · {feed} feed: {what}"
-        title += f" ({part} of {len(parts)})" if len(parts) > 1 else ""
-        note = f"{network}; {data}; {bars}; {run_ids(row.run for row in group)}"
-        if one_batch:
-            dots = [
-                Dot(f"{row.run} {label}", p.y, p.low, p.high)
-                for label, line in own
-                for row in line
-                for p in [point(row)]
-            ]
-            batch = f"global batch {count(group[0].batch_size)}; "
-            charts.append(DotChart(title, batch + note, what, dots, _table(group)))
-            continue
-        charts.append(
-            LineChart(
-                title=title,
-                note=note,
-                x_label="global batch",
-                y_label=what,
-                series=[
-                    Series(f"{label} · {run_ids(r.run for r in line)}", _points(line, point))
-                    for label, line in own
-                ],
-                x_log=True,
-                table=_table(group),
-            )
+    if one_batch:
+        bars += "; a dot is one run"
+    elif any(len(set(map(_batch, line))) < len(line) for _, line in lines):
+        bars += "; of several runs of one batch the median, bars from the least to the most"
+    title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
+    note = f"{run.network}; {run.data}; {bars}; {_ids(rows)}"
+    if one_batch:
+        dots = [
+            Dot(f"{row.run.id} {label}", *_figure(row, what).span)
+            for label, line in lines
+            for row in line
+        ]
+        note = f"global batch {count(run.batch_size)}; {note}"
+        return DotChart(title, note, what, dots, _table(rows))
+    series = [
+        Series(
+            f"{label} · {_ids(line)}",
+            [_point(same, what) for same in grouped(line, key=_batch).values()],
         )
-    return charts
+        for label, line in lines
+    ]
+    return LineChart(title, note, "global batch", what, series, _table(rows), x_log=True)
+
+
+def _ids(rows: Sequence[Measurement]) -> str:
+    return run_ids(row.run for row in rows)
 
 
 def _table(rows: Sequence[Measurement]) -> Table:
-    return Table(
-        (
-            "run",
-            "status",
-            "experiment",
-            "stage",
-            "feed",
-            "precision",
-            "devices",
-            "batch",
-            "images/s",
-            "95 % interval",
-            "n",
-            "images/s per device",
-            "p50 [ms]",
-            "p95 [ms]",
-            "p99 [ms]",
-            "steps",
-            "MFU [%]",
-        ),
-        [
-            [
-                run_cell(row.run),
-                status_cell(row.status),
-                row.experiment or "–",
-                row.stage or "–",
-                row.feed or "–",
-                row.precision or "–",
-                row.hardware or "–",
-                count(row.batch_size),
-                rate(row.images_per_s),
-                interval(row.images_per_s_low, row.images_per_s_high),
-                count(row.n),
-                rate(row.images_per_s_per_device),
-                milliseconds(row.latency_p50_s),
-                milliseconds(row.latency_p95_s),
-                milliseconds(row.latency_p99_s),
-                count(row.latency_steps),
-                percent(row.mfu, 1),
-            ]
-            for row in rows
-        ],
+    return make_table(
+        _COLUMNS,
+        rows,
         title="All rates",
-        note=(
-            "n: epochs (from the 2nd on) or windows that the median and its interval are of; fewer "
-            f"than {FEWEST_FOR_INTERVAL} give none. Latencies are of steps closed one by one, as "
-            "many as “steps” says."
-        ),
-        text_columns=range(7),
+        note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "
+        f"fewer than {FEWEST_FOR_INTERVAL} give none. Latencies are of steps closed one by one, as "
+        "many as “steps” says.",
     )

@@ -1,219 +1,122 @@
-"""What more devices are worth."""
+"""Scaling efficiency: rates over the number of devices."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.measurements import interval_of
-from jaxbench.report.sections.material import (
-    MOST_CHARTS,
-    ReportContext,
-    left_out,
-    run_cell,
-    status_cell,
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import of_windows
+from jaxbench.report.fields import items, number, text
+from jaxbench.report.formats import count, giga, interval, milliseconds, percent, plain, words
+from jaxbench.report.runs import RunRecord
+from jaxbench.report.settings import grouped
+from jaxbench.report.tables import Column, estimate_columns, make_table, shared, status_cell
+
+_REPLICAS = {"True": "equal", "False": "DIFFER"}
+_NUM_DEVICES = Column("devices", "record.num_devices", count)
+_SCALING = Column("scaling", "record.scaling")
+_MEASURED = (
+    *shared("run"),
+    Column("status", "status", status_cell, left=True),
+    *(_SCALING, *shared("precision")),
+    Column("device", "run.device_kind"),
+    _NUM_DEVICES,
+    Column("global batch", "record.batch_size", count),
+    Column("batch per device", "record.batch_per_device", count),
+    *estimate_columns("images/s", "rate"),
+    Column("efficiency [%]", "efficiency.value", percent),
+    Column("its interval [%]", "efficiency", interval(percent)),
+    Column("replicas", "replicas"),
 )
-from jaxbench.report.values import (
-    count,
-    interval,
-    items,
-    milliseconds,
-    number,
-    percent,
-    plain,
-    rate,
-    text,
-    words,
+_ALL_REDUCES = (
+    *(*shared("run"), _NUM_DEVICES),
+    Column("bytes", "record.bytes", count),
+    *estimate_columns("all-reduce [ms]", "time_s", milliseconds),
+    Column("bus [GB/s]", "record.bus_bytes_per_s", giga),
+    Column("of the weak step [%]", "record.share_of_weak_step", percent),
+)
+_PREDICTED = (
+    *shared("run"),
+    Column("", lambda row: "PREDICTED"),
+    *(_SCALING, _NUM_DEVICES),
+    Column("images/s, nothing hidden", "record.images_per_s_no_overlap", plain),
+    Column("images/s, all hidden", "record.images_per_s_full_overlap", plain),
+    Column("efficiency [%], nothing hidden", "record.efficiency_no_overlap", percent),
+    Column("efficiency [%], all hidden", "record.efficiency_full_overlap", percent),
+    Column("link [GB/s]", "record.link_bytes_per_s", giga),
 )
 
 
-def scaling(material: ReportContext) -> Section | None:
-    """Rates over devices with the ideal line, efficiencies, predictions and the all-reduce."""
+def scaling(context: ReportContext) -> Section | None:
+    """Return rates over devices with the ideal line, efficiencies, predictions, all-reduces."""
     measured = [
-        (run, record)
-        for run in material.runs
-        for record in run.of_kind("scaling")
+        {
+            "run": run,
+            "record": record,
+            "status": text(record, "status") or run.status,
+            "rate": of_windows(record, "images_per_s"),
+            "efficiency": of_windows(record, "efficiency"),
+            "replicas": _REPLICAS.get(repr(record.get("replicas_equal_after_steps"))),
+        }
+        for run, record in context.of_kind("scaling")
         if number(record, "num_devices") is not None
     ]
-    if not measured:
-        return None
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    by_id = {run.id: run for run in material.runs}
-    for run, record in measured:
-        groups.setdefault((run.id, text(record, "scaling") or "?"), []).append(record)
-    charts = []
-    for (run_id, kind), records in groups.items():
-        chart = _chart(by_id[run_id], kind, records)
-        charts += [chart] if chart else []
-    runs = list({run.id: run for run, _ in measured}.values())
-    tables = [_table(measured), _all_reduces(runs), _predictions(runs)]
-    return Section(
+    groups = grouped(measured, key=lambda row: (row["run"], text(row["record"], "scaling")))
+    all_reduces = [
+        {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
+        for run, record in context.of_kind("all_reduce")
+    ]
+    return make_section(
         "scaling",
-        "Scaling",
+        "Scaling efficiency",
         "Weak: each device has the same batch however many take part; strong: all together have "
-        "one batch. Efficiency is rate_N / (N × rate_1). "
-        + left_out(len(charts), min(len(charts), MOST_CHARTS), "the table"),
-        [*charts[:MOST_CHARTS], *(table for table in tables if table)],
+        "one batch. Efficiency is rate_N / (N × rate_1).",
+        [chart for rows in groups.values() for chart in _chart(rows)],
+        [
+            _table(measured),
+            make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
+            _predictions(context),
+        ],
     )
 
 
-def _chart(run: ReportedRun, kind: str, records: list[Mapping[str, Any]]) -> LineChart | None:
-    points = sorted(
-        (
-            Point(
-                number(record, "num_devices"),
-                number(record, "images_per_s"),
-                *interval_of(record, "images_per_s", len(items(record, "windows_s"))),
-            )
-            for record in records
-            if number(record, "images_per_s") is not None
-        ),
-        key=lambda point: point.x,
-    )
+def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
+    run, kind = rows[0]["run"], text(rows[0]["record"], "scaling") or "?"
+    points = [
+        Point(number(row["record"], "num_devices"), *row["rate"].span)
+        for row in rows
+        if row["rate"].value is not None
+    ]
+    points.sort(key=lambda point: point.x)
     if len(points) < 2:
-        return None
+        return []
     series = [Series(f"measured · {run.id}", points)]
     one = next((point for point in points if point.x == 1), None)
     if one is not None:
         ideal = [Point(point.x, one.y * point.x) for point in points]
         series.append(Series("ideal: N × rate of one device", ideal, reference=True))
-    sizes = sorted({len(items(record, "windows_s")) for record in records} - {0})
-    return LineChart(
-        title=f"{run.experiment}: {kind} scaling",
-        note=(
-            f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}; bars: 95 % "
-            f"interval of the median, n = {' to '.join(map(str, sizes[:1] + sizes[1:][-1:]))} "
-            f"windows; {run.id}"
-        ),
-        x_label="devices",
-        y_label="images/s, all devices",
-        series=series,
-        table=_table([(run, record) for record in records]),
+    sizes = sorted({row["rate"].n for row in rows if row["rate"].n})
+    n = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
+    note = (
+        f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}; bars: 95 % interval "
+        f"of the median, n = {n} windows; {run.id}"
     )
+    title, labels = f"{run.experiment}: {kind} scaling", ("devices", "images/s, all devices")
+    return [LineChart(title, note, *labels, series, _table(rows))]
 
 
-def _table(measured: list[tuple[ReportedRun, Mapping[str, Any]]]) -> Table:
-    rows = []
-    for run, record in measured:
-        equal = record.get("replicas_equal_after_steps")
-        n = len(items(record, "windows_s"))
-        rows.append(
-            [
-                run_cell(run.id),
-                status_cell(text(record, "status") or run.status),
-                text(record, "scaling") or "–",
-                run.precision,
-                run.device_kind,
-                count(number(record, "num_devices")),
-                count(number(record, "batch_size")),
-                count(number(record, "batch_per_device")),
-                rate(number(record, "images_per_s")),
-                interval(*interval_of(record, "images_per_s", n)),
-                count(n or None),
-                percent(number(record, "efficiency"), 1),
-                interval(*interval_of(record, "efficiency", n), lambda share: percent(share, 1)),
-                {"True": "equal", "False": "DIFFER"}.get(repr(equal), "–"),
-            ]
-        )
-    return Table(
-        (
-            "run",
-            "status",
-            "scaling",
-            "precision",
-            "device",
-            "devices",
-            "global batch",
-            "batch per device",
-            "images/s",
-            "95 % interval",
-            "n",
-            "efficiency [%]",
-            "its interval [%]",
-            "replicas",
-        ),
-        rows,
-        title="Measured",
-        note="Replicas: whether all devices had the same parameters, bit for bit, at the end.",
-        text_columns=(0, 1, 2, 3, 4, 13),
-    )
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    note = "Replicas: whether all devices had the same parameters, bit for bit, at the end."
+    return make_table(_MEASURED, rows, "Measured", note)
 
 
-def _all_reduces(runs: list[ReportedRun]) -> Table | None:
+def _predictions(context: ReportContext) -> Table:
     rows = [
-        [
-            run_cell(run.id),
-            count(number(record, "num_devices")),
-            count(number(record, "bytes")),
-            milliseconds(number(record, "all_reduce_s")),
-            interval(
-                *interval_of(record, "all_reduce_s", len(items(record, "windows_s"))),
-                milliseconds,
-            ),
-            count(len(items(record, "windows_s")) or None),
-            plain(_giga(number(record, "bus_bytes_per_s"))),
-            percent(number(record, "share_of_weak_step"), 1),
-        ]
-        for run in runs
-        for record in run.of_kind("all_reduce")
+        RunRecord(run, record)
+        for run in context.runs
+        for record in items(run.summary, "predictions")
     ]
-    if not rows:
-        return None
-    return Table(
-        (
-            "run",
-            "devices",
-            "bytes",
-            "all-reduce [ms]",
-            "95 % interval",
-            "n",
-            "bus [GB/s]",
-            "of the weak step [%]",
-        ),
-        rows,
-        title="An all-reduce of the gradient's size",
-    )
-
-
-def _predictions(runs: list[ReportedRun]) -> Table | None:
-    rows, assumptions = [], {}
-    for run in runs:
-        for record in items(run.summary, "predictions"):
-            assumptions[text(record, "assumptions")] = text(record, "link_source")
-            rows.append(
-                [
-                    run_cell(run.id),
-                    "PREDICTED",
-                    text(record, "scaling") or "–",
-                    count(number(record, "num_devices")),
-                    rate(number(record, "images_per_s_no_overlap")),
-                    rate(number(record, "images_per_s_full_overlap")),
-                    percent(number(record, "efficiency_no_overlap"), 1),
-                    percent(number(record, "efficiency_full_overlap"), 1),
-                    plain(_giga(number(record, "link_bytes_per_s"))),
-                ]
-            )
-    if not rows:
-        return None
+    assumptions = {text(record, "assumptions"): text(record, "link_source") for _, record in rows}
     told = "; ".join(f"{words(what)} (links: {words(of)})" for what, of in assumptions.items())
-    return Table(
-        (
-            "run",
-            "",
-            "scaling",
-            "devices",
-            "images/s, nothing hidden",
-            "images/s, all hidden",
-            "efficiency [%], nothing hidden",
-            "efficiency [%], all hidden",
-            "link [GB/s]",
-        ),
-        rows,
-        title="Predicted, not measured",
-        note=f"Reckoned from one device's step and the links' bandwidth: {told}.",
-        text_columns=(0, 1, 2),
-    )
-
-
-def _giga(value: float | None) -> float | None:
-    return None if value is None else value / 1e9
+    note = f"Estimated from one device's step and the links' bandwidth: {told}."
+    return make_table(_PREDICTED, rows, "Predicted, not measured", note)

@@ -5,21 +5,27 @@ import csv
 import math
 import os
 import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table, Text
-from jaxbench.report.collect import ReportedRun
+from jaxbench.report.context import ReportContext, make_section
+from jaxbench.report.estimates import Estimate
+from jaxbench.report.fields import mapping, number
+from jaxbench.report.formats import count, mebibytes, plain, with_interval, words
 from jaxbench.report.plot import MOST_SERIES
-from jaxbench.report.sections.material import ReportContext, run_cell, run_ids, status_cell
-from jaxbench.report.values import count, mapping, mebibytes, number, plain, text, words
+from jaxbench.report.runs import ReportedRun
+from jaxbench.report.settings import in_parts
+from jaxbench.report.tables import Column, make_table, run_ids, shared
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 4
 # Of a day's samples each point is the mean of a bucket, its band from the least to the most.
 _BUCKETS = 96
-_COLUMNS = {
+# {column of telemetry.csv: (title, axis, factor)}.
+_PANELS = {
     "load_percent": ("load", "load [%]", 1.0),
     "cpu_percent": ("processor load of the host", "load [%]", 1.0),
     "sm_clock_mhz": ("SM clock", "clock [MHz]", 1.0),
@@ -27,43 +33,75 @@ _COLUMNS = {
     "temperature_c": ("temperature", "temperature [°C]", 1.0),
     "power_w": ("power", "power [W]", 1.0),
 }
-
 _NEEDED = {"device", "elapsed_s"}
-
+_COLUMNS = (
+    *shared("run", "status"),
+    Column("device", "device"),
+    Column("n", "figures.samples", count),
+    Column("load, mean [%]", lambda row: _load(row["figures"]), plain),
+    Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
+    Column("memory, most [MiB]", "figures.memory_used_bytes_max", mebibytes),
+    Column("temperature, most [°C]", "figures.temperature_c_max", count),
+    Column("power, mean [W]", "figures.power_w_mean", plain),
+    Column("most [W]", "figures.power_w_max", plain),
+    Column("clock reasons", lambda row: _throttled(row["figures"])),
+    Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
+    Column("energy covers", "run.summary.telemetry.energy_covers"),
+)
 # {device: {column: (elapsed_s, values)}}
-Readings = dict[str, dict[str, tuple[array.array, array.array]]]
+_Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 
-def telemetry(material: ReportContext) -> Section | None:
+def telemetry(context: ReportContext) -> Section | None:
     """Panels of the longest runs: load, clock, memory, temperature, power; a table of all."""
-    runs = [run for run in material.runs if os.path.isfile(run.path / "telemetry.csv")]
-    table = _table([run for run in material.runs if mapping(run.summary, "telemetry", "devices")])
-    longest = sorted(runs, key=lambda run: -_size(run.path / "telemetry.csv"))
-    charts: list[Any] = []
-    drawn = []
-    corrupt = [run.id for run in runs if not _has_header(run.path / "telemetry.csv")]
-    for run in longest[: 2 * _MOST_RUNS]:
-        if len(drawn) < _MOST_RUNS:
-            readings, skipped = read_readings(run.path / "telemetry.csv")
-            panels = _panels(run, readings, skipped)
+    sizes = {run: _size(run.path / "telemetry.csv") for run in context.runs}
+    runs = [run for run, size in sizes.items() if size is not None]
+    corrupt = [run for run in runs if not _has_header(run.path / "telemetry.csv")]
+    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
+    complaints = [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
+    charts: list[LineChart] = []
+    drawn = 0
+    for run in sorted(runs, key=lambda run: -sizes[run])[: 2 * _MOST_RUNS]:
+        if drawn < _MOST_RUNS:
+            panels = [*_panels(run, *read_readings(run.path / "telemetry.csv"))]
             charts += panels
-            drawn += [run] if panels else []
-    if not charts and table is None and not corrupt:
-        return None
-    more = len(runs) - len(drawn)
-    return Section(
+            drawn += bool(panels)
+    rows = [
+        {"run": run, "device": device, "figures": figures}
+        for run in context.runs
+        for device, figures in mapping(run.summary, "telemetry", "devices").items()
+    ]
+    table = make_table(
+        _COLUMNS,
+        rows,
+        title="Summary",
+        note="Loads, clocks and power over what was measured, memory and temperature over the run; "
+        "n samples.",
+    )
+    return make_section(
         "telemetry",
         "Telemetry",
         "Load, clocks, memory, temperature and power as they were sampled beside the run. Of many "
         "samples the line is the mean of each stretch of time, in a band from its least to its "
         "most reading."
-        + (f" Panels of the {len(drawn)} longest of {len(runs)} runs." if more > 0 else ""),
-        [*_complaints(corrupt), *charts, *([table] if table else [])],
+        + (f" Panels of the {drawn} longest of {len(runs)} runs." if len(runs) > drawn else ""),
+        [],
+        [*complaints, *charts, table],
     )
 
 
+def _load(figures: Any) -> float | None:
+    mean = number(figures, "load_percent_mean")
+    return mean if mean is not None else number(figures, "cpu_percent_mean")
+
+
+def _throttled(figures: Any) -> str:
+    reasons = mapping(figures, "throttle_reasons")
+    return ", ".join(f"{name} {100 * (number(reasons, name) or 0):.0f} %" for name in reasons)
+
+
 def _has_header(path: pathlib.Path) -> bool:
-    """Whether it begins as telemetry does; one that is empty has just been begun."""
+    """Return whether a file begins as telemetry does; one that is empty has just been begun."""
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
@@ -72,21 +110,17 @@ def _has_header(path: pathlib.Path) -> bool:
     return not head or set(head.decode(errors="replace").splitlines()[0].split(",")) >= _NEEDED
 
 
-def _complaints(corrupt: list[str]) -> list[Text]:
-    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
-    return [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
-
-
-def _size(path: pathlib.Path) -> int:
+def _size(path: pathlib.Path) -> int | None:
+    """Return the size of a file, None where it is none."""
     try:
-        return path.stat().st_size
+        return path.stat().st_size if os.path.isfile(path) else None
     except OSError:
-        return 0
+        return None
 
 
-def read_readings(path: pathlib.Path) -> tuple[Readings, int]:
-    """Reads telemetry.csv; returns it, and how many of its lines are corrupt."""
-    readings: Readings = {}
+def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
+    """Read telemetry.csv; return it, and how many of its lines are corrupt."""
+    readings: _Readings = {}
     skipped = 0
     try:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
@@ -95,7 +129,7 @@ def read_readings(path: pathlib.Path) -> tuple[Readings, int]:
             if not set(header) >= _NEEDED:
                 return {}, 0
             device_at, elapsed_at = header.index("device"), header.index("elapsed_s")
-            columns = [(name, header.index(name)) for name in _COLUMNS if name in header]
+            columns = [(name, header.index(name)) for name in _PANELS if name in header]
             width = len(header)
             for row in rows:
                 try:
@@ -117,55 +151,49 @@ def read_readings(path: pathlib.Path) -> tuple[Readings, int]:
     return readings, skipped
 
 
-def _panels(run: ReportedRun, readings: Readings, skipped: int) -> list[LineChart]:
-    longest_s = max(
-        (times[-1] for device in readings.values() for times, _ in device.values()), default=0.0
-    )
-    unit, per_unit = ("s", 1.0) if longest_s < 600 else ("min", 60.0)
+def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:
+    """Yield a chart for each figure, several where there are many devices."""
+    longest_s = max((t[-1] for own in readings.values() for t, _ in own.values()), default=0.0)
+    unit, unit_s = ("s", 1.0) if longest_s < 600 else ("min", 60.0)
     if longest_s >= 3 * 3600:
-        unit, per_unit = "h", 3600.0
-    panels = []
-    for column, (title, y_label, factor) in _COLUMNS.items():
-        devices = sorted(
-            (name for name, device in readings.items() if column in device), key=_by_number
-        )
-        parts = max(1, -(-len(devices) // MOST_SERIES))
-        size = -(-len(devices) // parts)
-        for part in range(parts):
+        unit, unit_s = "h", 3600.0
+    for column, (title, y_label, factor) in _PANELS.items():
+        devices = sorted((name for name, own in readings.items() if column in own), key=_by_number)
+        parts = -(-len(devices) // MOST_SERIES)
+        for part, names in enumerate(in_parts(devices, -(-len(devices) // (parts or 1))), 1):
             series, samples = [], []
-            for device in devices[part * size : (part + 1) * size]:
-                elapsed_s, values = map(np.asarray, readings[device][column])
+            for name in names:
+                elapsed_s, values = map(np.asarray, readings[name][column])
                 finite = np.isfinite(values)
                 if finite.any():
                     samples.append(int(finite.sum()))
-                    points = buckets(elapsed_s[finite] / per_unit, values[finite] * factor)
-                    series.append(Series(device, points, band=True))
+                    points = buckets(elapsed_s[finite] / unit_s, values[finite] * factor)
+                    series.append(Series(name, points, band=True))
             if series:
-                n = sorted(set(samples))
-                every = words(run.document.get("telemetry_s"))
-                which = f" ({part + 1} of {parts})" if parts > 1 else ""
-                banded = any(point.low is not None for one in series for point in one.points)
-                drawn = "; line: mean, band: least to most" if banded else "; all are drawn"
-                panels.append(
-                    LineChart(
-                        title=f"{run.id} {run.experiment} {run.mode}: {title}{which}",
-                        note=(
-                            f"n = {' to '.join(count(s) for s in n[:1] + n[1:][-1:])} samples a "
-                            f"device, every {every} s{drawn}; {run.id}"
-                            + (f"; {skipped} corrupt lines left out" if skipped else "")
-                        ),
-                        x_label=f"since the run began [{unit}]",
-                        y_label=y_label,
-                        series=series,
-                        from_zero=column in ("load_percent", "cpu_percent", "power_w"),
-                        table=_panel_table(unit, y_label, series),
-                    )
+                which = f" ({part} of {parts})" if parts > 1 else ""
+                yield LineChart(
+                    title=f"{run.id} {run.experiment} {run.mode}: {title}{which}",
+                    note=_note(run, series, samples, skipped),
+                    x_label=f"since the run began [{unit}]",
+                    y_label=y_label,
+                    series=series,
+                    from_zero=column in ("load_percent", "cpu_percent", "power_w"),
+                    table=_panel_table(unit, y_label, series),
                 )
-    return panels
+
+
+def _note(run: ReportedRun, series: Sequence[Series], samples: Sequence[int], skipped: int) -> str:
+    least, most = min(samples), max(samples)
+    n = count(least) if least == most else f"{count(least)} to {count(most)}"
+    banded = any(point.low is not None for one in series for point in one.points)
+    drawn = "line: mean, band: least to most" if banded else "all are drawn"
+    corrupt = f"; {skipped} corrupt lines left out" if skipped else ""
+    every = words(run.document.get("telemetry_s"))
+    return f"n = {n} samples a device, every {every} s; {drawn}; {run.id}{corrupt}"
 
 
 def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
-    """Returns the mean, least and most of up to `_BUCKETS` equal stretches of time."""
+    """Return the mean, least and most of up to `_BUCKETS` equal stretches of time."""
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
     width = (times[-1] - times[0]) / _BUCKETS
@@ -184,97 +212,20 @@ def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
     return [Point(*map(float, stretch)) for stretch in stretches]
 
 
-def _panel_table(unit: str, y_label: str, series: list[Series]) -> Table:
-    rows = []
-    for time, points in _by_time(series):
-        cells = [plain(time)]
-        for place in range(len(series)):
-            point = points.get(place)
-            band = ""
-            if point is not None and point.low is not None:
-                band = f" ({plain(point.low)} to {plain(point.high)})"
-            cells.append(f"{plain(point and point.y)}{band}")
-        rows.append(cells)
-    return Table(
-        (f"time [{unit}]", *(f"{one.label}, {y_label}" for one in series)),
-        rows,
-        note="mean (least to most) of each stretch of time",
-        text_columns=(),
-    )
-
-
-def _by_time(series: list[Series]) -> list[tuple[float, dict[int, Point]]]:
-    """(time, {place of the series: its point}): devices are sampled together, nearly.
-
-    Points share a row that are nearer than half of what is between two of one series.
-    """
-    apart = [(s.points[-1].x - s.points[0].x) / (len(s.points) - 1) for s in series if s.points[1:]]
-    near = min(apart, default=0.0) / 2
-    rows: list[tuple[float, dict[int, Point]]] = []
-    for point, place in sorted(
-        ((point, place) for place, one in enumerate(series) for point in one.points),
-        key=lambda entry: entry[0].x,
-    ):
-        if rows and place not in rows[-1][1] and point.x - rows[-1][0] <= near:
-            rows[-1][1][place] = point
-        else:
-            rows.append((point.x, {place: point}))
-    return rows
+def _panel_table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
+    rows = [
+        {"device": one.label, "time": point.x, "value": Estimate(point.y, point.low, point.high)}
+        for one in series
+        for point in one.points
+    ]
+    columns = [
+        Column(f"time [{unit}]", "time", plain),
+        Column(y_label, "value", with_interval(plain)),
+    ]
+    note = "mean (least to most) of each stretch of time"
+    return make_table(columns, rows, note=note, group=lambda row: row["device"])
 
 
 def _by_number(device: str) -> tuple[str, int, str]:
     """gpu10 comes after gpu9."""
     return device.rstrip("0123456789"), len(device), device
-
-
-def _table(runs: list[ReportedRun]) -> Table | None:
-    rows = []
-    for run in runs:
-        summed = mapping(run.summary, "telemetry")
-        for device, figures in mapping(summed, "devices").items():
-            mean = number(figures, "load_percent_mean")
-            throttled = mapping(figures, "throttle_reasons")
-            rows.append(
-                [
-                    run_cell(run.id),
-                    status_cell(run.status),
-                    device,
-                    count(number(figures, "samples")),
-                    plain(mean if mean is not None else number(figures, "cpu_percent_mean"), 3),
-                    count(number(figures, "sm_clock_mhz_median")),
-                    mebibytes(number(figures, "memory_used_bytes_max")),
-                    count(number(figures, "temperature_c_max")),
-                    plain(number(figures, "power_w_mean"), 3),
-                    plain(number(figures, "power_w_max"), 3),
-                    ", ".join(
-                        f"{name} {100 * (number(throttled, name) or 0):.0f} %" for name in throttled
-                    )
-                    or "–",
-                    plain(number(summed, "joules_per_image"), 3),
-                    text(summed, "energy_covers") or "–",
-                ]
-            )
-    if not rows:
-        return None
-    return Table(
-        (
-            "run",
-            "status",
-            "device",
-            "n",
-            "load, mean [%]",
-            "SM clock, median [MHz]",
-            "memory, most [MiB]",
-            "temperature, most [°C]",
-            "power, mean [W]",
-            "most [W]",
-            "clock reasons",
-            "energy [J/image]",
-            "energy covers",
-        ),
-        rows,
-        title="Summed up",
-        note="Loads, clocks and power over what was measured, memory and temperature over the run; "
-        "n samples.",
-        text_columns=(0, 1, 2, 10, 12),
-    )

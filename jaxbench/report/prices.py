@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from jaxbench.analysis.pricing import Price, recorded_price
 from jaxbench.errors import BadInput
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.values import number, plain, words
+from jaxbench.report.fields import number
+from jaxbench.report.formats import plain, words
+from jaxbench.report.runs import ReportedRun
 
 
-class Offers:
+class Prices:
     """What the hardware of runs costs.
 
     Args:
@@ -29,7 +30,7 @@ class Offers:
         self.usd_per_kwh = usd_per_kwh
 
     def check(self, runs: Iterable[ReportedRun]) -> None:
-        """Raises BadInput where one price is stated for different hardware, or fits none."""
+        """Raise BadInput where one price is stated for different hardware, or fits none."""
         runs = [run for run in runs if run.environment]
         # CPU devices are all of one kind; their processor tells them apart.
         kinds = sorted({run.processor or run.device_kind for run in runs})
@@ -45,7 +46,7 @@ class Offers:
             )
 
     def of(self, run: ReportedRun) -> list[Price]:
-        """Returns the prices of a run's hardware, none where nobody said."""
+        """Return the prices of a run's hardware, none where nobody said."""
         if self._stated:
             return [self._stated]
         listed = [offer for offer in self._listed if _fits(offer, run)]
@@ -54,7 +55,7 @@ class Offers:
 
 
 def price_words(price: Price, run: ReportedRun) -> str:
-    """A price with its origin, and whether it is one of what the run was on."""
+    """Return a price's origin, and whether the price is of other hardware than the run's."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
     other = is_of_other_hardware(price, run)
     mark = f"; PRICE OF OTHER HARDWARE: {words(price.hardware)}" if other else ""
@@ -62,18 +63,18 @@ def price_words(price: Price, run: ReportedRun) -> str:
 
 
 def price_label(price: Price) -> str:
-    """A price in few words: two offers of one amount are told apart."""
+    """Return a price in few words, with its offer: two may be of one amount."""
     offer = "" if price.offer == "stated" else f", {words(price.offer)}"
     return f"{plain(price.usd_per_hour)} USD/h{offer}"
 
 
 def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
-    """Whether an offer names hardware that the run was not on; --usd_per_hour names none."""
+    """Return whether an offer names hardware other than the run's; --usd_per_hour names none."""
     return bool(price.hardware) and not _fits(price, run)
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:
-    """Whether it is an offer of the run's hardware: its very name, and devices enough."""
+    """Return whether an offer is of the run's hardware: its very name, and devices enough."""
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
     devices = number(offer.devices)
     enough = devices is None or devices >= (run.num_devices or 1)

@@ -1,29 +1,31 @@
-"""A run's way to an accuracy."""
+"""How long a run took to reach an accuracy."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import first_at_target
-from jaxbench.report.collect import ReportedRun
-from jaxbench.report.values import items, number, text
+from jaxbench.report.fields import number, text
+from jaxbench.report.formats import percent
+from jaxbench.report.runs import SCORES, ReportedRun
 
-SCORES = {"eval_top1": "top-1", "eval_dice": "Dice"}
-# Ended by themselves: that they did not get there is a result.
+# A run that ended so without reaching its target has a result.
 _ENDED = ("done", "diverged", "invalid")
 
 
 @dataclasses.dataclass(frozen=True)
 class TimeToTarget:
-    """A run's way to its target.
+    """What a run took to its target.
 
     Attributes:
+      target: the score to reach, as a share.
+      score: the field of the score in an epoch's record.
       evaluations: (seconds since the run's start, score as a share), in order; none where the run
         ended before its first one.
       epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
         reached.
-      epochs_s: of it what the epochs took with their evaluations: compiling, reading and starting
-        are not in it. None where that is not known.
+      epochs_s: seconds spent in epochs with their evaluations, start-up and compilation excluded;
+        None where that is not known.
     """
 
     run: ReportedRun
@@ -37,16 +39,32 @@ class TimeToTarget:
     epochs_s: float | None
 
     @property
+    def reached(self) -> bool:
+        return self.epoch is not None
+
+    @property
     def ended(self) -> bool:
-        """Whether it says something of the time: it got there, or ended without."""
-        return self.epoch is not None or self.run.status in _ENDED
+        """Whether its time is known: it reached the target, or ended without reaching it."""
+        return self.reached or self.run.status in _ENDED
+
+    @property
+    def best_score(self) -> float | None:
+        return max((score for _, score in self.evaluations), default=None)
+
+    @property
+    def label(self) -> str:
+        return f"{SCORES[self.score]} {percent(self.target)}"
 
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
-    """Returns a run's way to the target, None where it has none."""
-    target = asked if asked is not None else number(run.summary, "target", "value")
-    if target is None:
-        target = _given_target(run)
+    """Return what a run took to its target, None where it has none.
+
+    Args:
+      run: any.
+      asked: a target in place of its own.
+    """
+    own = [number(run.summary, "target", "value"), number(run.document, "target_accuracy")]
+    target = next((value for value in (asked, *own) if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
@@ -78,14 +96,3 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
         epochs_s=epochs_s,
     )
-
-
-def _given_target(run: ReportedRun) -> float | None:
-    """The target of a run that has no summary yet, from its command line."""
-    for argument in items(run.document, "command_line"):
-        if isinstance(argument, str) and argument.startswith("--target_accuracy="):
-            try:
-                return number(float(argument.partition("=")[2]))
-            except ValueError:
-                return None
-    return None

@@ -1,0 +1,238 @@
+"""A run directory as the report sees it, whatever state it is in."""
+
+import dataclasses
+import pathlib
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from jaxbench.clock import timestamp_s
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import flat, load_run, missing_records, read_document
+from jaxbench.report.fields import find, items, mapping, number, text
+from jaxbench.report.formats import UNKNOWN
+
+# What a trained network is judged by: {field of an epoch's record: its name}.
+SCORES = {"eval_top1": "top-1", "eval_dice": "Dice"}
+# What repeats differ in, what has a word of its own, and what makes points of one line.
+_NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_steps"} | {
+    "precision",
+    "data.feed",
+}
+# Of networks, so much of the parameters may lie elsewhere (another number of classes).
+_SAME_SIZE = 0.03
+# The networks of analysis/published: {name: (class, parameters in millions)}.
+NETWORKS = {
+    "cnn10": ("Cnn10", 1.9),
+    "wrn28_10": ("WideResNet", 36.5),
+    "resnet50": ("ResNet", 25.6),
+    "vgg_cifar10": ("Vgg", 15.0),
+    "mnist_cnn": ("MnistCnn", 1.2),
+}
+
+
+def _mapping(*path: str) -> Any:
+    """Return a property that reads a mapping from a run's document."""
+    return property(lambda run: mapping(run.document, *path))
+
+
+def _number(*path: str) -> Any:
+    return property(lambda run: number(run.document, *path))
+
+
+def _text(*path: str, default: str) -> Any:
+    return property(lambda run: text(run.document, *path) or default)
+
+
+@dataclasses.dataclass(eq=False)
+class ReportedRun:
+    """A run.
+
+    Attributes:
+      id: R1, R2 ...: what figures are marked with. None for a trial of a sweep whose process left
+        no run directory: it was out of memory while it began, say.
+      name: its path below the folder that was given.
+      document, records: as in `jaxbench.records.reader.Run`; empty where they cannot be read.
+      status: as in run.json, or `corrupt`, or `killed`: its process is gone.
+      reason: why it is not `done`.
+      place: a sweep's own words for the trial.
+    """
+
+    id: str | None
+    name: str
+    path: pathlib.Path
+    document: dict[str, Any]
+    records: Sequence[dict[str, Any]] = ()
+    status: str = "corrupt"
+    reason: str | None = None
+    place: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    summary = _mapping("summary")
+    config = _mapping("config")
+    environment = _mapping("environment")
+    mode = property(lambda run: text(run.document, "mode"))
+    experiment = _text("experiment", default="unnamed")
+    batch_size = _number("config", "batch_size")
+    seed = _number("config", "seed")
+    train_examples = _number("data", "train_examples")
+    num_devices = _number("environment", "num_devices")
+    device_kind = _text("environment", "device_kind", default=UNKNOWN)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record.get("kind") == kind]
+
+    @property
+    def network(self) -> str:
+        """The network and its size, as one line."""
+        name = text(self.document, "model") or ("convolution" if self.mode == "conv2d" else "?")
+        parameters = number(self.document, "parameters")
+        if parameters is None:
+            return name
+        size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
+        return f"{name}, {size} parameters"
+
+    @property
+    def data(self) -> str:
+        """What it was trained on."""
+        if self.feed == "synthetic":
+            return "one made-up batch"
+        found = text(self.document, "data", "description") or text(self.config, "data", "source")
+        return found or UNKNOWN
+
+    @property
+    def feed(self) -> str:
+        return text(self.document, "data", "feed") or text(self.config, "data", "feed") or UNKNOWN
+
+    @property
+    def precision(self) -> str:
+        """The precision, with what fp32 stands for where the run asked for something."""
+        precision = text(self.config, "precision") or UNKNOWN
+        arithmetic = text(self.environment, "matmul_precision")
+        return f"{precision} ({arithmetic})" if arithmetic else precision
+
+    @property
+    def hardware(self) -> str:
+        """The devices, as one line."""
+        return self.devices(self.num_devices)
+
+    def devices(self, number: float | None) -> str:
+        """Return so many of the run's devices, as one line."""
+        if number is None:
+            return self.device_kind
+        known = self.device_kind != UNKNOWN
+        return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
+
+    @property
+    def framework(self) -> str:
+        return f"jax {text(self.environment, 'versions', 'jax') or '?'}"
+
+    @property
+    def processor(self) -> str | None:
+        """The processor that CPU devices are made of; None for other devices."""
+        return text(self.environment, "cpu") if self.device_kind == "cpu" else None
+
+    @property
+    def published_network(self) -> str | None:
+        """What `jaxbench.analysis.published` calls this network, None where it is none of those."""
+        own, parameters = text(self.document, "model"), number(self.document, "parameters") or 0
+        for name, (model, millions) in NETWORKS.items():
+            if own == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
+                return name
+        return None
+
+    @property
+    def score_field(self) -> str | None:
+        """The field of the last epoch's score in the summary, one of `SCORES`."""
+        return next((name for name in SCORES if number(self.summary, name) is not None), None)
+
+    @property
+    def score(self) -> float | None:
+        return number(self.summary, self.score_field or "")
+
+    @property
+    def total_s(self) -> float | None:
+        """Compiling and all epochs."""
+        times_s = [number(epoch, "epoch_time_s") for epoch in self.of_kind("epoch")]
+        times_s.append(number(self.summary, "compile_s"))
+        return None if None in times_s or len(times_s) < 2 else sum(times_s)
+
+    def setting(self) -> dict[str, Any]:
+        """Return all that must be equal for two figures to stand on one line, but the batch size.
+
+        Seed and name are left out: repeats differ in them.
+        """
+        names = ("experiment", "mode", "network", "feed", "precision", "num_devices", "device_kind")
+        environment = self.environment
+        commit = text(environment, "git", "commit") or "unknown"
+        # What was not committed nobody can look up.
+        changed = "+changes" if find(environment, "git", "dirty") is True else ""
+        return {
+            **{name: getattr(self, name) for name in names},
+            "cpu": text(environment, "cpu"),
+            **{name: value for name, value in flat(self.config) if name not in _NOT_SETTINGS},
+            "host": text(environment, "hostname"),
+            **{name: find(environment, "versions", name) for name in ("jax", "jaxlib", "flax")},
+            "driver": find(environment, "driver"),
+            "commit": commit[:9] + changed,
+            "XLA_FLAGS": find(environment, "variables", "XLA_FLAGS"),
+        }
+
+    def training_setting(self) -> dict[str, Any]:
+        """Return all in which trainings that differ in their seed alone are equal.
+
+        The schedule follows from the length, the step from the batch.
+        """
+        lengths = {name: number(self.config, name) for name in ("epochs", "max_steps")}
+        own = {"batch_size": self.batch_size, **lengths, "train_examples": self.train_examples}
+        return self.setting() | own
+
+
+class RunRecord(NamedTuple):
+    """A record, and the run that made it."""
+
+    run: ReportedRun
+    record: Mapping[str, Any]
+
+
+def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
+    """Return what can be read of a run directory."""
+    try:
+        run = load_run(str(path))
+    except (BadInput, ValueError) as error:
+        reason = str(error).replace(f"{path}", name)
+        return ReportedRun(id, name, path, read_document(path), reason=reason)
+    status, reason = text(run.document, "status") or "corrupt", text(run.document, "reason")
+    if status == "corrupt":
+        reason = "its run.json has no status"
+    elif status == "running":
+        status, reason = _is_running(run.document)
+    elif lost := missing_records(run):
+        ended = f"; it ended as {status}: {reason}" if reason else ""
+        status, reason = "corrupt", lost + ended
+    return ReportedRun(id, name, path, run.document, run.records, status, reason)
+
+
+def _is_running(document: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the status of a run that has not ended, and its reason.
+
+    It is `killed` where its process is known to be gone.
+    """
+    own = {"hostname": text(document, "environment", "hostname"), **document}
+    # A run that was resumed has another process since.
+    last = {**own, **(mapping((items(document, "resumes") or [{}])[-1]))}
+    pid, host = number(last, "pid"), text(last, "hostname")
+    if pid is None or host != platform.node():
+        return "running", f"when last heard of, on {host or 'an unknown host'}"
+    try:
+        began_s = psutil.Process(int(pid)).create_time()
+        started_s = timestamp_s(text(last, "started_at") or "")
+        # A later process may have the same number; clocks agree to a second.
+        if began_s <= started_s + 1:
+            return "running", f"process {pid:.0f}"
+    except (psutil.AccessDenied, ValueError, OverflowError):
+        return "running", f"process {pid:.0f}"
+    except psutil.NoSuchProcess:
+        pass
+    return "killed", "its process is gone and left no word"
