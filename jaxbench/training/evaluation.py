@@ -1,4 +1,4 @@
-"""Evaluates a state on the whole evaluation split."""
+"""Evaluate a state on the whole evaluation split."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which steps and evaluations a run consists of, and when it ends."""
+"""The steps and evaluations of a run, and its end."""
 
 import dataclasses
 import math
@@ -46,7 +46,7 @@ class TrainPlan:
         return (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
 
     def num_evaluations(self, epochs_done: int) -> int:
-        """Return how many evaluations follow after the epochs done."""
+        """Return how many evaluations are left in a run that is not done."""
         every, num_epochs = self.eval_every_epochs, self.num_epochs
         return num_epochs // every - epochs_done // every + bool(num_epochs % every)
 
