@@ -135,13 +135,14 @@ class Training(Measurement):
         self._options = options
         self._saved = saved
         self.state: TrainState | None = None
-        task, target = job.program.task, None
+        task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
             target = AccuracyTarget(task.headline, options.target_accuracy)
+        total_steps = job.config.num_steps(steps_per_epoch)
         self._run = TrainRun(
             program=job.program,
             feed=job.feed,
-            plan=TrainPlan.create(job.config, job.feed.steps_per_epoch, target),
+            plan=TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target),
             clock=job.clock,
             console=job.console,
             progress=RunProgress.from_json(saved.point, task.metrics)

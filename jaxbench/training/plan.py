@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxbench.config import Config
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.target import AccuracyTarget
 
@@ -24,13 +23,6 @@ class TrainPlan:
     steps_per_epoch: int
     eval_every_epochs: int = 1
     target: AccuracyTarget | None = None
-
-    @classmethod
-    def create(
-        cls, config: Config, steps_per_epoch: int, target: AccuracyTarget | None = None
-    ) -> "TrainPlan":
-        total_steps = config.num_steps(steps_per_epoch)
-        return cls(total_steps, steps_per_epoch, config.eval_every_epochs, target)
 
     @property
     def num_epochs(self) -> int:
