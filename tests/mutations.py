@@ -259,7 +259,7 @@ iou_counts_both_twice tasks.py: tasks
 
 ## The training loop's records.
 
-last_epoch_is_not_evaluated training/plan.py: train
+last_epoch_is_not_evaluated training/plan.py: plan train
 - (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
 + (epoch + 1) % self.eval_every_epochs == 0
 
@@ -267,13 +267,13 @@ a_part_of_an_epoch_is_complete training/train_records.py: train profiler
 - complete=timed_steps == run.plan.steps_per_epoch
 + complete=trained.steps == len(run.plan.steps(trained.epoch))
 
-first_epoch_is_in_the_median training/summary.py: train
+first_epoch_is_in_the_median training/summary.py: summary train
 - later = [epoch for epoch in complete if epoch.epoch > 1]
 + later = [epoch for epoch in complete if epoch.epoch > 0]
 
 ## Checkpoints and resuming.
 
-half_an_epoch_is_trained_again training/run_progress.py: resume
+half_an_epoch_is_trained_again training/run_progress.py: run_progress resume
 - metrics and EpochMetrics.from_json(metrics, names)
 + None
 

@@ -1,4 +1,4 @@
-"""What a resumed training run begins with: its run directory and its checkpoint."""
+"""Find the run to resume and read its checkpoint, in every process."""
 
 import contextlib
 import functools

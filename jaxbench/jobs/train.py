@@ -1,4 +1,4 @@
-"""Trains an experiment, evaluates it after every epoch and records what the devices did."""
+"""Train an experiment, evaluate it after every epoch and record what the devices did."""
 
 import contextlib
 import dataclasses
@@ -112,7 +112,7 @@ def train_and_evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """What is asked of a run beside its experiment, see `train_and_evaluate`."""
+    """The options of a run, see `train_and_evaluate`."""
 
     profiled_steps: range
     target_accuracy: float | None
@@ -121,7 +121,7 @@ class _Options:
 
 
 class Training(Measurement):
-    """Training as a mode: it runs the training loop and sums it up.
+    """Train to the end of the plan, or resume there.
 
     Attributes:
       state: the final state; None before the end.
@@ -135,13 +135,14 @@ class Training(Measurement):
         self._options = options
         self._saved = saved
         self.state: TrainState | None = None
-        task, target = job.program.task, None
+        task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
             target = AccuracyTarget(task.headline, options.target_accuracy)
+        total_steps = job.config.num_steps(steps_per_epoch)
         self._run = TrainRun(
             program=job.program,
             feed=job.feed,
-            plan=TrainPlan.create(job.config, job.feed.steps_per_epoch, target),
+            plan=TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target),
             clock=job.clock,
             console=job.console,
             progress=RunProgress.from_json(saved.point, task.metrics)
@@ -182,14 +183,12 @@ class Training(Measurement):
         columns = optional_epoch_fields(run.program)
         recorder.writers.add(CsvWriter(folder / "epochs.csv", EpochRecord, columns))
         figures, config = run.program.task.eval_figures, dataclasses.asdict(run.program.config)
-        image_writers: list[TensorBoardWriter | WandbWriter] = [
-            TensorBoardWriter(folder, figures, config)
-        ]
-        recorder.writers.add(image_writers[0])
+        image_writers = [TensorBoardWriter(folder, figures, config)]
         if options.wandb is not None:
             with run.clock.phase("records"), run.console.phase("starting the wandb run"):
                 image_writers.append(WandbWriter(folder, options.wandb, config, run.console.say))
-            recorder.writers.add(image_writers[1])
+        for writer in image_writers:
+            recorder.writers.add(writer)
         return image_writers
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:

@@ -1,4 +1,4 @@
-"""When the loop writes a checkpoint, and what of the run goes into it."""
+"""Write checkpoints of a training run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ from jaxbench.training.run_progress import RunProgress
 
 
 class CheckpointSaver:
-    """Writes a run's checkpoints.
+    """Write a run's checkpoints: the state, the progress and the sizes of the records.
 
     Args:
       clock: the run's.
-      checkpoints: where they are written; None writes none.
-      measure_records: () -> sizes of the files of records, all that has been recorded in them.
+      checkpoints: writes them into a folder; None writes none.
+      measure_records: returns the sizes of the files of records, once all records are in them.
     """
 
     def __init__(

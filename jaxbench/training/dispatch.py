@@ -71,7 +71,7 @@ class MetricsQueue:
 
 
 class DispatchLimiter:
-    """Keeps calls from piling up on simulated devices.
+    """Keep calls from piling up on simulated devices.
 
     Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
     one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on

@@ -1,4 +1,4 @@
-"""When a run has diverged."""
+"""Check whether a run has diverged."""
 
 from collections.abc import Mapping
 
@@ -17,8 +17,8 @@ def check_losses(run: TrainRun, what: str, metrics: Mapping[str, np.ndarray]) ->
 
     Args:
       run: the run.
-      what: training or evaluation.
-      metrics: {metric: values_R} of it.
+      what: `training` or `evaluation`.
+      metrics: {metric: values_R} of a training step or of an evaluation.
 
     Raises:
       Diverged: no model has a finite loss any more.

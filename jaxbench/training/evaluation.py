@@ -1,7 +1,7 @@
-"""Evaluates a state on the whole evaluation split."""
+"""Evaluate a state on the whole evaluation split."""
 
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,8 @@ from jaxbench.training.run import TrainRun
 from jaxbench.training.train_step import TrainState
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalMetrics:
-    """The sums of an evaluation.
-
-    Attributes:
-      total: {metric: sums_R} over the whole split.
-      time_s: seconds that it took.
-    """
+class EvalMetrics(NamedTuple):
+    """{metric: sums_R} over the whole split, and the seconds of the evaluation."""
 
     total: dict[str, np.ndarray]
     time_s: float

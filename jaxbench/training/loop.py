@@ -61,7 +61,7 @@ def train_epoch(
     batches: Iterator[Any],
     stop_requested: Callable[[], bool],
 ) -> TrainState:
-    """Train the steps that are left of an epoch, or up to a request to stop."""
+    """Train the steps that are left of an epoch; a request to stop ends them early."""
     epoch = run.progress.epoch_metrics
     steps = run.plan.steps(epoch.epoch)[epoch.steps :]
     profiled_steps = run.profiler.steps if run.profiler else range(0)
@@ -83,7 +83,7 @@ def train_steps(
     steps: Sequence[int],
     stop_requested: Callable[[], bool],
 ) -> TrainState:
-    """Train some steps of an epoch, with checkpoints between them when they are due."""
+    """Train some steps of an epoch; write a checkpoint between two of them when it is due."""
     with meter.timed(steps[-1]):
         for step in steps:
             with run.clock.phase("data_wait"):
@@ -110,7 +110,7 @@ def profile_steps(
 ) -> TrainState:
     """Train some steps under JAX's profiler.
 
-    The phase `profile` has all of their time, waiting for data included, and no other figure has.
+    All of their time, waiting for data included, is in the phase `profile` and in no other figure.
     """
 
     def train_step(batch: Any) -> jax.Array:

@@ -1,10 +1,9 @@
-"""Which steps and evaluations a run consists of, and when it ends."""
+"""The steps and evaluations of a run, and its end."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxbench.config import Config
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.target import AccuracyTarget
 
@@ -25,13 +24,6 @@ class TrainPlan:
     eval_every_epochs: int = 1
     target: AccuracyTarget | None = None
 
-    @classmethod
-    def create(
-        cls, config: Config, steps_per_epoch: int, target: AccuracyTarget | None = None
-    ) -> "TrainPlan":
-        total_steps = config.num_steps(steps_per_epoch)
-        return cls(total_steps, steps_per_epoch, config.eval_every_epochs, target)
-
     @property
     def num_epochs(self) -> int:
         return math.ceil(self.total_steps / self.steps_per_epoch)
@@ -46,7 +38,7 @@ class TrainPlan:
         return (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
 
     def num_evaluations(self, epochs_done: int) -> int:
-        """Return how many evaluations follow after the epochs done."""
+        """Return how many evaluations are left in a run that is not done."""
         every, num_epochs = self.eval_every_epochs, self.num_epochs
         return num_epochs // every - epochs_done // every + bool(num_epochs % every)
 

@@ -1,4 +1,4 @@
-"""What comes before the first step: the state and both compiled steps."""
+"""Place the state and compile both steps, before the first of them runs."""
 
 from jaxbench.clock import wait_until
 from jaxbench.distributed.coordination import barrier_before_first_step
@@ -10,11 +10,11 @@ from jaxbench.training.train_step import TrainState
 
 
 def prepare(run: TrainRun, saved_state: TrainState | None = None) -> TrainState:
-    """Return the state on the devices, with both steps compiled for it.
+    """Return the state on the devices; both steps are compiled for it.
 
     Args:
       run: the run.
-      saved_state: a checkpoint's, on the host; None to initialise the parameters.
+      saved_state: on the host, from a checkpoint; None initialises the parameters.
     """
     program, feed, progress = run.program, run.feed, run.progress
     is_resumed = saved_state is not None
@@ -29,7 +29,7 @@ def prepare(run: TrainRun, saved_state: TrainState | None = None) -> TrainState:
             getattr(state, "loss_scale", None), run.seeds_R, run.console.say
         )
     with run.clock.phase("place_data"):
-        # Of a run whose last evaluation alone is left, the last step's.
+        # Where only the last evaluation is left, the shapes of the last step's batch are enough.
         step = min(progress.step, run.plan.total_steps - 1)
         batch = run.batches.peek(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())

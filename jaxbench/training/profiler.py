@@ -1,7 +1,7 @@
-"""A trace of some training steps by JAX's profiler: --profile=START:STOP.
+"""Trace some training steps with JAX's profiler: --profile=START:STOP.
 
-Tracing slows the steps down and takes seconds to write. A job runs traced steps apart from its
-measurements and keeps them out of every figure of time.
+Tracing slows the steps down, and a trace takes seconds to write. A job runs traced steps apart from
+its measurements and keeps them out of every figure of time.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def check_end(steps: range, last_step: int, what: str) -> None:
 
 
 class Profiler:
-    """Traces steps into a run directory.
+    """Trace steps into a run directory.
 
     Args:
       steps: the numbers of the steps to trace.

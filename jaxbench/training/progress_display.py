@@ -1,4 +1,4 @@
-"""What the console shows between two records."""
+"""Show progress on the console between two records."""
 
 from jaxbench.clock import duration
 from jaxbench.training.run import TrainRun

@@ -24,7 +24,7 @@ from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 @dataclasses.dataclass(kw_only=True)
 class TrainRun:
-    """What the training loop works with, beside the state.
+    """The parts that the training loop calls.
 
     Attributes:
       program: the network and its steps.
@@ -33,7 +33,7 @@ class TrainRun:
       clock: counts the seconds of each phase.
       console: shows lines and progress.
       writer: gets the records.
-      progress: how far the run has come.
+      progress: what has been done so far.
       measured: (images) -> a context for work on that many, or on as many as `images()` returns at
         its end.
       checkpoints: writes them; None for none.

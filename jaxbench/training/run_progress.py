@@ -1,4 +1,4 @@
-"""How far a run has come: what a checkpoint needs beside the arrays."""
+"""The progress of a run: everything that a checkpoint needs beside the arrays."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ from jaxbench.training.epoch_metrics import EpochMetrics
 
 @dataclasses.dataclass(kw_only=True)
 class RunProgress:
-    """How far a run has come, from its first process on.
+    """The progress of a run since its first process.
 
     Attributes:
       step: the number of steps done.

@@ -1,4 +1,4 @@
-"""Times the training steps and takes their metrics as they arrive."""
+"""Time the training steps, and take their metrics as they arrive."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from jaxbench.training.train_step import TrainState
 
 
 class StepMeter:
-    """Adds steps to the metrics of the epoch under way, and writes their records.
+    """Add steps to the metrics of the epoch under way, and write their records.
 
     A step's metrics arrive some steps after it was queued, so that neither the host nor the devices
     wait for the other.

@@ -1,4 +1,4 @@
-"""Makes the records of training from its metrics."""
+"""Make the records of training from its metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,14 +20,12 @@ _SPREAD = ("std", "min", "max")
 
 def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     """Write the record of the steps since the last one, whose metrics have just arrived."""
-    epoch, times = run.progress.epoch_metrics, {}
+    epoch, images_per_step = run.progress.epoch_metrics, run.program.geometry.images_per_step
+    times = {}
     # Without step_log metrics arrive together, and the time between two of them means nothing.
     if run.program.config.step_log and not profiled:
         step_time_s = epoch.interval_time_s / epoch.interval_steps
-        times = {
-            "step_time_s": step_time_s,
-            "images_per_s": run.program.geometry.images_per_step / step_time_s,
-        }
+        times = {"step_time_s": step_time_s, "images_per_s": images_per_step / step_time_s}
     record = StepRecord(
         step=run.progress.step,
         epoch=epoch.epoch + 1,
@@ -49,9 +47,10 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
 
 def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
     """Write the record of the epoch that is done, with its evaluation if one followed."""
-    trained, task, mesh = run.progress.epoch_metrics, run.program.task, run.program.mesh
+    trained, task = run.progress.epoch_metrics, run.program.task
+    geometry, devices = run.program.geometry, run.program.mesh.devices
     timed_steps = trained.steps - trained.profiled_steps
-    images_per_s = trained.images / trained.time_s if timed_steps else None
+    images_per_s = trained.images / trained.time_s if trained.images else None
     eval_time_s, evaluated = 0.0, {}
     if evaluation:
         eval_time_s = evaluation.time_s
@@ -68,21 +67,18 @@ def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
         eval_time_s=eval_time_s,
         images=trained.images,
         images_per_s=images_per_s,
-        images_per_s_per_device=images_per_s and images_per_s / mesh.num_devices,
+        images_per_s_per_device=images_per_s and images_per_s / len(devices),
         mfu=run.utilization(images_per_s)["mfu"] if images_per_s else None,
         profiled_steps=trained.profiled_steps,
         **_describe_models(run, "train_", trained.total, task.train_figures),
         **evaluated,
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
-        peak_memory_bytes=peak_memory_bytes(mesh.devices),
+        peak_memory_bytes=peak_memory_bytes(devices),
         process_memory_bytes=process_memory_bytes(),
         elapsed_s=run.clock.wall_s(),
     )
-    images, corrupt = (
-        timed_steps * run.program.geometry.images_per_step,
-        len(run.corrupt) * len(run.seeds_R),
-    )
+    images, corrupt = timed_steps * geometry.images_per_step, len(run.corrupt) * geometry.num_models
     # In one piece: an epoch is either under way or has its record.
     with defer_signals():
         run.progress.epochs.append(record)

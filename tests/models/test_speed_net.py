@@ -214,13 +214,15 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
-            counts[how] = np.asarray(metrics)
+            counts[how] = program.eval_metrics(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics()
-    assert [len(metrics) for metrics in counts.values()] == [4, 5, 5]
-    # Counts are whole numbers; a sum of losses may be rounded otherwise.
-    assert counts["none"] == pytest.approx(counts["mirror"][:4], rel=1e-6)
-    assert counts["none"] == pytest.approx(counts["mirror_translate"][:4], rel=1e-6)
+    assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
+    for how in ("mirror", "mirror_translate"):
+        assert counts[how].keys() - counts["none"].keys() == {"top1_tta"}
+        for name, value in counts["none"].items():
+            # Counts are whole numbers; a sum of losses may be rounded otherwise.
+            assert counts[how][name] == pytest.approx(value, rel=1e-6)
     pixels = split.images_NxHxWxC[:32]
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
@@ -237,14 +239,19 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     views_of = jax.jit(evaluation_views, static_argnames="translate")
     expected = {"mirror": both(pixels), "mirror_translate": both(pixels) / 2 + translated / 2}
     for how, outputs in expected.items():
-        assert counts[how][4] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
+        assert counts[how]["top1_tta"] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
         # Too few images for a count to tell one weight from another.
         views, weights = views_of(pixels.astype(np.float32), translate=how == "mirror_translate")
         outputs_Vx = [logits(np.asarray(view)) for view in views]
         np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
     task = get_task("classification", True)
     sums = metrics_by_name(task.eval_metrics, [8.0, 4, 2, 4, 3])
-    assert task.compute(sums)["top1_tta"] == 0.75
+    assert {name: value.item() for name, value in task.compute(sums).items()} == {
+        "loss": 2.0,
+        "top1": 0.5,
+        "top5": 1.0,
+        "top1_tta": 0.75,
+    }
 
 
 @pytest.mark.parametrize(
