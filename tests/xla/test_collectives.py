@@ -44,16 +44,16 @@ def test_the_gradient_is_reduced_in_few_collectives(parallelism):
 
 def test_synchronised_batch_norm_reduces_in_every_layer():
     needs_devices(2)
-    local = compiled_step(parallelism="pmap")[0]["collectives"]["all-reduce"]
+    local = compiled_step(parallelism="pmap")[0].collectives["all-reduce"]
     sync, gradient_bytes, _ = compiled_step(parallelism="pmap", batch_norm="sync")
     # 3 norms, forwards and backwards; XLA may join the last with the gradient.
-    assert sync["collectives"]["all-reduce"]["count"] >= local["count"] + 4
-    assert sync["collectives"]["all-reduce"]["bytes"] > gradient_bytes
+    assert sync.collectives["all-reduce"]["count"] >= local["count"] + 4
+    assert sync.collectives["all-reduce"]["bytes"] > gradient_bytes
 
 
 def test_models_that_exchange_nothing_have_none():
     needs_devices(2)
-    assert compiled_step(replicas="independent")[0]["collectives"] == {}
+    assert compiled_step(replicas="independent")[0].collectives == {}
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
