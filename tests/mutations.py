@@ -444,8 +444,8 @@ out_of_memory_only_at_the_beginning records/recorder.py: runner train
 + if OUT_OF_MEMORY.match(message):
 
 a_run_with_impossible_figures_is_done records/recorder.py: runner
-- if status == "done" and self.summary["invalid"]:
-+ if status == "running" and self.summary["invalid"]:
+- if status == "done" and summary.invalid:
++ if status == "running" and summary.invalid:
 """
 
 

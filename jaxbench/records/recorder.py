@@ -1,6 +1,7 @@
 """Records a run from its first moment to its end, however it ends."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import sys
@@ -17,7 +18,7 @@ from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminat
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, check_interval, create_readers, merge
 from jaxbench.records.run_dir import RunDir, create_run_dir, measure_records
-from jaxbench.records.schema import Record, Summary, record_from_json
+from jaxbench.records.schema import Record, Summary
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
@@ -71,43 +72,44 @@ class Recorder:
     def finish(self, status: str, reason: str | None) -> None:
         """End the telemetry and record how the job ended."""
         self.telemetry.stop()
-        self.summary = self._summarize(status)
-        if status == "done" and self.summary["invalid"]:
-            status, reason = "invalid", "; ".join(self.summary["invalid"])
-            self.summary["status"] = status
+        summary = self._summarize(status)
+        if status == "done" and summary.invalid:
+            status, reason = "invalid", "; ".join(summary.invalid)
+            summary = dataclasses.replace(summary, status=status)
+        self.summary = summary.to_json()
         # A run that is done is not resumed, so its records must be complete before it says so. Any
         # other status comes first, in case the rest cannot be written.
         is_complete = status in ("done", "invalid")
         if is_complete:
-            self.writers.write(self.summary)
+            self.writers.write(summary)
         if self.run_dir is not None:
             self.run_dir.update(
                 status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
             )
         if not is_complete:
-            self.writers.write(self.summary)
+            self.writers.write(summary)
 
-    def _summarize(self, status: str) -> dict[str, Any]:
+    def _summarize(self, status: str) -> Summary:
         """Return the summary with telemetry, costs and failed sanity checks."""
         try:
             summary = self.summarize(status)
         except Exception as error:  # the run's end must be recorded in any case
             warning = f"the summary could not be made: {type(error).__name__}: {error}"
             summary = Summary(status=status, warnings=[warning])
-        if isinstance(summary, Summary):
-            summary = summary.to_json()
-        merge(summary, self.telemetry)
-        if self.is_resumed and summary.get("telemetry"):
-            summary["telemetry"]["over"] += " since the run was resumed"
-        add_costs(summary, self._usd_per_hour)
-        if self.is_resumed and summary.get("target"):
+        fields = summary.to_json()
+        del fields["kind"]
+        merge(fields, self.telemetry)
+        if self.is_resumed and fields.get("telemetry"):
+            fields["telemetry"]["over"] += " since the run was resumed"
+        add_costs(fields, self._usd_per_hour)
+        if self.is_resumed and fields.get("target"):
             # Another process spent energy before this one measured any.
-            summary["target"] |= {"energy_j": None, "energy_covers": None}
-        summary["invalid"] = [
-            *summary.get("invalid", ()),
-            *impossible_phases(summary.get("phases_s"), summary.get("wall_s")),
+            fields["target"] |= {"energy_j": None, "energy_covers": None}
+        fields["invalid"] = [
+            *fields.get("invalid", ()),
+            *impossible_phases(fields.get("phases_s"), fields.get("wall_s")),
         ]
-        return record_from_json(summary).to_json()
+        return type(summary)(**fields)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
             self.records.append(record)
 
     with pytest.raises(KeyboardInterrupt):
-        Writers(Pressing(), Keeping()).write({"kind": "summary", "status": "done"})
+        Writers(Pressing(), Keeping()).write(Summary(status="done"))
     assert Keeping.records == [Summary(status="done")]
 
 

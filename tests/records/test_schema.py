@@ -58,12 +58,9 @@ def test_what_has_its_default_is_left_out():
         ({"kind": "summary", "status": "done", "top1": 0.5}, "unexpected .* 'top1'"),
     ],
 )
-def test_an_unknown_or_missing_field_is_refused(line, told, tmp_path):
-    writers = Writers(JsonlWriter(tmp_path))
+def test_an_unknown_or_missing_field_is_refused(line, told):
     with pytest.raises(TypeError, match=told):
-        writers.write(line)
-    writers.close()
-    assert (tmp_path / "metrics.jsonl").read_text() == ""
+        record_from_json(line)
 
 
 def test_run_json_has_the_documents_fields_only(tmp_path):
@@ -89,7 +86,7 @@ def test_csv_columns_follow_the_fields(tmp_path):
         *("scaling", "num_devices", "batch_size", "batch_per_device", "images_per_s")
     ]
     writers = Writers(CsvWriter(tmp_path / "epochs.csv", EpochRecord, {"eval_top1"}))
-    writers.write(STEP)
+    writers.write(record_from_json(STEP))
     writers.write(dataclasses.replace(EPOCH, eval_top1=0.5, eval_top5=0.9, mfu=float("nan")))
     writers.close()
     with open(tmp_path / "epochs.csv", newline="") as file:

@@ -13,6 +13,10 @@ SCHEMA_VERSION = 2
 MODES = ("train", "throughput", "scaling", "input", "memory", "conv2d")
 
 
+# For classes that are only inherited from. Methods of their own would cost time at every start.
+group = dataclasses.dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+
+
 def figure(tag: str | None = None, *, csv: bool = True, default: Any = dataclasses.MISSING) -> Any:
     """Declare a field's place outside metrics.jsonl.
 
@@ -38,7 +42,7 @@ def stated_fields(instance: Any) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Record:
     """One line of metrics.jsonl."""
 
@@ -86,7 +90,7 @@ class Record:
         ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Rate(Record):
     """A rate from windows of work, with its 95 % interval (see analysis/statistics.py)."""
 
@@ -95,7 +99,7 @@ class Rate(Record):
     images_per_s_high: float | None = figure()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Windows(Rate):
     """The rate that windows of equal work have, and their spread."""
 
@@ -107,7 +111,7 @@ class Windows(Rate):
     steps_per_window: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Utilization(Record):
     """The arithmetic of a rate against the devices' peak; None where no table has the devices."""
 

@@ -3,10 +3,18 @@
 import dataclasses
 from typing import Any
 
-from jaxbench.records.schema.base import Rate, Record, Summary, Utilization, Windows, figure
+from jaxbench.records.schema.base import (
+    Rate,
+    Record,
+    Summary,
+    Utilization,
+    Windows,
+    figure,
+    group,
+)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Stage(Record):
     """One stage of --mode=throughput or input, and the work of one of its steps."""
 
@@ -77,7 +85,7 @@ class InputSummary(Summary):
     verdict: str | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Devices(Record):
     """Devices, and the batch that they share."""
 
@@ -86,7 +94,7 @@ class Devices(Record):
     batch_per_device: int = figure()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class MeasuredStep(Utilization, Windows, Devices):
     """A training step measured on some devices; its rate is null where it was not measured."""
 
@@ -100,7 +108,7 @@ class MeasuredStep(Utilization, Windows, Devices):
     reason: str | None = figure()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Scaled(Record):
     """How the batch follows the number of devices: weak or strong."""
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxbench.records.schema.base import Record, Summary, Utilization, figure, optional
+from jaxbench.records.schema.base import Record, Summary, Utilization, figure, group, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class StepRecord(Record):
     images_per_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class EpochTraining(Record):
     """The training of one epoch: means over its steps and over the models."""
 
@@ -91,7 +91,7 @@ class EpochTraining(Record):
     train_models: list[dict[str, Any]] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@group
 class Evaluation(Record):
     """The figures of an evaluation: means over the models, spread where there are several."""
 

@@ -1,10 +1,9 @@
 """Where a run's records go."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxbench.distributed.signals import defer_signals
-from jaxbench.records.schema import Record, record_from_json
+from jaxbench.records.schema.base import Record
 
 
 class Writer(Protocol):
@@ -25,14 +24,7 @@ class Writers:
     def add(self, writer: Writer) -> None:
         self._writers.append(writer)
 
-    def write(self, record: Record | Mapping[str, Any]) -> None:
-        """Write a record, or the one that a dict holds.
-
-        Raises:
-          TypeError: a field of the dict is unknown or missing.
-        """
-        if not isinstance(record, Record):
-            record = record_from_json(record)
+    def write(self, record: Record) -> None:
         with defer_signals():
             for writer in self._writers:
                 writer.write(record)

@@ -215,7 +215,7 @@ def _epochs(record: TrainSummary) -> list[str]:
 
 
 def _target(target: Mapping[str, Any]) -> str:
-    line = f"{target['score']} of {target['value']:.2%} "
+    line = f"{_SCORES[target['score']]} of {target['value']:.2%} "
     if target["reached"]:
         line += (
             f"reached in epoch {target['epoch']}, {duration(target['time_s'])} from the start "
