@@ -1,6 +1,7 @@
 """A median of several samples with its interval."""
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,3 +57,9 @@ def of_rounds(record: Mapping[str, Any], name: str) -> Estimate:
         return Estimate()
     rounds = estimate(known(number(sample) for sample in items(mapping(record, "samples"), name)))
     return dataclasses.replace(rounds, value=time_s)
+
+
+def over_runs(values: Sequence[float]) -> Estimate:
+    """Return the median of several runs, from the least to the most; of one run its value."""
+    ends = (min(values), max(values)) if len(values) > 1 else (None, None)
+    return Estimate(statistics.median(values), *ends, len(values))

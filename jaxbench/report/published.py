@@ -1,11 +1,10 @@
 """Published rows beside measured ones: who wrote them, on what, and whether it is the same work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxbench.analysis.published import load_published
 from jaxbench.report.blocks import Cell
-from jaxbench.report.fields import text
 from jaxbench.report.formats import count
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.tables import Column
@@ -75,8 +74,7 @@ def measured_row(row: Measurement, other: str) -> Row:
     """
     run = row.run
     processor = f" ({run.processor})" if run.processor else ""
-    date = (text(run.document, "started_at") or "no date")[:10]
-    told = [date, run.framework, run.data]
+    told = [run.date, run.framework, run.data]
     told += [f"OTHER WORK: {other}"] if other else []
     told += [] if row.usable else [f"status: {run.status}"]
     return {
@@ -88,6 +86,12 @@ def measured_row(row: Measurement, other: str) -> Row:
         "global_batch": run.batch_size,
         "cited": Cell("; ".join(told), "soft" if other else ""),
     }
+
+
+def size_of(record: Mapping[str, Any]) -> str:
+    """Return how many images of which size a convolution had."""
+    images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
+    return f"{images} of {height}×{width}"
 
 
 def images_of(row: Measurement) -> tuple[str, str]:

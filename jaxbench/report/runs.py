@@ -125,6 +125,10 @@ class ReportedRun:
         return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
 
     @property
+    def date(self) -> str:
+        return (text(self.document, "started_at") or "no date")[:10]
+
+    @property
     def framework(self) -> str:
         return f"jax {text(self.environment, 'versions', 'jax') or '?'}"
 

@@ -1,7 +1,6 @@
 """One convolution, with each part of its time apart."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import BarChart, Section, Table, Text
@@ -9,10 +8,12 @@ from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import of_rounds
 from jaxbench.report.fields import items, number
 from jaxbench.report.formats import count, milliseconds, plain, with_interval, words
+from jaxbench.report.published import size_of
 from jaxbench.report.runs import RunRecord
 from jaxbench.report.settings import grouped
 from jaxbench.report.tables import Column, make_table, shared
 
+_PROBLEM = ("kernel", "channels", "devices")
 _PARTS = {
     "host to device": "host_to_device_s",
     "compute": "compute_s",
@@ -32,7 +33,7 @@ def _compile_s(row: RunRecord) -> float | None:
 _COLUMNS = (
     *shared("run", "precision"),
     Column("device", "run.device_kind"),
-    *(Column(name, f"record.{name}", count) for name in ("kernel", "channels", "devices")),
+    *(Column(name, f"record.{name}", count) for name in _PROBLEM),
     Column("compile [ms]", _compile_s, milliseconds),
     *(_rounds(f"{part} [ms]", name) for part, name in _PARTS.items()),
     Column("steady total [ms]", "record.steady_total_s", milliseconds),
@@ -64,24 +65,18 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     for _, record in rows:
         parts_s = [number(record, name) for name in _PARTS.values()]
         if None not in parts_s and min(parts_s) >= 0 and sum(parts_s) > 0:
-            label = "kernel {}, {} ch, {} dev".format(
-                *_counts(record, "kernel", "channels", "devices")
-            )
+            kernel, channels, devices = (count(record.get(name)) for name in _PROBLEM)
+            label = f"kernel {kernel}, {channels} ch, {devices} dev"
             bars.append((label, [part_s * 1e3 for part_s in parts_s]))
     if not bars:
         return []
     run, first = rows[0]
-    size = "{} images of {}×{}".format(*_counts(first, "images", "height", "width"))
     note = (
-        f"{size}, {run.precision}, {run.device_kind}; medians, "
+        f"images: {size_of(first)}, {run.precision}, {run.device_kind}; medians, "
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
     title = f"{run.experiment}: a call once it is compiled"
     return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24], _table(rows))]
-
-
-def _counts(record: Mapping[str, Any], *names: str) -> list[str]:
-    return [count(record.get(name)) for name in names]
 
 
 def _table(rows: Sequence[RunRecord]) -> Table:

@@ -1,18 +1,10 @@
 """What rates and runs cost, where prices are known."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.pricing import (
-    J_PER_KWH,
-    Price,
-    electricity_usd,
-    load_prices,
-    rate_per_price,
-    usd,
-    usd_per_million_images,
-)
+from jaxbench.analysis import pricing
+from jaxbench.analysis.pricing import J_PER_KWH, Price
 from jaxbench.report import published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.context import ReportContext, make_section
@@ -31,15 +23,15 @@ _MOST_DOTS = 16
 _PRICE = Column("price [USD/h]", "price.usd_per_hour", plain)
 _COSTS = (
     *shared("run", "status", "experiment", "precision"),
-    Column("what", lambda row: STAGES[row.measurement.stage]),
-    Column("feed", "measurement.feed"),
+    Column("what", lambda row: STAGES[row["own"].stage]),
+    Column("feed", "own.feed"),
     *(*shared("batch", "devices"), _PRICE),
-    Column("images/s", "measurement.rate.value", plain),
+    Column("images/s", "own.rate.value", plain),
     *estimate_columns("images/s per USD/h", "rate_per_price"),
     *estimate_columns("USD per million images", "usd_per_million_images")[:2],
     Column("whole run [s]", "wall_s", plain),
     Column("whole run [USD]", "wall_usd", plain),
-    Column("price: offer, date, source", "price_cell", left=True),
+    Column("price: offer, date, source", "origin", left=True),
 )
 _ELECTRICITY = (
     *shared("run", "status", "experiment", "mode", "devices"),
@@ -57,57 +49,43 @@ _PUBLISHED = (
     Column("data", "data"),
     Column("images/s", "images_per_s", plain),
     _PRICE,
-    Column("images/s per USD/h", "rate_per_price", plain),
-    Column("USD per million images", "usd_per_million_images", plain),
+    Column("images/s per USD/h", "rate_per_price.value", plain),
+    Column("USD per million images", "usd_per_million_images.value", plain),
     Column("offer", "price.offer"),
     published.SOURCE,
 )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Priced:
-    """A rate at one price of its hardware; `wall_s` is the whole run's, where it trained."""
-
-    measurement: Measurement
-    price: Price
-
-    @property
-    def run(self) -> ReportedRun:
-        return self.measurement.run
-
-    @property
-    def rate_per_price(self) -> Estimate:
-        return self.measurement.rate.map(lambda x: rate_per_price(x, self.price.usd_per_hour))
-
-    @property
-    def usd_per_million_images(self) -> Estimate:
-        usd_per_hour = self.price.usd_per_hour
-        return self.measurement.rate.map(lambda x: usd_per_million_images(x, usd_per_hour))
-
-    @property
-    def wall_s(self) -> float | None:
-        return number(self.run.summary, "wall_s") if self.measurement.stage == "training" else None
-
-    @property
-    def wall_usd(self) -> float | None:
-        return None if self.wall_s is None else usd(self.wall_s, self.price.usd_per_hour)
-
-    @property
-    def price_cell(self) -> Cell:
-        other = is_of_other_hardware(self.price, self.run)
-        return Cell(price_words(self.price, self.run), "bad" if other else "")
+# A rate at one price of its hardware.
+_Priced = dict[str, Any]
 
 
 def cost(context: ReportContext) -> Section | None:
     """Return images/s for a USD an hour, USD for a million images and for whole runs."""
     priced = [
-        _Priced(row, price)
+        _measured(row, price)
         for row in context.measurements
         if row.run.id and row.stage in STAGES and row.rate.value
         for price in context.prices.of(row.run)
     ]
-    table, sources = _table(priced), Sources()
-    beside = _published(priced, sources)
+    sources = Sources()
+    beside = _published(sources, {row["run"].published_network for row in priced})
+    table = make_table(
+        _COSTS,
+        priced,
+        title="What rates and runs cost",
+        note="images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
+        "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
+        "evaluations and the rest in it.",
+    )
+    published_table = make_table(
+        _PUBLISHED,
+        beside,
+        title="Published rates at the prices of their day",
+        note="Estimated from the published rate and price, each with the offers of the machine "
+        "that it names; no interval was published. The article prints prices rounded to 0.1 USD/h: "
+        "its 374 images/s per USD/h (reserved instance) comes out as 372.4 by 8.4 USD/h. "
+        f"{sources.note}",
+    )
+    electricity = _electricity(context, {row["run"] for row in priced})
     return make_section(
         "cost",
         "Cost",
@@ -115,32 +93,43 @@ def cost(context: ReportContext) -> Section | None:
         "not; each has a date and a source. A price of other hardware is marked as such: what it "
         "makes of a run is what nobody paid. More images/s per USD/h is better.",
         [],
-        [
-            *_charts(priced, beside, table),
-            table,
-            _published_table(beside, sources),
-            _electricity(context, {one.run for one in priced}),
-        ],
+        [*_charts(priced, beside, table), table, published_table, electricity],
     )
 
 
-def _published(priced: Sequence[_Priced], sources: Sources) -> list[dict[str, Any]]:
-    """Return published rates of the measured networks, with the offers of their hardware."""
-    networks = {one.run.published_network for one in priced}
-    offers = load_prices()
+def _at_price(rate: Estimate, price: Price) -> _Priced:
+    usd_per_hour = price.usd_per_hour
+    return {
+        "price": price,
+        "rate_per_price": rate.map(lambda x: pricing.rate_per_price(x, usd_per_hour)),
+        "usd_per_million_images": rate.map(
+            lambda x: pricing.usd_per_million_images(x, usd_per_hour)
+        ),
+    }
+
+
+def _measured(row: Measurement, price: Price) -> _Priced:
+    run = row.run
+    wall_s = number(run.summary, "wall_s") if row.stage == "training" else None
+    mark = "bad" if is_of_other_hardware(price, run) else ""
+    return _at_price(row.rate, price) | {
+        "own": row,
+        "run": run,
+        "wall_s": wall_s,
+        "wall_usd": None if wall_s is None else pricing.usd(wall_s, price.usd_per_hour),
+        "origin": Cell(price_words(price, run), mark),
+    }
+
+
+def _published(sources: Sources, networks: set[str | None]) -> list[_Priced]:
+    """Return published rates of the networks, with the offers of their hardware."""
+    offers = pricing.load_prices()
     rows = sources.rows(
         "throughput",
         lambda row: row["model"] in networks and any(_is_offer_of(offer, row) for offer in offers),
     )
     return [
-        row
-        | {
-            "price": price,
-            "rate_per_price": rate_per_price(row["images_per_s"], price.usd_per_hour),
-            "usd_per_million_images": usd_per_million_images(
-                row["images_per_s"], price.usd_per_hour
-            ),
-        }
+        row | _at_price(Estimate(row["images_per_s"]), price)
         for row in rows
         for price in offers
         if _is_offer_of(price, row)
@@ -160,15 +149,19 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 
 
 def _charts(
-    priced: Sequence[_Priced], published: Sequence[dict[str, Any]], table: Table
+    priced: Sequence[_Priced], published: Sequence[_Priced], table: Table
 ) -> list[DotChart]:
     """Return a chart for each network, images and stage: only the same work is compared."""
-    usable = [one for one in priced if one.measurement.usable]
     charts = []
-    for group in grouped(usable, key=_chart_key).values():
-        own = group[0].measurement
+    for group in grouped([row for row in priced if row["own"].usable], key=_chart_key).values():
+        own = group[0]["own"]
         beside = [
-            Dot(_published_label(row), row["rate_per_price"], published=True)
+            Dot(
+                f"{row['machine']}, {row['framework']}, {row['precision']}, {row['price'].offer} "
+                f"({row['date']})",
+                row["rate_per_price"].value,
+                published=True,
+            )
             for row in published
             if not other_work(own, row["model"], row["dataset"])
             and (row["data"] == "synthetic") == is_synthetic(own)
@@ -178,49 +171,31 @@ def _charts(
     return charts
 
 
-def _chart_key(one: _Priced) -> tuple:
-    row, run = one.measurement, one.run
-    return (run.experiment, run.network, run.data, row.feed, row.stage, images_of(row))
-
-
-def _setting(one: _Priced) -> dict[str, Any]:
-    return {**one.measurement.setting, "batch_size": one.run.batch_size}
-
-
-def _published_label(row: Mapping[str, Any]) -> str:
-    told = (row["machine"], row["framework"], row["precision"], row["price"].offer)
-    return f"{', '.join(map(str, told))} ({row['date']})"
+def _chart_key(row: _Priced) -> tuple:
+    run, own = row["run"], row["own"]
+    return (run.experiment, run.network, run.data, own.feed, own.stage, images_of(own))
 
 
 def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> DotChart:
-    run, row = group[0].run, group[0].measurement
+    run, own = group[0]["run"], group[0]["own"]
     dots = []
-    for label, one in labelled(group, _setting):
-        other = " (of other hardware)" if is_of_other_hardware(one.price, one.run) else ""
-        name = f"{one.run.id} {label}, {price_label(one.price)}{other}"
-        dots.append(Dot(name, *one.rate_per_price.span))
+    for label, row in labelled(
+        group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
+    ):
+        other = " (of other hardware)" if row["origin"].mark else ""
+        name = f"{row['run'].id} {label}, {price_label(row['price'])}{other}"
+        dots.append(Dot(name, *row["rate_per_price"].span))
     dots.sort(key=lambda dot: dot.value)
     more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
     hollow = "; hollow: estimated from a published training rate and price" if beside else ""
-    title = f"{run.experiment} · {STAGES[row.stage]} · {row.feed} feed: images/s per USD/h"
+    title = f"{run.experiment} · {STAGES[own.stage]} · {own.feed} feed: images/s per USD/h"
     note = (
         f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
         f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
-        f"{run_ids(one.run for one in group)}"
+        f"{run_ids(row['run'] for row in group)}"
     )
     dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
     return DotChart(title, note, "images/s per USD/h", dots, table)
-
-
-def _table(priced: Sequence[_Priced]) -> Table:
-    return make_table(
-        _COSTS,
-        priced,
-        title="What rates and runs cost",
-        note="images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
-        "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
-        "evaluations and the rest in it.",
-    )
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
@@ -234,7 +209,7 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
             row = {"run": run, "to_target": to_target}
             for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
                 row[f"{name}kwh"] = j and j / J_PER_KWH
-                row[f"{name}usd"] = j and usd_per_kwh and electricity_usd(j, usd_per_kwh)
+                row[f"{name}usd"] = j and usd_per_kwh and pricing.electricity_usd(j, usd_per_kwh)
             rows.append(row)
     return make_table(
         _ELECTRICITY,
@@ -244,16 +219,4 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
         "compiling, evaluations and reading are not in it. To the target: of runs that ended "
         "there (--target_accuracy). Rented hardware has it in its price."
         + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
-    )
-
-
-def _published_table(published: Sequence[dict[str, Any]], sources: Sources) -> Table:
-    return make_table(
-        _PUBLISHED,
-        published,
-        title="Published rates at the prices of their day",
-        note="Estimated from the published rate and price, each with the offers of the machine "
-        "that it names; no interval was published. The article prints prices rounded to 0.1 USD/h: "
-        "its 374 images/s per USD/h (reserved instance) comes out as 372.4 by 8.4 USD/h. "
-        f"{sources.note}",
     )

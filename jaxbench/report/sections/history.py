@@ -1,29 +1,16 @@
 """Published results beside this report's runs."""
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxbench.report import published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.report.context import ReportContext, make_section
-from jaxbench.report.estimates import Estimate, of_rounds
+from jaxbench.report.estimates import Estimate, of_rounds, over_runs
 from jaxbench.report.fields import number, text
 from jaxbench.report.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.report.measurements import STAGES, Measurement
-from jaxbench.report.published import (
-    BATCH,
-    HARDWARE,
-    MEASURED,
-    ORIGIN,
-    PRECISION,
-    SOURCE,
-    Row,
-    Sources,
-    is_synthetic,
-    measured_row,
-    other_work,
-)
 from jaxbench.report.runs import NETWORKS, RunRecord
 from jaxbench.report.settings import grouped, labelled, setting_key
 from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
@@ -31,25 +18,25 @@ from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids
 _MOST_DOTS = 16
 _IN_HARDWARE = ("num_devices", "device_kind")
 _TRAININGS = (
-    *(BATCH, ORIGIN, HARDWARE, PRECISION),
+    *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
     Column("feed", "feed"),
     Column("1st epoch, with compile [s]", "first_epoch", plain),
     Column("2nd on, median [s]", "median_epoch_s", plain),
     Column("whole run [h:mm:ss]", "total_time_s", clock_time),
     Column("epochs", "epochs", count),
     Column("top-1 [%]", "top1", percent),
-    *(*shared("run"), SOURCE),
+    *(*shared("run"), published.SOURCE),
 )
 _RATES = (
-    ORIGIN,
+    published.ORIGIN,
     Column("what", "stage"),
-    *(HARDWARE, PRECISION, BATCH),
+    *(published.HARDWARE, published.PRECISION, published.BATCH),
     Column("data", "data"),
     *estimate_columns("images/s", "rate"),
-    *(*shared("run"), SOURCE),
+    *(*shared("run"), published.SOURCE),
 )
 _CONVOLUTIONS = (
-    ORIGIN,
+    published.ORIGIN,
     Column("hardware", "hardware"),
     Column("devices", "devices", count),
     Column("images", "size"),
@@ -57,7 +44,7 @@ _CONVOLUTIONS = (
     Column("later calls [ms]", "steady_total_s", milliseconds),
     Column("SciPy, 1 thread [ms]", "scipy_s", milliseconds),
     Column("n", "n", count),
-    *(*shared("run"), SOURCE),
+    *(*shared("run"), published.SOURCE),
 )
 _Blocks = list[Table | DotChart]
 
@@ -88,23 +75,24 @@ def _network(row: Measurement) -> str | None:
 
 def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return epoch times, whole runs and accuracy, as in the published tables."""
-    sources = Sources()
-    published = sources.rows("training_runs", lambda row: row["model"] == network)
+    sources = published.Sources()
+    theirs = sources.rows("training_runs", lambda row: row["model"] == network)
     rows = [row for row in rows if row.stage == "training" or row.run.status == "oom"]
-    if not published or not rows:
+    if not theirs or not rows:
         return []
-    dataset = published[0]["dataset"]
+    dataset = theirs[0]["dataset"]
     # Nobody learns from synthetic images.
     other = {
-        row: other_work(row, network, dataset) or "synthetic images" * is_synthetic(row)
+        row: published.other_work(row, network, dataset)
+        or "synthetic images" * published.is_synthetic(row)
         for row in rows
     }
     oom = Cell("OOM", "bad", span=5)
     lines = [
         row | {"first_epoch": oom if row["status"] == "oom" else row["first_epoch_s"]}
-        for row in published
+        for row in theirs
     ]
-    lines += [measured_row(row, other[row]) | _training(row) for row in rows]
+    lines += [published.measured_row(row, other[row]) | _training(row) for row in rows]
     table = make_table(
         _TRAININGS,
         sorted(lines, key=lambda line: line["global_batch"] or 0),
@@ -114,7 +102,7 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     )
     dots = [
         Dot(f"{count(row['global_batch'])}: {row['machine']}, {row['precision']}", time_s)
-        for row in published
+        for row in theirs
         if (time_s := row["median_epoch_s"]) is not None
     ]
     own = [row for row in rows if row.usable and not other[row]]
@@ -126,7 +114,7 @@ def _epoch(row: Measurement) -> Estimate:
     return Estimate(number(row.run.summary, "median_epoch_s"))
 
 
-def _training(row: Measurement) -> Row:
+def _training(row: Measurement) -> published.Row:
     """Return a measured training in the words of published ones."""
     summary, run = row.run.summary, row.run
     first_s = number(summary, "first_epoch_with_compile_s")
@@ -146,19 +134,18 @@ def _training(row: Measurement) -> Row:
 
 def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return images per second."""
-    sources = Sources()
-    published = sources.rows("throughput", lambda row: row["model"] == network)
+    sources = published.Sources()
+    theirs = sources.rows("throughput", lambda row: row["model"] == network)
     rows = [row for row in rows if row.rate.value is not None]
-    if not published or not rows:
+    if not theirs or not rows:
         return []
-    dataset = published[0]["dataset"]
-    other = {row: other_work(row, network, dataset) for row in rows}
+    dataset = theirs[0]["dataset"]
+    other = {row: published.other_work(row, network, dataset) for row in rows}
     lines = [
-        row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])}
-        for row in published
+        row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])} for row in theirs
     ]
     lines += [
-        measured_row(row, other[row])
+        published.measured_row(row, other[row])
         | {"stage": STAGES.get(row.stage or ""), "rate": row.rate}
         | {"data": f"{row.feed} feed, {row.run.data}"}
         for row in rows
@@ -175,11 +162,13 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     for synthetic in (True, False):
         dots = [
             Dot(f"{row['machine']}, {row['framework']}", row["images_per_s"])
-            for row in published
+            for row in theirs
             if (row["data"] == "synthetic") == synthetic
         ]
         own = [
-            row for row in rows if is_synthetic(row) == synthetic and row.usable and not other[row]
+            row
+            for row in rows
+            if published.is_synthetic(row) == synthetic and row.usable and not other[row]
         ]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         blocks += _dots(f"{network}: {data}", "images/s", own, lambda row: row.rate, dots, table)
@@ -191,19 +180,23 @@ def _dots(
     x_label: str,
     rows: Sequence[Measurement],
     figure: Callable[[Measurement], Estimate],
-    published: Sequence[Dot],
+    theirs: Sequence[Dot],
     table: Table,
 ) -> list[DotChart]:
     """Return a chart of both, where there are both."""
     rows = [row for row in rows if figure(row).value is not None]
-    if not rows or not published:
+    if not rows or not theirs:
         return []
     repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
-    own = [
-        _dot(same, told, [figure(row) for row in same])
-        for told, same in labelled(repeats, lambda same: _setting(same[0]))
-    ]
-    beside = [dataclasses.replace(dot, published=True) for dot in published]
+    own, alone = [], STAGES["train_step"]
+    for told, same in labelled(repeats, lambda same: _setting(same[0])):
+        run, ids = same[0].run, run_ids(row.run for row in same)
+        label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
+        label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
+        figures = [figure(row) for row in same]
+        several = over_runs([one.value for one in figures])
+        own.append(Dot(label, *(several if len(same) > 1 else figures[0]).span))
+    beside = [dataclasses.replace(dot, published=True) for dot in theirs]
     dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
     note = (
@@ -220,16 +213,6 @@ def _setting(row: Measurement) -> dict[str, Any]:
     return own | {"stage": STAGES.get(row.stage or "")}
 
 
-def _dot(same: Sequence[Measurement], told: str, figures: Sequence[Estimate]) -> Dot:
-    """Return the dot of one setting, of its only run or of several."""
-    run, stage = same[0].run, STAGES["train_step"]
-    label = f"{count(run.batch_size)}: {run.hardware}, {told}, {run_ids(row.run for row in same)}"
-    label += f", {stage}" if same[0].stage == "train_step" and stage not in told else ""
-    values = [figure.value for figure in figures]
-    several = (statistics.median(values), min(values), max(values))
-    return Dot(label, *(several if len(same) > 1 else figures[0].span))
-
-
 def _convolutions(context: ReportContext) -> list[Table]:
     """Return the published convolution, a first call on 840 images of 100x100."""
     own = [
@@ -237,41 +220,32 @@ def _convolutions(context: ReportContext) -> list[Table]:
         for row in context.of_kind("conv2d")
         if number(row.record, "kernel") == 3 and number(row.record, "channels") == 1
     ]
-    if not own:
-        return []
-    sources = Sources()
-    published = [
-        row | {"size": _size(row), "first_use_s": row["time_ms"] / 1e3}
+    sources = published.Sources()
+    theirs = [
+        row | {"size": published.size_of(row), "first_use_s": row["time_ms"] / 1e3}
         for row in sources.rows("conv2d")
     ]
-    return [
-        make_table(
-            _CONVOLUTIONS,
-            [*published, *own],
-            title="One 3×3 convolution, 1 channel",
-            note=f"{sources.note} The published times are of a first and only call: compiling, "
-            "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
-            "medians stand here; a first call is one.",
-        )
-    ]
+    table = make_table(
+        _CONVOLUTIONS,
+        [*theirs, *own],
+        title="One 3×3 convolution, 1 channel",
+        note=f"{sources.note} The published times are of a first and only call: compiling, "
+        "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
+        "medians stand here; a first call is one.",
+    )
+    return [table] if own else []
 
 
-def _size(record: Mapping[str, Any]) -> str:
-    images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
-    return f"{images} of {height}×{width}"
-
-
-def _convolution(row: RunRecord) -> Row:
+def _convolution(row: RunRecord) -> published.Row:
     """Return a measured convolution in the words of published ones."""
     run, record = row
     same = [number(record, name) for name in ("images", "height", "width")] == [840, 100, 100]
-    date = (text(run.document, "started_at") or "no date")[:10]
     return {
         **record,
-        "origin": MEASURED,
+        "origin": published.MEASURED,
         "run": run,
         "hardware": run.processor or run.device_kind,
-        "size": _size(record),
+        "size": published.size_of(record),
         "n": of_rounds(record, "compute_s").n,
-        "cited": date + ("" if same else "; OTHER WORK: fewer or other images"),
+        "cited": run.date + ("" if same else "; OTHER WORK: fewer or other images"),
     }

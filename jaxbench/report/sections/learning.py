@@ -1,14 +1,13 @@
 """Loss and accuracy, epoch by epoch."""
 
 import dataclasses
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.report.context import ReportContext, left_out
-from jaxbench.report.estimates import estimate
+from jaxbench.report.context import ReportContext, left_out, make_section
+from jaxbench.report.estimates import Estimate, estimate, over_runs
 from jaxbench.report.fields import items, known, number
 from jaxbench.report.formats import count, interval, percent, plain
 from jaxbench.report.plot import MOST_SERIES
@@ -63,8 +62,6 @@ _SEEDS = (
     Column("standard deviation [%]", "scores.std", percent),
     Column("95 % interval of the median [%]", "median", interval(percent)),
 )
-# {field: {epoch: value}}.
-_Values = dict[str, dict[float, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,20 +69,35 @@ class _Course:
     """One model's training.
 
     Attributes:
-      run: its run, which may have trained several models.
+      run: its run.
       seed: None where it is not known.
       status: the run's, or `diverged` where this model is lost and others went on.
-      values: of the fields of `_CURVES`.
+      one_of_several: whether its run trained several models.
     """
 
     run: ReportedRun
     seed: float | None
     status: str
-    values: _Values
+    one_of_several: bool = False
+
+    def values(self, field: str) -> dict[float, float]:
+        """Return {epoch: value} of a field of the epochs' records."""
+        part, _, figure = field.partition("_")
+        values = {}
+        for record in self.run.of_kind("epoch"):
+            if self.one_of_several:
+                models = items(record, f"{part}_models")
+                own = [model for model in models if number(model, "seed") == self.seed]
+                value = number(own[-1], figure) if own else None
+            else:
+                value = number(record, field)
+            if None not in (epoch := number(record, "epoch"), value):
+                values[epoch] = value
+        return values
 
 
 class _Line(list[_Course]):
-    """Courses that differ in their seed alone."""
+    """Courses that differ in their seed alone: a band, where they are several."""
 
     @property
     def run(self) -> ReportedRun:
@@ -99,17 +111,18 @@ class _Line(list[_Course]):
     def is_band(self) -> bool:
         return len(self) > 1
 
-    def of(self, field: str) -> list[dict[float, float]]:
-        """Return {epoch: value} of each course."""
-        return [course.values.get(field, {}) for course in self]
+    def by_epoch(self, field: str) -> dict[float, list[float]]:
+        """Return the values of each epoch, of those courses that have one."""
+        found: dict[float, list[float]] = {}
+        for course in self:
+            for epoch, value in course.values(field).items():
+                found.setdefault(epoch, []).append(value)
+        return dict(sorted(found.items()))
 
-    def epochs(self, field: str) -> list[float]:
-        """Return the epochs of which some have a value."""
-        return sorted(set().union(*self.of(field)))
-
-    def common(self, field: str) -> list[float]:
-        """Return the epochs of which all have a value."""
-        return sorted(set.intersection(*map(set, self.of(field))))
+    def common(self, field: str) -> dict[float, list[float]]:
+        """Return the values of the epochs of which all courses have one."""
+        found = self.by_epoch(field)
+        return {epoch: values for epoch, values in found.items() if len(values) == len(self)}
 
     def label(self, setting: str, seeds_differ: bool) -> str:
         ids = [run.id for run in self.runs]
@@ -124,18 +137,13 @@ class _Line(list[_Course]):
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind("epoch")]
-    if not trained:
-        return None
     groups = grouped(trained, lambda run: (run.experiment, run.network, run.data, run.feed))
-    groups = [_lines(runs) for runs in groups.values()]
-    parts = [
-        (p, len(lines) > MOST_SERIES) for lines in groups for p in in_parts(lines, MOST_SERIES)
-    ]
+    lines = [_lines(runs) for runs in groups.values()]
+    parts = [(p, len(own) > MOST_SERIES) for own in lines for p in in_parts(own, MOST_SERIES)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = min(len(parts), _MOST_GROUPS)
-    seeds = _seeds_table([line for lines in groups for line in lines])
     results = make_table(_RESULTS, map(_results, trained), "Final results")
-    return Section(
+    return make_section(
         "learning",
         "Learning, epoch by epoch",
         "What differs in nothing but the seed is one line: the median of the seeds in a band from "
@@ -143,7 +151,8 @@ def learning(context: ReportContext) -> Section | None:
         "one model. Test figures are over every example of the test split; what is still running "
         "or ended early is a line of its own, drawn as far as it came, and in no band."
         + left_out(len(parts), shown, "the table").replace("charts", "groups of runs"),
-        [*charts, *([seeds] if seeds.rows else []), results],
+        [],
+        [*charts, _seeds_table([line for own in lines for line in own]), results],
     )
 
 
@@ -158,28 +167,17 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
 
 def _courses(run: ReportedRun) -> list[_Course]:
     """Return the course of a run of one model, or of each of its models."""
-    own: _Values = {}
-    models: dict[float, _Values] = {}
-    for record in run.of_kind("epoch"):
-        epoch = number(record, "epoch")
-        for field in (curve.field for curve in _CURVES):
-            part, _, figure = field.partition("_")
-            _put(own, field, epoch, number(record, field))
-            for model in items(record, f"{part}_models"):
-                if (seed := number(model, "seed")) is not None:
-                    _put(models.setdefault(seed, {}), field, epoch, number(model, figure))
-    if len(models) < 2:
-        return [_Course(run, run.seed, run.status, own)]
+    seeds = dict.fromkeys(
+        seed
+        for record in run.of_kind("epoch")
+        for name in ("eval_models", "train_models")
+        for model in items(record, name)
+        if (seed := number(model, "seed")) is not None
+    )
+    if len(seeds) < 2:
+        return [_Course(run, run.seed, run.status)]
     lost = items(run.summary, "diverged_seeds") if run.status == "done" else ()
-    return [
-        _Course(run, seed, "diverged" if seed in lost else run.status, own)
-        for seed, own in models.items()
-    ]
-
-
-def _put(values: _Values, field: str, epoch: float | None, value: float | None) -> None:
-    if epoch is not None and value is not None:
-        values.setdefault(field, {})[epoch] = value
+    return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
 def _line_key(course: _Course, setting: tuple, lines: Mapping[tuple, _Line]) -> tuple:
@@ -213,11 +211,11 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
 
 
 def _series(label: str, line: _Line, curve: _Curve) -> Series:
-    points = []
-    for epoch in thinned(line.common(curve.field), _MOST_EPOCHS):
-        values = [curve.factor * values[epoch] for values in line.of(curve.field)]
-        ends = (min(values), max(values)) if line.is_band else ()
-        points.append(Point(epoch, statistics.median(values), *ends))
+    common = line.common(curve.field)
+    points = [
+        Point(epoch, *over_runs([curve.factor * value for value in common[epoch]]).span)
+        for epoch in thinned([*common], _MOST_EPOCHS)
+    ]
     # A band of one epoch is no area: its ends are.
     return Series(label, points, band=line.is_band and len(points) > 1)
 
@@ -230,7 +228,7 @@ def _note(lines: Sequence[_Line], field: str) -> str:
     told = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
     note = f"line: median of the seeds, band: from the least to the greatest of them; {told}"
     for line in bands:
-        common, epochs = line.common(field), line.epochs(field)
+        common, epochs = [*line.common(field)], [*line.by_epoch(field)]
         if common[-1:] != epochs[-1:]:
             end = f"ends at epoch {count(common[-1])}, the last" if common else "is not drawn: none"
             note += (
@@ -244,30 +242,24 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     """Return the numbers behind a chart, and below them where each seed of a band ended."""
     rows: list[dict[str, Any]] = []
     for label, line in drawn.items():
-        for epoch in thinned(line.epochs(curve.field), _MOST_EPOCHS):
-            values = [curve.factor * v[epoch] for v in line.of(curve.field) if epoch in v]
-            complete = len(values) == len(line)
-            n = f"{len(values)} of {len(line)}"
-            row = {"line": label, "epoch": epoch, "n": n}
-            ends = spread(values) if line.is_band else {"median": values[0]}
-            rows.append(row | {"values": ends if complete else None})
+        found = line.by_epoch(curve.field)
+        for epoch in thinned([*found], _MOST_EPOCHS):
+            values = over_runs([curve.factor * value for value in found[epoch]])
+            complete = values if values.n == len(line) else None
+            n = f"{values.n} of {len(line)}"
+            rows.append({"line": label, "epoch": epoch, "values": complete, "n": n})
     for label, line in drawn.items():
         for course in line if line.is_band else ():
-            values = course.values[curve.field]
-            last = max(values)
+            last, value = max(course.values(curve.field).items())
             place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(last)}"
-            rows.append(
-                {
-                    "line": f"{label}: each seed's last epoch",
-                    "epoch": Cell(place, run=course.run.id),
-                    "values": {"median": curve.factor * values[last]},
-                }
-            )
+            own = {"epoch": Cell(place, run=course.run.id)}
+            own["values"] = Estimate(curve.factor * value)
+            rows.append({"line": f"{label}: each seed's last epoch", **own})
     columns = [
         Column("epoch", "epoch", count, left=True),
-        Column(f"{curve.y_label}, median", "values.median", plain),
-        Column("least", "values.min", plain),
-        Column("greatest", "values.max", plain),
+        Column(f"{curve.y_label}, median", "values.value", plain),
+        Column("least", "values.low", plain),
+        Column("greatest", "values.high", plain),
         Column("n", "n", left=False),
     ]
     return make_table(columns, rows, group=lambda row: row["line"])
@@ -276,21 +268,15 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
 def _seeds_table(lines: Sequence[_Line]) -> Table:
     """Return the last scores of a setting's seeds together."""
     rows = []
-    for line in lines:
+    for line in filter(lambda line: line.is_band, lines):
         for field, score in _SEED_SCORES.items():
-            if line.is_band and all(line.of(field)):
-                scores = [values[max(values)] for values in line.of(field)]
-                lasts = sorted(max(values) for values in line.of(field))
-                rows.append(
-                    {
-                        "run": line.run,
-                        "runs": run_ids(line.runs),
-                        "scores": spread(scores),
-                        "median": estimate(scores),
-                        "epochs": " to ".join(dict.fromkeys(map(count, lasts[:1] + lasts[-1:]))),
-                        "score": score,
-                    }
-                )
+            ends = [max(values.items()) for course in line if (values := course.values(field))]
+            if len(ends) == len(line):
+                epochs, scores = zip(*sorted(ends), strict=True)
+                row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
+                row |= {"scores": spread(scores), "median": estimate(scores)}
+                row["epochs"] = " to ".join(dict.fromkeys(map(count, (epochs[0], epochs[-1]))))
+                rows.append(row)
     note = (
         "Each seed's last test score. The interval is of order statistics, from "
         f"{FEWEST_FOR_INTERVAL} seeds on."

@@ -1,12 +1,11 @@
 """Images per second and latency: by batch, device and precision."""
 
-import statistics
 from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.report.context import ReportContext, make_section
-from jaxbench.report.estimates import Estimate
+from jaxbench.report.estimates import Estimate, over_runs
 from jaxbench.report.fields import number
 from jaxbench.report.formats import count, milliseconds, percent, plain
 from jaxbench.report.measurements import Measurement
@@ -69,14 +68,6 @@ def _figure(row: Measurement, what: str) -> Estimate:
     return row.rate if what == _RATE else _latency_ms(row)
 
 
-def _point(rows: Sequence[Measurement], what: str) -> Point:
-    """Return one point for a batch size: repeats are no line."""
-    values = [_figure(row, what).value for row in rows]
-    if len(rows) == 1:
-        return Point(_batch(rows[0]), *_figure(rows[0], what).span)
-    return Point(_batch(rows[0]), statistics.median(values), min(values), max(values))
-
-
 def _charts(rows: Sequence[Measurement], what: str) -> list[LineChart | DotChart]:
     ordered = sorted(rows, key=_batch)
     lines = grouped(ordered, key=lambda row: setting_key(row.setting)).values()
@@ -112,13 +103,15 @@ def _chart(lines: Sequence[_Line], what: str, which: str) -> LineChart | DotChar
         ]
         note = f"global batch {count(run.batch_size)}; {note}"
         return DotChart(title, note, what, dots, _table(rows))
-    series = [
-        Series(
-            f"{label} · {_ids(line)}",
-            [_point(same, what) for same in grouped(line, key=_batch).values()],
-        )
-        for label, line in lines
-    ]
+    series = []
+    for label, line in lines:
+        points = []
+        for x, own in grouped(line, key=_batch).items():
+            figures = [_figure(row, what) for row in own]
+            # Repeats are one point: they are no line.
+            several = over_runs([one.value for one in figures])
+            points.append(Point(x, *(several if len(own) > 1 else figures[0]).span))
+        series.append(Series(f"{label} · {_ids(line)}", points))
     return LineChart(title, note, "global batch", what, series, _table(rows), x_log=True)
 
 

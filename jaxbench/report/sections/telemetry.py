@@ -104,10 +104,10 @@ def _has_header(path: pathlib.Path) -> bool:
     """Return whether a file begins as telemetry does; one that is empty has just been begun."""
     try:
         with open(path, "rb") as file:
-            head = file.read(4096)
+            head = file.read(4096).decode(errors="replace")
     except OSError:
         return False
-    return not head or set(head.decode(errors="replace").splitlines()[0].split(",")) >= _NEEDED
+    return not head or set(head.splitlines()[0].split(",")) >= _NEEDED
 
 
 def _size(path: pathlib.Path) -> int | None:
@@ -130,22 +130,21 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
                 return {}, 0
             device_at, elapsed_at = header.index("device"), header.index("elapsed_s")
             columns = [(name, header.index(name)) for name in _PANELS if name in header]
-            width = len(header)
             for row in rows:
                 try:
                     elapsed_s = float(row[elapsed_at])
-                    if len(row) != width or not math.isfinite(elapsed_s):
-                        raise ValueError
-                    device = readings.setdefault(row[device_at], {})
-                    for name, at in columns:
-                        if row[at]:
-                            value = float(row[at])
-                            if name not in device:
-                                device[name] = (array.array("d"), array.array("d"))
-                            device[name][0].append(elapsed_s)
-                            device[name][1].append(value)
+                    values = [(name, float(row[at])) for name, at in columns if row[at]]
+                    if len(row) != len(header) or not math.isfinite(elapsed_s):
+                        raise ValueError("not a whole line")
                 except (ValueError, IndexError):
                     skipped += 1
+                    continue
+                device = readings.setdefault(row[device_at], {})
+                for name, value in values:
+                    if name not in device:
+                        device[name] = (array.array("d"), array.array("d"))
+                    device[name][0].append(elapsed_s)
+                    device[name][1].append(value)
     except (OSError, csv.Error):
         skipped += 1
     return readings, skipped

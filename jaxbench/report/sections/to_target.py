@@ -3,7 +3,7 @@
 import collections
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
@@ -74,7 +74,11 @@ def to_target(context: ReportContext) -> Section | None:
     found = [one for one in found if one]
     if not any(one.evaluations for one in found):
         return None
-    table = _runs_table(context, found)
+    table, charts = _runs_table(context, found), []
+    for group in grouped([one for one in found if one.evaluations], key=_chart_key).values():
+        charts += _over("time", [(one, None) for one in group], table)
+        priced = [(one, price) for one in group for price in context.prices.of(one.run)]
+        charts += _over("cost", priced, table)
     return make_section(
         "target",
         "Time and cost to accuracy",
@@ -82,21 +86,10 @@ def to_target(context: ReportContext) -> Section | None:
         "compiling and evaluations are in it. A run that ended without getting there takes and "
         "costs without end (∞); one that was broken off, before its first evaluation perhaps, says "
         "nothing and is not counted among those that ended.",
-        _charts(context, found, table),
+        charts,
         [_seeds_table(context, found), table, _published(found)],
         where="the tables",
     )
-
-
-def _charts(context: ReportContext, found: Sequence[TimeToTarget], table: Table) -> list[LineChart]:
-    """Return score over hours, and over USD; a chart for each network, data and target."""
-    evaluated = [one for one in found if one.evaluations]
-    charts = []
-    for group in grouped(evaluated, key=_chart_key).values():
-        charts += _over("time", [(one, None) for one in group], table)
-        priced = [(one, price) for one in group for price in context.prices.of(one.run)]
-        charts += _over("cost", priced, table)
-    return charts
 
 
 def _chart_key(one: TimeToTarget) -> tuple:
@@ -175,10 +168,6 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     }
     if not counted:
         return row | {"time_s": {"median": Cell("none has ended", "soft", span=9)}}
-    caveats = [f"fewer than {_SEEDS} seeds: no result yet"] if len(counted) < _SEEDS else []
-    caveats += _compiled(counted)
-    if repeats:
-        caveats.append(f"{run_ids(one.run for one in repeats)}: a seed run again, not counted")
     time_s = spread([one.time_s for one in counted])
     costs = _costs(context, counted)
     return row | {
@@ -188,7 +177,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
         "images": _median(one.images if one.reached else math.inf for one in counted),
         "energy_j": _median(one.energy_j for one in counted),
         "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
-        "caveat": Cell("; ".join(caveats), "soft"),
+        "caveat": Cell("; ".join(_caveats(counted, repeats)), "soft"),
     }
 
 
@@ -201,23 +190,24 @@ def _first_of_each_seed(
     """
     first: dict[Any, TimeToTarget] = {}
     for one in sorted(group, key=lambda one: not one.ended):
-        seed = one.run.seed
         # A run whose seed nobody knows stands for itself.
-        first.setdefault(one.run.id if seed is None else seed, one)
-    counted = {one.run.id for one in first.values()}
-    seeds = [one for one in group if one.run.id in counted]
-    return seeds, [one for one in group if one.run.id not in counted]
+        first.setdefault(one.run.id if one.run.seed is None else one.run.seed, one)
+    counted = {one.run for one in first.values()}
+    return [o for o in group if o.run in counted], [o for o in group if o.run not in counted]
 
 
-def _compiled(ways: Sequence[TimeToTarget]) -> list[str]:
-    """Say so where some seeds compiled and others fetched their programs."""
+def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[TimeToTarget]) -> Iterator[str]:
+    if len(counted) < _SEEDS:
+        yield f"fewer than {_SEEDS} seeds: no result yet"
+    # Some seeds compiled, and others fetched their programs.
     outcomes = collections.Counter(
-        text(one.run.summary, "compile_cache") or "unknown" for one in ways
+        text(one.run.summary, "compile_cache") or "unknown" for one in counted
     )
-    if len(outcomes) < 2:
-        return []
-    told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-    return [f"compilation cache differs ({told}): compare the epochs alone"]
+    if len(outcomes) > 1:
+        told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+        yield f"compilation cache differs ({told}): compare the epochs alone"
+    if repeats:
+        yield f"{run_ids(one.run for one in repeats)}: a seed run again, not counted"
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -239,16 +229,14 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
 def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     rows = []
     for one in found:
-        prices = context.prices.of(one.run)
-        row = {"run": one.run, "to_target": one}
-        row["prices"] = "; ".join(
-            f"{plain(p.usd_per_hour)} USD/h: {price_words(p, one.run)}" for p in prices
-        )
+        run, prices = one.run, context.prices.of(one.run)
+        told = [f"{plain(p.usd_per_hour)} USD/h: {price_words(p, run)}" for p in prices]
+        row = {"run": run, "to_target": one, "prices": "; ".join(told)}
         if one.ended:
             row |= {"time_s": one.time_s, "time_h": one.time_s / S_PER_HOUR}
             row["usd"] = "; ".join(plain(usd(one.time_s, p.usd_per_hour)) for p in prices)
         rows.append(row)
-    return make_table(_RUNS, rows, title="Time to accuracy", note="n = 1 run a row: no interval.")
+    return make_table(_RUNS, rows, "Time to accuracy", "n = 1 run a row: no interval.")
 
 
 def _reached(one: TimeToTarget) -> Cell:
