@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 
 from tests.conftest import ROOT
 
@@ -88,3 +89,68 @@ def _naming(*names: str) -> set[str]:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in names
     }
+
+
+# The limits. Record and config dataclasses may have more fields: they are columns and flags.
+LINES, FUNCTION_LINES, ATTRIBUTES = 350, 60, 12
+
+
+def test_files_functions_and_classes_stay_small():
+    found = set()
+    for module, path in _MODULES.items():
+        text = path.read_text()
+        if len(text.splitlines()) > LINES:
+            found.add(module)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.end_lineno - node.lineno >= FUNCTION_LINES:
+                    found.add(f"{module}.{node.name}")
+            elif (
+                isinstance(node, ast.ClassDef)
+                and not _is_table(module, node)
+                and len(_attributes(node)) > ATTRIBUTES
+            ):
+                found.add(f"{module}.{node.name}")
+    assert not found
+
+
+def _is_table(module: str, node: ast.ClassDef) -> bool:
+    """Whether a class is a record or a part of a config."""
+    return module.startswith("jaxbench.records.") or node.name.endswith("Config")
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """Returns what a class declares, and what its methods set on self."""
+    declared = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+    return declared | {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and isinstance(part.value, ast.Name)
+        and part.value.id == "self"
+    }
+
+
+def test_files_that_the_texts_name_exist():
+    known = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("*/**/*")
+        if path.suffix in (".py", ".csv", ".sh", ".yaml", ".sbatch")
+    }
+    for text in ("README.md", "BUILD_NOTES.md"):
+        for name in re.findall(
+            r"`((?:\w+/)*\w+\.(?:py|sh|yaml|sbatch))\b", (ROOT / text).read_text()
+        ):
+            assert any(f"/{path}".endswith(f"/{name}") for path in known), f"{text}: {name}"
+
+
+def test_every_folder_is_installed():
+    listed = re.search(
+        r"^packages =\n((?: +\S+\n)+)", (ROOT / "setup.cfg").read_text(), re.MULTILINE
+    )
+    folders = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in ROOT.glob("jaxbench/**/__init__.py")
+    }
+    assert set(listed[1].split()) == folders | {"jaxbench.experiments"}
