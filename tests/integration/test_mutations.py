@@ -12,14 +12,18 @@ def test_a_mistake_in_the_order_is_caught_and_the_checkout_stays_as_it_is(tmp_pa
     done = subprocess.run(
         [
             *(sys.executable, str(ROOT / "tests" / "mutations.py")),
-            *("--only=every_seed_in_one_order", f"--json={tmp_path / 'found.json'}"),
+            *(
+                "--only=every_seed_in_one_order",
+                "--asked_only",
+                f"--json={tmp_path / 'found.json'}",
+            ),
         ],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "fast half: 1 of 1 caught"
+    assert done.stdout.splitlines()[-1] == "asked files: 1 of 1 caught"
     [found] = json.loads((tmp_path / "found.json").read_text())
     assert found["asked"] and found["test"].startswith("tests/data/test_sampler.py::")
     assert (ROOT / "jaxbench" / "data" / "sampler.py").read_bytes() == before

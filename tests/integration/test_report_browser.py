@@ -21,7 +21,17 @@ import pytest
 
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed import child
-from jaxbench.report.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series, Table
+from jaxbench.report.blocks import (
+    BarChart,
+    Cell,
+    Dot,
+    DotChart,
+    LineChart,
+    Point,
+    Section,
+    Series,
+    Table,
+)
 from jaxbench.report.page import render_html
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
@@ -394,7 +404,7 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
 
 def test_a_folded_table_is_unfolded_on_paper(chromium):
     page = chromium.new_page(viewport=PAPER)
-    table = Table(("a",), [[f"row {number}"] for number in range(99)], title="long")
+    table = Table(("a",), [[Cell(f"row {number}")] for number in range(99)], title="long")
     page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
     last = page.get_by_text("row 98", exact=True)
     seen = "node => node.checkVisibility() && node.getBoundingClientRect().height > 0"
@@ -465,7 +475,7 @@ def test_states_are_shown(opened, folder):
     assert states[DAMAGED] == "corrupt"
     assert states["running"] == "running"
     assert states["diverged"] == "diverged"
-    assert states[f"names/{MARKUP}"] == "ok"
+    assert states[f"names/{MARKUP}"] == "done"
     assert sorted(states.values()).count("OOM") == 1
     # A mark besides the colour.
     running = rows.locator(".mark-running").first
