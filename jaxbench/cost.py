@@ -1,4 +1,4 @@
-"""Says what runs cost: `python -m jaxbench.cost RUN... --usd_per_hour=6.7`.
+"""Shows what runs cost: `python -m jaxbench.cost RUN... --usd_per_hour=6.7`.
 
 Or what would be: `--images_per_s=2796 --epochs=64 --images_per_epoch=1281167 --offer=...` in place
 of runs. `--list_offers` shows the prices that are known.
@@ -28,7 +28,7 @@ from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_positive, check_target, stated_price
 from jaxbench.errors import BadInput
 from jaxbench.report.fields import number, text
-from jaxbench.report.formats import plain, printable
+from jaxbench.report.formats import plain
 from jaxbench.report.measurements import later_rates
 from jaxbench.report.runs import ReportedRun, read_run
 from jaxbench.report.time_to_target import time_to_target
@@ -48,11 +48,11 @@ _HYPOTHETICAL = ("images_per_s", "epochs", "images_per_epoch")
 
 
 def main(paths: list[str]) -> int:
-    """Does what the flags say; returns the exit code."""
+    """Do what the flags say; return the exit code."""
     _check(paths)
     if _LIST_OFFERS.value:
         for price in load_prices(PRICES.value):
-            print(f"{printable(price.offer)}: {_describe(price)}")
+            print(f"{_printable(price.offer)}: {_describe(price)}")
         return 0
     price = stated_price()
     if paths:
@@ -66,7 +66,7 @@ def main(paths: list[str]) -> int:
         print(json.dumps({"costs": _finite(costs)}))
         return 0
     for name, found in costs.items():
-        print(printable(name))
+        print(_printable(name))
         for line in _lines(found):
             print(f"  {line}")
     return 0
@@ -81,7 +81,7 @@ def _check(paths: list[str]) -> None:
     if bool(paths) == bool(given):
         raise BadInput("give run directories, or --images_per_s")
     if given and not _IMAGES_PER_S.value:
-        raise BadInput(f"--{given[0]}: it goes with --images_per_s")
+        raise BadInput(f"--{given[0]}: needs --images_per_s")
     if (_EPOCHS.value is None) != (_IMAGES_PER_EPOCH.value is None):
         raise BadInput("--epochs and --images_per_epoch go together")
     for name in ("target", "usd_per_kwh"):
@@ -90,7 +90,7 @@ def _check(paths: list[str]) -> None:
 
 
 def _price_of(run: ReportedRun, stated: Price | None) -> Price | None:
-    """The stated price, else the one of the run's own record; None where electricity is all."""
+    """Return the stated price, else the recorded one; None where only electricity is asked for."""
     price = stated or recorded_price(run.document)
     if price is None and _USD_PER_KWH.value is None:
         raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
@@ -98,7 +98,7 @@ def _price_of(run: ReportedRun, stated: Price | None) -> Price | None:
 
 
 def cost_of_rate(price: Price) -> dict[str, Any]:
-    """What the stated rate comes to."""
+    """Return what the stated rate costs."""
     rate = _IMAGES_PER_S.value
     found = {"price": price._asdict(), "images_per_s": rate, **_per_price(rate, price)}
     if _EPOCHS.value is not None:
@@ -108,7 +108,7 @@ def cost_of_rate(price: Price) -> dict[str, Any]:
 
 
 def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
-    """What a run cost, and what its rate comes to; None for what its record does not tell.
+    """Return what a run and its rate cost; None for what its record does not have.
 
     Args:
       run: that ended well.
@@ -126,23 +126,23 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
         told = f" ({run.reason})" if run.reason else ""
         raise BadInput(
             f"{run.name}: its status is {run.status}{told}, and it has "
-            f"{'a' if has_rate else 'no'} rate; costs are told of runs that are done and have one"
+            f"{'a' if has_rate else 'no'} rate; only runs that are done and have a rate have costs"
         )
     price = _price_of(run, stated)
     wall_s = number(run.summary, "wall_s")
     found = {"price": price and price._asdict(), "images_per_s": rate, "rate_is": definition}
     found |= _per_price(rate, price) if price else {}
     found |= {"wall_s": wall_s, "wall_usd": _usd(wall_s, price)}
-    way = None
+    to_target = None
     if _TARGET.value is not None:
-        way = time_to_target(run, _TARGET.value)
-        if way is None or not way.evaluations:
+        to_target = time_to_target(run, _TARGET.value)
+        if to_target is None or not to_target.evaluations:
             raise BadInput(f"{run.name}: has no evaluations to look for --target in")
         found |= {
             "target": _TARGET.value,
-            "target_epoch": way.epoch,
-            "target_s": way.time_s,
-            "target_usd": _usd(way.time_s, price),
+            "target_epoch": to_target.epoch,
+            "target_s": to_target.time_s,
+            "target_usd": _usd(to_target.time_s, price),
         }
     if _USD_PER_KWH.value is not None:
         energy_j = number(run.summary, "telemetry", "energy_j")
@@ -151,16 +151,16 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
             "energy_covers": text(run.summary, "telemetry", "energy_covers"),
             "electricity_usd": _electricity(energy_j),
         }
-        if way is not None:
+        if to_target is not None:
             found |= {
-                "target_energy_j": way.energy_j,
-                "target_electricity_usd": _electricity(way.energy_j),
+                "target_energy_j": to_target.energy_j,
+                "target_electricity_usd": _electricity(to_target.energy_j),
             }
     return found
 
 
 def rate_of(run: ReportedRun) -> tuple[float | None, str]:
-    """Returns a run's images/s and what that is: the report's figure wherever it has one."""
+    """Return a run's images/s and its definition: the report's figure wherever it has one."""
     if run.mode != "train":
         return number(run.summary, "images_per_s"), "median of windows"
     rates = later_rates(run)
@@ -188,7 +188,7 @@ def _per_price(rate: float, price: Price) -> dict[str, float]:
 def _describe(price: Price) -> str:
     hardware = f" for {price.hardware}" if price.hardware else ""
     told = f"{price.usd_per_hour:g} USD an hour{hardware} ({price.source}, {price.date})"
-    return printable(told)
+    return _printable(told)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -217,7 +217,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if "electricity_usd" in found:
         covers = found["energy_covers"]
         lines.append(
-            f"electricity{f' of {printable(covers)}' if covers else ''}, while training or "
+            f"electricity{f' of {_printable(covers)}' if covers else ''}, while training or "
             f"measuring: {_paid(found['energy_j'], found['electricity_usd'])}"
         )
     if "target_electricity_usd" in found:
@@ -240,12 +240,17 @@ def _in_usd(paid: float | None) -> str:
     return "" if paid is None else f", {_amount(paid)} USD"
 
 
+def _printable(words: str) -> str:
+    """Replace what would steer a terminal by question marks."""
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
 def _amount(value: float, digits: int = 4) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e12 else plain(value)
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: what is never reached is null there."""
+    """Return null for infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -301,7 +301,7 @@ def test_sweep_csv_tells_never_reached_from_not_known():
         (("--images_per_s=1", "--usd_per_hour=1", "--target=0.5"), "for run directories"),
         (("x", "--usd_per_hour=1", "--target=94"), "must be a share"),
         (("--images_per_s=1", "--offer=none"), "no such offer"),
-        (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "goes with --images_per_s"),
+        (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "needs --images_per_s"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_line(run_cost, args, told):

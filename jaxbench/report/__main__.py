@@ -54,7 +54,10 @@ def main(paths: list[str]) -> int:
     price_flags.check_target("target")
     collection = collect(paths)
     prices.check(collection.runs)
-    text = render(collection, form, _TITLE.value or _title(paths), prices, _TARGET.value)
+    names = [pathlib.Path(path).expanduser().resolve().name for path in paths]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    title = _TITLE.value or f"jaxbench: {', '.join(names[:3])}{more}"
+    text = render(collection, form, title, prices, _TARGET.value)
     _write(out, text)
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
     print(f"{len(collection.runs)} run(s){sweeps}: {out}")
@@ -96,12 +99,6 @@ def _prices() -> Prices:
         if price_flags.USD_PER_HOUR.value is not None:
             raise BadInput("--prices and --usd_per_hour: give one of them")
     return Prices(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
-
-
-def _title(paths: list[str]) -> str:
-    names = [pathlib.Path(path).expanduser().resolve().name for path in paths]
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"jaxbench: {shown}"
 
 
 def _check_out(out: pathlib.Path) -> None:

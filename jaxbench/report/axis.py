@@ -8,15 +8,10 @@ _TICK_ROOM = 30
 
 
 class Axis:
-    """Maps values to places, and says where to put ticks.
+    """Maps values to places from `start` to `end` in the drawing, and says where to put ticks.
 
-    Args:
-      values: all that must fit in.
-      start, end: in the drawing.
-      log: logarithmic; values must be positive.
-      from_zero: begins at 0 if no value is below.
-      own_ticks: has the values themselves as ticks, where they allow it.
-      tick_room: how far ticks of a linear axis must be apart.
+    `from_zero` begins at 0 if no value is below; `own_ticks` has the values themselves as ticks,
+    where they allow it. Values on a logarithmic axis must be positive.
     """
 
     def __init__(
@@ -28,7 +23,6 @@ class Axis:
         log: bool = False,
         from_zero: bool = False,
         own_ticks: bool = False,
-        tick_room: float = 40,
     ):
         self._start, self._end, self._log = start, end, log
         low, high = min(values), max(values)
@@ -41,7 +35,7 @@ class Axis:
         else:
             pad = 0.05 * (high - low) or abs(low) * 0.05 or 1.0
         self._low, self._high = low - pad, high + pad
-        self.ticks = (own_ticks and self._own_ticks(values)) or self._round_ticks(tick_room)
+        self.ticks = (own_ticks and self._own_ticks(values)) or self._round_ticks()
 
     def __call__(self, value: float) -> float:
         position = math.log10(value) if self._log else value
@@ -57,10 +51,11 @@ class Axis:
         room = [abs(after - place) for place, after in itertools.pairwise(places)]
         return distinct if min(room, default=math.inf) >= _TICK_ROOM else []
 
-    def _round_ticks(self, tick_room: float) -> list[float]:
+    def _round_ticks(self) -> list[float]:
         if not self._log:
-            # As many as have room beside one another.
-            most = max(1.0, min(6.0, abs(self._end - self._start) / tick_room))
+            # As many as have room: beside one another they need more than one above the other.
+            room = 64 if self._end > self._start else 40
+            most = max(1.0, min(6.0, abs(self._end - self._start) / room))
             return _multiples(self._low, self._high, most)
         decades = self._high - self._low
         factors = (1, 2, 5) if decades < 2 else (1,)

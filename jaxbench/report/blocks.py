@@ -3,14 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 
+# As many as can be told apart.
+MOST_SERIES = 7
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One cell of a table.
 
     Attributes:
-      mark: `differs`, `bad`, `good`, `soft`, `measured`, `published`, `running` or nothing: how it
-        stands out. The text says the same in words.
+      mark: differs, bad, good, soft, measured, published, running or nothing; the text says so too.
       span: over so many columns.
       run: the id of the run that the cell links to.
       left: whether it is aligned left, as words are.
@@ -25,11 +27,9 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Figures in rows.
+    """Figures in rows of cells; a row may be shorter by what its cells span.
 
     Attributes:
-      columns: headings, with units.
-      rows: of cells; a row may be shorter by what its cells span.
       note: what a reader must know of it.
       text_columns: places of the columns that are words.
       anchors: of each row, the id that links lead to.
@@ -60,7 +60,6 @@ class Series:
     """What is drawn as one line.
 
     Attributes:
-      label: what tells it from the others in the chart.
       points: in order of x.
       line: whether points are joined.
       band: whether low and high are an area rather than bars at the points.
@@ -80,7 +79,7 @@ class LineChart:
 
     Attributes:
       note: n, interval, run ids: what a reader must know to believe it.
-      series: at most `plot.MOST_SERIES` that are no reference.
+      series: at most `MOST_SERIES` that are no reference.
       table: the numbers behind it.
       from_zero: whether the y axis begins at 0.
     """
@@ -144,8 +143,7 @@ class Text:
 class Section:
     """A heading, one or two sentences on how to read what is below it, and that.
 
-    Attributes:
-      name: for links, one word.
+    `name` is for links, one word.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """Finds run directories and sweeps, and groups them."""
 
 import csv
+import itertools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,23 +67,20 @@ class Sweep:
           runs: those of the sweep's other trials.
         """
         place = mapping(record, "place")
-        batch_size = _parse_number(place.get("batch_size"))
-        alike = [run.document for run in runs if _but_batch(run.place) == _but_batch(place)]
+        num_devices = _parse_number(place.get("num_devices")) or number(record, "num_devices")
         # The mode is the whole sweep's.
         modes = {run.mode for run in runs}
-        bare = {
+        like = {
             "mode": modes.pop() if len(modes) == 1 else None,
             "config": {"precision": place.get("precision")},
-            "environment": {
-                "hostname": text(record, "hostname"),
-                "num_devices": _parse_number(place.get("num_devices"))
-                or number(record, "num_devices"),
-            },
+            "environment": {"hostname": text(record, "hostname"), "num_devices": num_devices},
         }
-        like = alike[0] if alike else bare
+        for run in reversed(runs):
+            like = run.document if _but_batch(run.place) == _but_batch(place) else like
+        batch_size = {"batch_size": _parse_number(place.get("batch_size"))}
         document = like | {
             "experiment": text(record, "experiment"),
-            "config": mapping(like, "config") | {"batch_size": batch_size},
+            "config": mapping(like, "config") | batch_size,
             "started_at": text(record, "finished_at"),
             "summary": {},
         }
@@ -146,50 +144,42 @@ def collect(paths: Sequence[str]) -> Collection:
       BadInput: one of them is no folder, or holds neither run nor sweep.
     """
     collection = Collection()
-    left = _MOST_FOLDERS
     for given in paths:
         top = pathlib.Path(given).expanduser()
         if not top.is_dir():
             what = "is a file; name a folder" if top.exists() else "no such folder"
             raise BadInput(f"{given}: {what}")
-        found = False
-        for path in _search(top):
-            left -= 1
-            if left < 0:
-                collection.notes.append(
-                    f"The search ended after {_MOST_FOLDERS:,} folders: there may be more runs."
-                )
-                break
-            kind = _kind(path)
-            if kind is not None:
-                found = True
-                add = collection.add_sweep if kind == "sweep" else collection.add_run
-                add(_name(top, path, several=len(paths) > 1), path)
+        searched = [*itertools.islice(_search(top), _MOST_FOLDERS)]
+        if len(searched) == _MOST_FOLDERS:
+            told = f"The search of {given} ended after {_MOST_FOLDERS:,} folders"
+            collection.notes.append(f"{told}: there may be more runs.")
+        found = [(path, kind) for path, kind in searched if kind]
         if not found:
             raise BadInput(
                 f"{given}: holds no run directory (one has a run.json) and no sweep, nor do the "
                 "folders below it"
             )
+        for path, kind in found:
+            add = collection.add_sweep if kind == "sweep" else collection.add_run
+            add(_name(top, path, several=len(paths) > 1), path)
     return collection
 
 
-def _search(top: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield folders, in order; does not go below a run directory or a sweep.
+def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
+    """Yield folders and their kinds, in order; does not go below a run directory or a sweep.
 
     Linked folders count too, each once, so that a link to a folder above it ends.
     """
     seen = set()
     for folder, names, _ in os.walk(top, followlinks=True):
         path, own = pathlib.Path(folder), os.path.realpath(folder)
-        if own in seen:
-            names.clear()
-            continue
+        kind = _kind(path)
+        deep = len(path.parts) - len(top.parts) >= _DEEPEST
+        inside = [n for n in names if n not in _NOT_SEARCHED and not n.startswith(".")]
+        names[:] = [] if own in seen or deep or kind else sorted(inside)
+        if own not in seen:
+            yield path, kind
         seen.add(own)
-        yield path
-        depth = len(path.parts) - len(top.parts)
-        if depth >= _DEEPEST or _kind(path) is not None:
-            names.clear()
-        names[:] = sorted(n for n in names if n not in _NOT_SEARCHED and not n.startswith("."))
 
 
 def _kind(path: pathlib.Path) -> str | None:

@@ -8,7 +8,7 @@ from jaxbench.report.blocks import Chart, Section, Table, Text
 from jaxbench.report.collect import Collection
 from jaxbench.report.measurements import Measurement, measurements
 from jaxbench.report.prices import Prices
-from jaxbench.report.runs import ReportedRun, RunRecord
+from jaxbench.report.runs import RunRecord
 
 # Charts of one section; what is beyond them stands in tables only, and the section says so.
 MOST_CHARTS = 6
@@ -28,9 +28,7 @@ class ReportContext:
     prices: Prices = dataclasses.field(default_factory=Prices)
     target: float | None = None
 
-    @property
-    def runs(self) -> Sequence[ReportedRun]:
-        return self.collection.runs
+    runs = property(lambda self: self.collection.runs)
 
     @functools.cached_property
     def measurements(self) -> Sequence[Measurement]:
@@ -51,11 +49,7 @@ def make_section(
 ) -> Section | None:
     """Return a section of its first charts and what else has content, None where nothing has.
 
-    Args:
-      name, title, lead: as in `Section`; what is not drawn is added to the lead.
-      charts: all that could be drawn.
-      others: what is behind them; tables without rows are left out.
-      where: the figures of all charts are.
+    Tables without rows are left out; `where` are the figures of charts that are not drawn.
     """
     blocks = [*charts[:MOST_CHARTS], *(o for o in others if not isinstance(o, Table) or o.rows)]
     lead += left_out(len(charts), min(len(charts), MOST_CHARTS), where)

@@ -9,7 +9,7 @@ from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
 from jaxbench.report.context import ReportContext
 from jaxbench.report.estimates import Estimate, of_rounds, of_windows
-from jaxbench.report.fields import find, items, number, text
+from jaxbench.report.fields import find, items, number, text, total
 from jaxbench.report.formats import UNKNOWN
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.prices import price_words
@@ -17,29 +17,23 @@ from jaxbench.report.runs import SCORES, ReportedRun
 from jaxbench.report.settings import grouped
 from jaxbench.report.time_to_target import time_to_target
 
-# Columns by where a measurement has them.
-_OF_A_RUN = (
-    *("name", "status", "reason", "experiment", "network", "data", "train_examples", "mode"),
-    *("precision", "batch_size", "num_devices", "hardware", "processor", "framework"),
-    *("total_s", "score"),
-)
 _OF_A_RECORD = (
     *("images_per_s_per_device", "latency_p50_s", "latency_p95_s", "latency_p99_s"),
     *("latency_steps", "mfu", "flops_per_byte", "flops_per_s_per_device"),
 )
-_OF_A_SUMMARY = (
-    *("compile_s", "compile_cache", "first_epoch_with_compile_s", "median_epoch_s"),
-    "peak_memory_bytes",
-)
 _PROBLEM = ("kernel", "channels", "filters", "height", "width", "images")
-# Columns are added at the end: whoever reads them by their place goes on reading the same.
-COLUMNS = (
+_OF_A_RUN = (
     *("origin", "run", "name", "status", "reason", "experiment", "network", "parameters"),
     *("data", "train_examples", "feed", "mode", "stage", "precision", "batch_size"),
     *("num_devices", "hardware", "processor", "hostname", "framework"),
     *("images_per_s", "images_per_s_low", "images_per_s_high", "n", *_OF_A_RECORD),
-    *(*_OF_A_SUMMARY[:-1], "total_s", "epochs", "figure", "score", "best_score"),
-    *("peak_memory_bytes", "joules_per_image", "date", "source"),
+    *("compile_s", "compile_cache", "first_epoch_with_compile_s", "median_epoch_s", "total_s"),
+    *("epochs", "figure", "score", "best_score", "peak_memory_bytes", "joules_per_image"),
+    *("date", "source"),
+)
+# Columns are added at the end: whoever reads them by their place goes on reading the same.
+COLUMNS = (
+    *_OF_A_RUN,
     *("scaling", "overlap", "efficiency", "efficiency_low", "efficiency_high"),
     *(*_PROBLEM[:-1], "time_s", "time_s_low", "time_s_high", "images"),
     *("target", "target_reached", "energy_j", "usd_per_hour", "price", "usd", "epoch"),
@@ -80,13 +74,16 @@ def render_csv(context: ReportContext) -> str:
     writer.writeheader()
     networks = {row.run.published_network for row in context.measurements}
     for row in (*_measured(context), *_published(networks)):
-        writer.writerow({name: _inert(value) for name, value in row.items()})
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     return out.getvalue()
 
 
-def _inert(value: Any) -> Any:
-    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if formula else value
+def _cell(value: Any) -> Any:
+    """Return a number or inert text, None for what is neither or not known."""
+    words = text(value)
+    if words and words.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{words}"
+    return None if words == UNKNOWN else words or number(value)
 
 
 def _measured(context: ReportContext) -> Iterator[_Row]:
@@ -101,7 +98,7 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
         details = [
             *_scaling(run, bare),
             *_predictions(run, bare),
-            *_conv2d(run, bare),
+            *(row for row in _conv2d(run, bare) if row["time_s"] is not None),
             *_target(run, bare, context.target),
         ]
         if measurements[0].stage is None and details:
@@ -111,7 +108,7 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
 
 
 def _row_of(measurement: Measurement) -> _Row:
-    run, record, score = measurement.run, measurement.record, measurement.run.score_field
+    run, score = measurement.run, measurement.run.score_field
     row = {
         "origin": "measured",
         "run": run.id,
@@ -121,20 +118,17 @@ def _row_of(measurement: Measurement) -> _Row:
         "hostname": run.environment.get("hostname"),
         **_ends("images_per_s", measurement.rate),
         "n": measurement.rate.n,
+        **{name: measurement.record.get(name) for name in _OF_A_RECORD},
         "epochs": run.summary.get("epochs_done"),
         "figure": SCORES.get(score or ""),
         "best_score": run.summary.get(f"best_{score}"),
         "joules_per_image": find(run.summary, "telemetry", "joules_per_image"),
         "date": run.document.get("started_at"),
-        **{name: getattr(run, name) for name in _OF_A_RUN},
-        **{name: record.get(name) for name in _OF_A_RECORD},
-        **{name: run.summary.get(name) for name in _OF_A_SUMMARY},
     }
-    # What is no number and no text is not known.
-    return {
-        name: None if value == UNKNOWN else text(value) or number(value)
-        for name, value in row.items()
-    }
+    for name in _OF_A_RUN:
+        if name not in row:
+            row[name] = getattr(run, name, run.summary.get(name))
+    return row
 
 
 def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Row]:
@@ -164,9 +158,7 @@ def _devices(run: ReportedRun, num_devices: float | None, images_per_s: float | 
         "num_devices": num_devices,
         "hardware": None if num_devices is None else run.devices(num_devices),
         "images_per_s": images_per_s,
-        "images_per_s_per_device": (
-            images_per_s / num_devices if images_per_s and num_devices else None
-        ),
+        "images_per_s_per_device": num_devices and images_per_s and images_per_s / num_devices,
     }
 
 
@@ -174,26 +166,22 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     for record in run.of_kind("scaling"):
         rate = of_windows(record, "images_per_s")
         # One count of devices may be out of memory where the run goes on.
-        own = text(record, "status")
-        lost = {} if own in (None, "done") else {"status": own, "reason": text(record, "reason")}
+        lost = {name: record.get(name) for name in ("status", "reason")}
         yield {
             **bare,
             "stage": "scaling",
-            "scaling": text(record, "scaling"),
-            "batch_size": number(record, "batch_size"),
+            **{name: record.get(name) for name in ("scaling", "batch_size", "mfu")},
             **_devices(run, number(record, "num_devices"), rate.value),
             **_ends("images_per_s", rate),
             "n": rate.n,
-            "mfu": number(record, "mfu"),
             **_ends("efficiency", of_windows(record, "efficiency")),
-            **lost,
+            **(lost if lost["status"] not in (None, "done") else {}),
         }
 
 
 def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     for record in items(run.summary, "predictions"):
-        num_devices = number(record, "num_devices")
-        share = number(record, "batch_per_device")
+        num_devices, share = (number(record, f) for f in ("num_devices", "batch_per_device"))
         for overlap, suffix in (("none", "no_overlap"), ("full", "full_overlap")):
             yield {
                 **bare,
@@ -202,7 +190,7 @@ def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
                 "stage": "scaling",
                 "scaling": text(record, "scaling"),
                 "overlap": overlap,
-                "batch_size": None if None in (num_devices, share) else num_devices * share,
+                "batch_size": num_devices and share and num_devices * share,
                 **_devices(run, num_devices, number(record, f"images_per_s_{suffix}")),
                 "efficiency": number(record, f"efficiency_{suffix}"),
                 "source": f"one device's step; links: {text(record, 'link_source') or 'unknown'}",
@@ -214,23 +202,17 @@ def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     for record in run.of_kind("conv2d"):
         problem = {name: number(record, name) for name in _PROBLEM}
         num_devices = number(record, "devices")
-        cell = bare | problem | _devices(run, num_devices, None)
-        compiling_s = (number(record, "lower_s"), number(record, "compile_s"))
-        once_s = {
-            "compile": None if None in compiling_s else sum(compiling_s),
-            "first_use": number(record, "first_use_s"),
+        own = bare | problem | _devices(run, num_devices, None)
+        parts = {
+            "compile": Estimate(total(record, "lower_s", "compile_s"), n=1),
+            "first_use": Estimate(number(record, "first_use_s"), n=1),
+            **{part: of_rounds(record, f"{part}_s") for part in _PARTS},
         }
-        for stage, time_s in once_s.items():
-            if time_s is not None:
-                yield cell | {"stage": stage, "time_s": time_s, "n": 1}
-        for stage in _PARTS:
-            timed = of_rounds(record, f"{stage}_s")
-            if timed.value is not None:
-                images = problem["images"] if stage == "compute" else None
-                yield cell | {"stage": stage} | _timed(timed, images, num_devices)
+        for stage, timed in parts.items():
+            images = problem["images"] if stage == "compute" else None
+            yield own | {"stage": stage} | _timed(timed, images, num_devices)
         # SciPy took its turns once for all numbers of devices.
-        key, timed = tuple(problem.values()), of_rounds(record, "scipy_s")
-        if timed.value is not None and key not in on_the_host:
+        if (key := tuple(problem.values())) not in on_the_host:
             on_the_host.add(key)
             version = text(run.environment, "versions", "scipy")
             yield {
@@ -242,17 +224,17 @@ def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
                 "hardware": "1 CPU thread",
                 "processor": text(run.environment, "cpu"),
                 "framework": f"scipy {version}" if version else "scipy",
-                **_timed(timed, problem["images"], None),
+                **_timed(of_rounds(record, "scipy_s"), problem["images"], None),
             }
 
 
 def _timed(timed: Estimate, images: float | None, num_devices: float | None) -> _Row:
     """Return a time with its interval, and the rate of so many images in that time."""
     row = _ends("time_s", timed) | {"n": timed.n}
-    if images is not None and timed.value > 0:
+    if images is not None and (timed.value or 0) > 0:
         rate = timed.map(lambda time_s: images / time_s)
         row |= _ends("images_per_s", rate)
-        row["images_per_s_per_device"] = rate.value / num_devices if num_devices else None
+        row["images_per_s_per_device"] = num_devices and rate.value / num_devices
     return row
 
 
@@ -267,7 +249,7 @@ def _target(run: ReportedRun, bare: _Row, asked: float | None) -> Iterator[_Row]
         "n": 1,
         "target": found.target,
         # Of a run that was broken off nobody knows.
-        "target_reached": found.reached if found.ended else None,
+        "target_reached": str(found.reached) if found.ended else None,
         "epoch": found.epoch,
         "time_s": found.time_s if found.reached else None,
         "images": found.images,
@@ -281,7 +263,7 @@ def _published(networks: set[str | None]) -> Iterator[_Row]:
         for row in load_published(table):
             if row["model"] in networks:
                 own = {column: row.get(name) for column, name in _OF_A_PUBLISHED_ROW.items()}
-                own["status"] = row.get("status", "done")
+                own["status"] = "oom" if row.get("status") == "oom" else "done"
                 own["data"] = row.get("data") or row["dataset"]
                 own["figure"] = None if own["score"] is None else "top-1"
                 yield {"origin": "published", "stage": "training", **own}

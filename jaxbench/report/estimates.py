@@ -59,7 +59,9 @@ def of_rounds(record: Mapping[str, Any], name: str) -> Estimate:
     return dataclasses.replace(rounds, value=time_s)
 
 
-def over_runs(values: Sequence[float]) -> Estimate:
-    """Return the median of several runs, from the least to the most; of one run its value."""
-    ends = (min(values), max(values)) if len(values) > 1 else (None, None)
-    return Estimate(statistics.median(values), *ends, len(values))
+def over_runs(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the only estimate, or the median of several runs, from the least to the most."""
+    if len(estimates) == 1:
+        return estimates[0]
+    values = [one.value for one in estimates]
+    return Estimate(statistics.median(values), min(values), max(values))

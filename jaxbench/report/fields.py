@@ -48,3 +48,9 @@ def items(record: Any, *path: str) -> list[Any]:
 def known(values: Any) -> list[Any]:
     """Return the values that are not None."""
     return [value for value in values if value is not None]
+
+
+def total(record: Any, *names: str) -> float | None:
+    """Return the sum of numbers of a record, None where one of them is not known."""
+    values = [number(record, name) for name in names]
+    return None if None in values else sum(values)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxbench.report.estimates import Estimate
@@ -28,7 +28,7 @@ def _of_number(show: Callable[[float], str]) -> Format:
 @_of_number
 def plain(value: float) -> str:
     """Show a number with four significant digits and thousands separators."""
-    if value == 0 or not 1e-5 <= abs(value) < 1e15:
+    if value == 0 or not 1e-4 <= abs(value) < 1e15:
         return f"{value:.4g}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
@@ -67,6 +67,12 @@ def with_interval(show: Format) -> Callable[[Estimate | None], str]:
     return shown
 
 
+def span(values: Iterable[float], show: Format = count) -> str:
+    """Show the least and the greatest of values, one of them where they look alike."""
+    values = sorted(values)
+    return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))
+
+
 def words(value: Any) -> str:
     """Show anything as text; a dash for None."""
     if isinstance(value, Mapping):
@@ -79,8 +85,3 @@ def words(value: Any) -> str:
 def moment(value: Any) -> str:
     """Show date and minute of an ISO time."""
     return words(value)[:16].replace("T", " ")
-
-
-def printable(value: str) -> str:
-    """Replace what would steer a terminal by question marks."""
-    return "".join(letter if letter.isprintable() else "?" for letter in value)

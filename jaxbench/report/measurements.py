@@ -30,9 +30,13 @@ class Measurement:
     record: Mapping[str, Any]
     setting: Mapping[str, Any]
 
+    feed = property(lambda self: self.setting["feed"])
+
     @property
-    def feed(self) -> str:
-        return self.setting["feed"]
+    def work(self) -> tuple:
+        """What rates must have in common to be compared: the images, and what was done."""
+        images = [str(self.setting.get(f"data.{name}")) for name in ("image_shape", "num_classes")]
+        return self.feed, self.stage, *images
 
     @property
     def usable(self) -> bool:

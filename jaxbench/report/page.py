@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 import jaxbench
 from jaxbench.report.blocks import BarChart, Chart, LineChart, Section, Table, Text
-from jaxbench.report.plot import draw, legend_mark
+from jaxbench.report.plot import TEMPLATES, draw, legend_mark
 
 _HERE = pathlib.Path(__file__).parent
 # Longer tables are folded; what is in them is found by the browser's search all the same.
@@ -22,14 +21,7 @@ _LONG_WORDS = 26
 
 def render_html(sections: Sequence[Section], title: str) -> str:
     """Return the page. All text is escaped; the charts are the only markup that is not."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(
+    return TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
         sections=sections,

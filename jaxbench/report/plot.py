@@ -5,21 +5,21 @@ marker of its own, by classes `s0` ... `s6`; so it can be told in print too. mat
 SVG would be light or dark, once and for all.
 """
 
-import html
 import itertools
+import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jinja2
+
 from jaxbench.report.axis import Axis
-from jaxbench.report.blocks import BarChart, Chart, Dot, DotChart, LineChart, Point, Series
+from jaxbench.report.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
 from jaxbench.report.estimates import Estimate
 from jaxbench.report.formats import UNKNOWN, plain, with_interval
 
-# As many as can be told apart.
-MOST_SERIES = 7
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 546, 12, 44
 _MOST_MARKERS = 40
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
@@ -35,249 +35,161 @@ _MARKERS = (
     "M{l} {y}h7.2M{x} {t}v7.2",
     "M{l} {t}l7.2 7.2M{l} {b}l7.2 -7.2",
 )
-# The height of a bar and the gap below it.
-_BAR, _GAP = 24, 8
-# Of a label in several lines.
-_LINE = 14
+# A bar with the gap below it; a line of a label in several.
+_BAR, _LINE = 32, 14
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
 _FONT, _CHARACTER = 12, 0.56
 
 
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
-    if isinstance(chart, LineChart):
-        return _draw_lines(chart)
-    if isinstance(chart, BarChart):
-        return _draw_bars(chart)
-    return _draw_dots(chart)
+    geometry = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}[type(chart)]
+    own = {"y": None, "left": _LEFT, "height": _HEIGHT, "series": (), "rows": ()} | geometry(chart)
+    own |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": own["height"] - _BOTTOM}
+    return TEMPLATES.get_template("chart.svg").render(chart=chart, **own)
 
 
 def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
     """Return a short piece of a series' line with its marker, for a legend.
 
-    Args:
-      place: the series' among those that are no reference.
-      reference: an ideal or a limit, drawn without markers.
-      joined: whether its points are joined; if not, the marker stands alone.
+    `place` is the series' among those that are no reference. Where points are not `joined`, the
+    marker is alone.
     """
-    line = _line([(1, 7), (29, 7)], place, reference) if joined else ""
-    marker = "" if reference else _marker(place, 15, 7)
+    dash = _REFERENCE_DASH if reference else _DASHES[place]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    line = f'<path d="M1 7H29" fill="none"{dashed}/>' if joined else ""
+    marker = "" if reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
+    look = "ref" if reference else f"s{place}"
     return (
         '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
-        f'<g class="{_look(place, reference)}">{line}{marker}</g></svg>'
+        f'<g class="{look}">{line}{marker}</g></svg>'
     )
 
 
-def _draw_lines(chart: LineChart) -> str:
+def _draw_lines(chart: LineChart) -> dict[str, Any]:
     points = [point for one in chart.series for point in one.points]
     ys = [y for p in points for y in (p.y, p.low, p.high) if y is not None]
     ys = [y for y in ys if y > 0 or not chart.y_log]
     xs = [point.x for point in points]
-    x_axis = Axis(xs, _LEFT, _WIDTH - _RIGHT, log=chart.x_log, own_ticks=True, tick_room=64)
+    x_axis = Axis(xs, _LEFT, _RIGHT, log=chart.x_log, own_ticks=True)
     y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
-    parts = [_frame(x_axis, y_axis, chart.x_label, chart.y_label, _HEIGHT)]
     measured = [one for one in chart.series if not one.reference]
-    ranged = [
-        one for one in measured if not one.band and any(p.low is not None for p in one.points)
-    ]
-    place = 0
+    ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
+    series, place = [], 0
     for one in chart.series:
         # Bars at one place would hide each other.
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if len(ranged) > 1 else 0.0
         drawn = [p for p in one.points if not chart.y_log or p.y > 0]
-        there = [
-            Point(
-                x_axis(p.x) + (0.0 if one.reference else aside),
-                y_axis(p.y),
-                *(map(y_axis, (p.low, p.high)) if _has_ends(p, chart.y_log) else ()),
-            )
-            for p in drawn
-        ]
-        parts.append(_draw_series(one, place, drawn, there))
+        there = []
+        for p in drawn:
+            has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
+            ends = map(y_axis, (p.low, p.high)) if has_ends else ()
+            there.append(Point(x_axis(p.x) + aside * (not one.reference), y_axis(p.y), *ends))
+        series.append(_place_series(one, place, drawn, there))
         place += not one.reference
-    return _svg(chart.title, _HEIGHT, parts)
+    return {"x": x_axis, "y": y_axis, "series": series}
 
 
-def _has_ends(point: Point, log: bool) -> bool:
-    return None not in (point.low, point.high) and (not log or point.low > 0)
-
-
-def _draw_series(
+def _place_series(
     series: Series, place: int, points: Sequence[Point], there: Sequence[Point]
-) -> str:
-    """Return one series, its points and where they are in the drawing."""
-    parts = []
+) -> dict[str, Any]:
+    """Return what is drawn of a series: its points, and where they are in the drawing."""
     ranged = [p for p in there if p.low is not None]
-    if series.band and len(ranged) > 1:
-        edge = [(p.x, p.high) for p in ranged] + [(p.x, p.low) for p in reversed(ranged)]
-        parts.append(_element("path", d=_route(edge) + "Z", class_="band"))
-    elif not series.band:
-        parts += [_whisker(p.x, p.low, p.high) for p in ranged]
-    if series.line and len(points) > 1:
-        parts.append(_line([(p.x, p.y) for p in there], place, series.reference))
-    if not series.reference:
-        # Of many points a few are marked, so that lines are told apart without colours.
-        step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
-        for point, at in zip(points[::step], there[::step], strict=True):
-            y = with_interval(plain)(Estimate(point.y, point.low, point.high))
-            told = _element("title", f"{series.label}: {plain(point.x)}; {y}")
-            parts.append(f"<g>{_marker(place, at.x, at.y)}{told}</g>")
-    return f'<g class="{_look(place, series.reference)}">{"".join(parts)}</g>'
+    edge = [(p.x, p.high) for p in ranged] + [(p.x, p.low) for p in reversed(ranged)]
+    # Of many points a few are marked, so that lines are told apart without colours.
+    step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
+    markers = []
+    for point, at in zip(points[::step], there[::step], strict=True):
+        y = with_interval(plain)(Estimate(point.y, point.low, point.high))
+        told = f"{series.label}: {plain(point.x)}; {y}"
+        markers.append((_marker(place, at.x, at.y), told))
+    return {
+        "look": "ref" if series.reference else f"s{place}",
+        "dash": _REFERENCE_DASH if series.reference else _DASHES[place],
+        "edge": edge if series.band and len(ranged) > 1 else (),
+        "ranged": () if series.band else ranged,
+        "line": [(p.x, p.y) for p in there] if series.line and len(there) > 1 else (),
+        "markers": () if series.reference else markers,
+    }
 
 
-def _draw_bars(chart: BarChart) -> str:
-    left = _label_width([_lines(label, 1) for label, _ in chart.bars])
-    height = _TOP + len(chart.bars) * (_BAR + _GAP) + _BOTTOM
+def _draw_bars(chart: BarChart) -> dict[str, Any]:
+    labels, left = _labels([label for label, _ in chart.bars], 1)
     longest = max(sum(values) for _, values in chart.bars)
-    x_axis = Axis([0.0, longest], left, _WIDTH - _RIGHT, from_zero=True, tick_room=64)
-    parts = [_frame(x_axis, None, chart.x_label, "", height)]
-    for number, (label, values) in enumerate(chart.bars):
-        y = _TOP + number * (_BAR + _GAP)
-        parts.append(_row_label(label, _lines(label, 1), left, y + _BAR / 2))
-        ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
-        for place, value in enumerate(values):
-            if value <= 0:
-                continue
-            start, end = ends[place : place + 2]
-            told = _element("title", f"{label}: {chart.parts[place]} {plain(value)}")
+    x_axis = Axis([0.0, longest], left, _RIGHT, from_zero=True)
+    rows = [
+        {
+            "label": label,
+            "lines": lines,
+            "y": _TOP + 12 + number * _BAR,
+            "parts": [*_parts(values, chart.parts, x_axis)],
+            "dot": None,
+        }
+        for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True))
+    ]
+    height = _TOP + len(rows) * _BAR + _BOTTOM
+    return {"x": x_axis, "left": left, "height": height, "rows": rows}
+
+
+def _parts(values: Sequence[float], names: Sequence[str], x_axis: Axis) -> Iterator[dict[str, Any]]:
+    ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
+    for place, value in enumerate(values):
+        if value > 0:
             # A gap between neighbours, for who cannot tell the colours.
-            size = {"width": max(0.4, end - start - 1), "height": _BAR}
-            box = _element("rect", x=start, y=y, **size, class_=f"fill f{place}")
-            share, middle = f"{value / sum(values):.0%}", (start + end) / 2
-            inside = _text(share, middle, y + _BAR / 2 + 4, "middle", f"on f{place}")
-            parts.append(f"<g>{box}{inside if end - start > 34 else ''}{told}</g>")
-    return _svg(chart.title, height, parts)
+            width = max(0.4, ends[place + 1] - ends[place] - 1)
+            told = f"{names[place]} {plain(value)}"
+            share = f"{value / sum(values):.0%}"
+            yield {"place": place, "x": ends[place], "width": width, "share": share, "told": told}
 
 
-def _draw_dots(chart: DotChart) -> str:
-    labels = [_lines(dot.label, 3) for dot in chart.dots]
+def _draw_dots(chart: DotChart) -> dict[str, Any]:
+    labels, left = _labels([dot.label for dot in chart.dots], 3)
     heights = [_LINE * len(lines) + 8 for lines in labels]
-    left = _label_width(labels)
-    height = _TOP + sum(heights) + _BOTTOM
-    values = [x for dot in chart.dots for x in (dot.value, dot.low, dot.high) if x is not None]
-    x_axis = Axis([0.0, *values], left, _WIDTH - _RIGHT - 60, from_zero=True, tick_room=64)
-    parts = [_frame(x_axis, None, chart.x_label, "", height)]
     tops = itertools.accumulate(heights, initial=_TOP)
-    for dot, lines, top, row in zip(chart.dots, labels, tops, heights, strict=False):
-        parts.append(_row_label(dot.label, lines, left, top + row / 2))
-        parts.append(_draw_dot(dot, x_axis, left, top + row / 2))
-    return _svg(chart.title, height, parts)
+    values = [x for dot in chart.dots for x in (dot.value, dot.low, dot.high) if x is not None]
+    x_axis = Axis([0.0, *values], left, _RIGHT - 60, from_zero=True)
+    rows = [
+        {
+            "label": dot.label,
+            "lines": lines,
+            "y": top + height / 2,
+            "parts": (),
+            "dot": dot,
+            "end": None if None in (dot.low, dot.high) else x_axis(dot.high),
+        }
+        for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False)
+    ]
+    height = _TOP + sum(heights) + _BOTTOM
+    return {"x": x_axis, "left": left, "height": height, "rows": rows}
 
 
-def _draw_dot(dot: Dot, x_axis: Axis, left: float, y: float) -> str:
-    x = end = x_axis(dot.value)
-    mark = _path("M", left, y, "H", x, class_="lead")
-    if dot.low is not None and dot.high is not None:
-        end = max(x, x_axis(dot.high))
-        mark += _path("M", x_axis(dot.low), y, "H", x_axis(dot.high), class_="w")
-    mark += _element("circle", cx=x, cy=y, r=4.5)
-    mark += _element("title", f"{dot.label}: {plain(dot.value)}")
-    look = "published" if dot.published else "measured"
-    return f'<g class="dot {look}">{mark}</g>' + _text(
-        plain(dot.value), end + 9, y + 4, look="value"
-    )
-
-
-def _label_width(labels: Sequence[Sequence[str]]) -> float:
-    longest = max(len(line) for lines in labels for line in lines)
-    return min(320.0, 14 + longest * _FONT * _CHARACTER)
-
-
-def _row_label(label: str, lines: Sequence[str], left: float, middle: float) -> str:
-    """Return a label beside its row; what did not fit is shown by the pointer."""
-    told = _element("title", label)
-    first = middle + 4 - _LINE * (len(lines) - 1) / 2
-    return "".join(
-        _text(line, left - 8, first + number * _LINE, "end", title=told)
-        for number, line in enumerate(lines)
-    )
-
-
-def _lines(label: str, most: int) -> list[str]:
-    wrapped = textwrap.wrap(label, 42, max_lines=most, placeholder="…", break_on_hyphens=False)
-    return wrapped or [UNKNOWN]
-
-
-def _frame(x_axis: Axis, y_axis: Axis | None, x_label: str, y_label: str, height: float) -> str:
-    """Return grid, ticks and what the axes are."""
-    bottom = height - _BOTTOM
-    parts = []
-    for tick in x_axis.ticks:
-        x = x_axis(tick)
-        parts.append(_path("M", x, _TOP, "V", bottom, class_="grid"))
-        parts.append(_text(x_axis.name(tick), x, bottom + 16, "middle"))
-    if y_axis is not None:
-        for tick in y_axis.ticks:
-            y = y_axis(tick)
-            parts.append(_path("M", _LEFT, y, "H", _WIDTH - _RIGHT, class_="grid"))
-            parts.append(_text(y_axis.name(tick), _LEFT - 6, y + 4, "end"))
-        turned = f"translate(13 {_round((bottom + _TOP) / 2)}) rotate(-90)"
-        parts.append(
-            _element("text", y_label, transform=turned, text__anchor="middle", class_="axis")
-        )
-    parts.append(_text(x_label, _WIDTH - _RIGHT, height - 8, "end", "axis"))
-    return "".join(parts)
-
-
-def _look(place: int, reference: bool) -> str:
-    return "ref" if reference else f"s{place}"
-
-
-def _line(at: Sequence[tuple[float, float]], place: int, reference: bool) -> str:
-    dash = _REFERENCE_DASH if reference else _DASHES[place]
-    return _element("path", d=_route(at), fill="none", stroke__dasharray=dash or None)
-
-
-def _route(at: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{_round(x)} {_round(y)}" for x, y in at)
+def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
+    """Return labels in at most so many lines each, and the width that they need."""
+    options = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
+    lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
+    longest = max(len(line) for own in lines for line in own)
+    return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)
 
 
 def _marker(place: int, x: float, y: float) -> str:
     near = {"x": x, "y": y, "l": x - 3.6, "t": y - 3.6, "b": y + 3.6, "u": y - 4.4, "d": y + 4.4}
-    near = {name: _round(value) for name, value in near.items()}
-    return _element("path", d=_MARKERS[place].format(**near), class_="m")
+    return _MARKERS[min(place, 6)].format(**{name: _px(value) for name, value in near.items()})
 
 
-def _whisker(x: float, low: float, high: float) -> str:
-    ends = ("M", x - 3, low, "h6 M", x - 3, high, "h6")
-    return _path("M", x, low, "V", high, *ends, class_="w")
+def _route(at: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in at)
 
 
-def _path(*steps: str | float, **attributes: Any) -> str:
-    return _element("path", d=" ".join(map(_round, steps)), **attributes)
+def _px(value: float) -> str:
+    """Return a number with a tenth of a pixel, which is enough."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
-def _svg(title: str, height: float, parts: Sequence[str]) -> str:
-    return (
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_round(height)}" role="img" '
-        f'aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
-    )
-
-
-def _text(
-    words: str, x: float, y: float, anchor: str | None = None, look: str | None = None, title=""
-) -> str:
-    return _element("text", words, title, x=x, y=y, text__anchor=anchor, class_=look)
-
-
-def _element(name: str, content: str = "", inside: str = "", **attributes: Any) -> str:
-    """Return an element with text and attributes escaped; None leaves an attribute out.
-
-    Args:
-      name: of the element.
-      content: its text.
-      inside: elements behind the text.
-      attributes: `class_` for class, `__` for a dash; numbers are rounded.
-    """
-    told = "".join(
-        f' {key.rstrip("_").replace("__", "-")}="{html.escape(_round(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    within = html.escape(content) + inside
-    return f"<{name}{told}>{within}</{name}>" if within else f"<{name}{told}/>"
-
-
-def _round(value: Any) -> str:
-    """Return a number with a tenth of a pixel, which is enough; anything else as it is."""
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"px": _px, "route": _route, "plain": plain}

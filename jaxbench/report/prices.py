@@ -1,5 +1,6 @@
 """Which prices hold for which run."""
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
@@ -10,46 +11,39 @@ from jaxbench.report.formats import plain, words
 from jaxbench.report.runs import ReportedRun
 
 
+@dataclasses.dataclass(frozen=True)
 class Prices:
     """What the hardware of runs costs.
 
-    Args:
-      stated: a price for all runs, in place of what their records say.
-      listed: offers that hold for the runs on just that hardware.
-      usd_per_kwh: what a kWh of electricity costs, None if nobody said.
+    `stated` holds for all runs, in place of what their records say; `listed` offers hold for the
+    runs on just that hardware.
     """
 
-    def __init__(
-        self,
-        stated: Price | None = None,
-        listed: Sequence[Price] = (),
-        usd_per_kwh: float | None = None,
-    ):
-        self._stated = stated
-        self._listed = listed
-        self.usd_per_kwh = usd_per_kwh
+    stated: Price | None = None
+    listed: Sequence[Price] = ()
+    usd_per_kwh: float | None = None
 
     def check(self, runs: Iterable[ReportedRun]) -> None:
         """Raise BadInput where one price is stated for different hardware, or fits none."""
         runs = [run for run in runs if run.environment]
         # CPU devices are all of one kind; their processor tells them apart.
         kinds = sorted({run.processor or run.device_kind for run in runs})
-        if self._stated and len(kinds) > 1:
+        if self.stated and len(kinds) > 1:
             raise BadInput(
                 f"one price, but the runs are on {' and on '.join(kinds)}: state the price when "
                 "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
                 "offer for each"
             )
-        if self._listed and not any(_fits(offer, run) for offer in self._listed for run in runs):
+        if self.listed and not any(_fits(offer, run) for offer in self.listed for run in runs):
             raise BadInput(
                 f"--prices: has no offer whose hardware is one of {', '.join(kinds) or 'none'}"
             )
 
     def of(self, run: ReportedRun) -> list[Price]:
         """Return the prices of a run's hardware, none where nobody said."""
-        if self._stated:
-            return [self._stated]
-        listed = [offer for offer in self._listed if _fits(offer, run)]
+        if self.stated:
+            return [self.stated]
+        listed = [offer for offer in self.listed if _fits(offer, run)]
         own = recorded_price(run.document)
         return ([own] if own else []) + [offer for offer in listed if offer != own]
 

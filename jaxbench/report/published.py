@@ -35,16 +35,14 @@ class Sources:
 
     def rows(self, table: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Row]:
         """Return the rows of a published table that `keep` is true of, each with its source."""
-        return [
-            row
-            | {
-                "origin": PUBLISHED,
-                "machine": _machine(row),
-                "cited": self._cite(row),
-            }
-            for row in load_published(table)
-            if keep(row)
-        ]
+        found = []
+        for row in filter(keep, load_published(table)):
+            # The published words for the hardware, with the number of devices where they lack it.
+            told, devices = row["hardware"], row.get("devices")
+            counted = devices == 1 or "+" in told or told[0].isdigit() or "TPU" in told
+            machine = told if counted else f"{devices} × {told}"
+            found.append(row | {"origin": PUBLISHED, "machine": machine, "cited": self._cite(row)})
+        return found
 
     def _cite(self, row: Row) -> str:
         """Return when and by whom a row was written."""
@@ -58,20 +56,8 @@ class Sources:
         return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
 
 
-def _machine(row: Row) -> str:
-    """Return the published words for the hardware, with the devices' number where they lack it."""
-    told, devices = row["hardware"], row.get("devices")
-    counted = "+" in told or told[0].isdigit() or "TPU" in told
-    return told if counted or devices == 1 else f"{devices} × {told}"
-
-
 def measured_row(row: Measurement, other: str) -> Row:
-    """Return a measurement in the words of published rows.
-
-    Args:
-      row: the measurement.
-      other: what other work it is than the published one, see `other_work`.
-    """
+    """Return a measurement in the words of published rows; `other` is as in `other_work`."""
     run = row.run
     processor = f" ({run.processor})" if run.processor else ""
     told = [run.date, run.framework, run.data]
@@ -92,11 +78,6 @@ def size_of(record: Mapping[str, Any]) -> str:
     """Return how many images of which size a convolution had."""
     images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
     return f"{images} of {height}×{width}"
-
-
-def images_of(row: Measurement) -> tuple[str, str]:
-    """Return their shape and the number of classes, to group by."""
-    return str(row.setting.get("data.image_shape")), str(row.setting.get("data.num_classes"))
 
 
 def is_synthetic(row: Measurement) -> bool:

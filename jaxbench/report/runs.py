@@ -74,11 +74,19 @@ class ReportedRun:
     environment = _mapping("environment")
     mode = property(lambda run: text(run.document, "mode"))
     experiment = _text("experiment", default="unnamed")
+    given_feed = _text("config", "data", "feed", default=UNKNOWN)
+    feed = property(lambda run: text(run.document, "data", "feed") or run.given_feed)
     batch_size = _number("config", "batch_size")
     seed = _number("config", "seed")
     train_examples = _number("data", "train_examples")
     num_devices = _number("environment", "num_devices")
     device_kind = _text("environment", "device_kind", default=UNKNOWN)
+    score = property(lambda run: number(run.summary, run.score_field or ""))
+    hardware = property(lambda run: run.devices(run.num_devices))
+    date = property(lambda run: (text(run.document, "started_at") or "no date")[:10])
+    framework = property(lambda run: f"jax {text(run.environment, 'versions', 'jax') or '?'}")
+    # What runs must have in common to be in one chart.
+    work = property(lambda run: (run.experiment, run.network, run.data, run.feed))
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]
@@ -97,13 +105,9 @@ class ReportedRun:
     def data(self) -> str:
         """What it was trained on."""
         if self.feed == "synthetic":
-            return "one made-up batch"
+            return "one synthetic batch"
         found = text(self.document, "data", "description") or text(self.config, "data", "source")
         return found or UNKNOWN
-
-    @property
-    def feed(self) -> str:
-        return text(self.document, "data", "feed") or text(self.config, "data", "feed") or UNKNOWN
 
     @property
     def precision(self) -> str:
@@ -112,25 +116,12 @@ class ReportedRun:
         arithmetic = text(self.environment, "matmul_precision")
         return f"{precision} ({arithmetic})" if arithmetic else precision
 
-    @property
-    def hardware(self) -> str:
-        """The devices, as one line."""
-        return self.devices(self.num_devices)
-
     def devices(self, number: float | None) -> str:
         """Return so many of the run's devices, as one line."""
         if number is None:
             return self.device_kind
         known = self.device_kind != UNKNOWN
         return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
-
-    @property
-    def date(self) -> str:
-        return (text(self.document, "started_at") or "no date")[:10]
-
-    @property
-    def framework(self) -> str:
-        return f"jax {text(self.environment, 'versions', 'jax') or '?'}"
 
     @property
     def processor(self) -> str | None:
@@ -147,13 +138,15 @@ class ReportedRun:
         return None
 
     @property
+    def compared_network(self) -> str | None:
+        """The published network that a run is beside: its own, or that of its experiment."""
+        begun = (name for name in NETWORKS if self.experiment.startswith(name))
+        return self.published_network or next(begun, None)
+
+    @property
     def score_field(self) -> str | None:
         """The field of the last epoch's score in the summary, one of `SCORES`."""
         return next((name for name in SCORES if number(self.summary, name) is not None), None)
-
-    @property
-    def score(self) -> float | None:
-        return number(self.summary, self.score_field or "")
 
     @property
     def total_s(self) -> float | None:
@@ -229,14 +222,14 @@ def _is_running(document: Mapping[str, Any]) -> tuple[str, str | None]:
     pid, host = number(last, "pid"), text(last, "hostname")
     if pid is None or host != platform.node():
         return "running", f"when last heard of, on {host or 'an unknown host'}"
+    gone = False
     try:
         began_s = psutil.Process(int(pid)).create_time()
-        started_s = timestamp_s(text(last, "started_at") or "")
         # A later process may have the same number; clocks agree to a second.
-        if began_s <= started_s + 1:
-            return "running", f"process {pid:.0f}"
-    except (psutil.AccessDenied, ValueError, OverflowError):
-        return "running", f"process {pid:.0f}"
+        gone = began_s > timestamp_s(text(last, "started_at") or "") + 1
     except psutil.NoSuchProcess:
-        pass
-    return "killed", "its process is gone and left no word"
+        gone = True
+    except (psutil.AccessDenied, ValueError, OverflowError):
+        pass  # nobody knows
+    told = "its process is gone and left no word" if gone else f"process {pid:.0f}"
+    return "killed" if gone else "running", told

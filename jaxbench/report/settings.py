@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from jaxbench.report.blocks import MOST_SERIES
 from jaxbench.report.formats import UNKNOWN
 
 Item = TypeVar("Item")
@@ -19,9 +20,11 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     return groups
 
 
-def in_parts(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """Return items in parts of a size; the last may be smaller."""
-    return [items[start : start + size] for start in range(0, len(items), size or 1)]
+def in_parts(lines: Sequence[Item]) -> list[Sequence[Item]]:
+    """Return lines in equal parts, as few as one chart each has room for."""
+    parts = -(-len(lines) // MOST_SERIES)
+    size = -(-len(lines) // max(1, parts))
+    return [lines[start : start + size] for start in range(0, len(lines), max(1, size))]
 
 
 def setting_key(setting: Mapping[str, Any], without: Sequence[str] = ()) -> tuple:

@@ -46,12 +46,9 @@ def make_table(
     group: Callable[[Any], str] | None = None,
     anchor: Callable[[Any], str] | None = None,
 ) -> Table:
-    """Return a table.
+    """Return a table of rows that the columns take their values from.
 
     Args:
-      columns: in order.
-      rows: what the columns take their values from.
-      title, note: as in `Table`.
       group: returns the heading above a row; it is there where it changes.
       anchor: returns the id of a row that links lead to.
     """

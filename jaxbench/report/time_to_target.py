@@ -15,11 +15,9 @@ _ENDED = ("done", "diverged", "invalid")
 
 @dataclasses.dataclass(frozen=True)
 class TimeToTarget:
-    """What a run took to its target.
+    """What a run took to its target, a share of the field `score` in an epoch's record.
 
     Attributes:
-      target: the score to reach, as a share.
-      score: the field of the score in an epoch's record.
       evaluations: (seconds since the run's start, score as a share), in order; none where the run
         ended before its first one.
       epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
@@ -38,31 +36,18 @@ class TimeToTarget:
     energy_j: float | None
     epochs_s: float | None
 
-    @property
-    def reached(self) -> bool:
-        return self.epoch is not None
+    reached = property(lambda self: self.epoch is not None)
+    label = property(lambda self: f"{SCORES[self.score]} {percent(self.target)}")
+    best_score = property(lambda self: max((own for _, own in self.evaluations), default=None))
 
     @property
     def ended(self) -> bool:
         """Whether its time is known: it reached the target, or ended without reaching it."""
         return self.reached or self.run.status in _ENDED
 
-    @property
-    def best_score(self) -> float | None:
-        return max((score for _, score in self.evaluations), default=None)
-
-    @property
-    def label(self) -> str:
-        return f"{SCORES[self.score]} {percent(self.target)}"
-
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
-    """Return what a run took to its target, None where it has none.
-
-    Args:
-      run: any.
-      asked: a target in place of its own.
-    """
+    """Return what a run took to its target, or to the one that is asked; None where it has none."""
     own = [number(run.summary, "target", "value"), number(run.document, "target_accuracy")]
     target = next((value for value in (asked, *own) if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
@@ -70,19 +55,17 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         return None
     epochs = run.of_kind("epoch")
     asked_for = f"eval_{text(run.summary, 'target', 'score')}"
-    score = next(
-        (s for s in SCORES if any(number(e, s) is not None for e in epochs)),
-        asked_for if asked_for in SCORES else "eval_top1",
-    )
-    fields = ("epoch", "elapsed_s", score)
-    evaluated = [e for e in epochs if None not in [number(e, field) for field in fields]]
+    default = asked_for if asked_for in SCORES else "eval_top1"
+    score = next((s for s in SCORES for e in epochs if number(e, s) is not None), default)
+    evaluated = [
+        e for e in epochs if None not in (number(e, f) for f in ("epoch", "elapsed_s", score))
+    ]
     reached = first_at_target(evaluated, score, target)
-    epochs_s: float | None = math.inf
+    parts_s = [math.inf]
     if reached is not None:
         parts_s = [number(e, "epoch_time_s") for e in epochs[: epochs.index(reached) + 1]]
-        epochs_s = None if None in parts_s else sum(parts_s)
     steps = number(reached, "step")
-    known = reached is not None and run.batch_size is not None and steps is not None
+    known = run.batch_size is not None and steps is not None
     # The whole run's energy, so only where it ended with the target.
     ends_there = reached is not None and number(run.summary, "target", "value") == target
     return TimeToTarget(
@@ -94,5 +77,5 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         time_s=math.inf if reached is None else number(reached, "elapsed_s"),
         images=steps * run.batch_size if known else None,
         energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
-        epochs_s=epochs_s,
+        epochs_s=None if None in parts_s else sum(parts_s),
     )

@@ -14,7 +14,7 @@ import pytest
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
-from jaxbench.report.blocks import BarChart, Cell, Dot, DotChart, LineChart, Point, Series, Table
+from jaxbench.report.blocks import BarChart, Dot, DotChart, LineChart, Point, Series, Table
 from jaxbench.report.collect import collect
 from jaxbench.report.context import ReportContext
 from jaxbench.report.csv_rows import COLUMNS, render_csv
@@ -38,8 +38,9 @@ def write_run(folder, records=(), *, status="done", summary=None, **fields):
     folder.mkdir(parents=True)
     config = {"batch_size": 128, "precision": "fp32", "seed": 0, "data": {"source": "tfds"}}
     document = {
+        "schema_version": 2,
         "experiment": "cnn10",
-        "job": "train",
+        "mode": "train",
         "status": status,
         "reason": None if status == "done" else "out of luck",
         "model": "Cnn10",
@@ -129,7 +130,7 @@ def throughput(folder, rate, stage="train_step", **fields):
         },
     }
     fields["data"] = {"feed": "synthetic"} | fields.get("data", {})
-    return write_run(folder, [record], steps_per_call=1, **fields)
+    return write_run(folder, [record], mode="throughput", **fields)
 
 
 def write_telemetry(folder, rows, devices=("gpu0", "gpu1", "host")):
@@ -161,7 +162,7 @@ def tables(section):
 
 
 def texts(row):
-    return [entry.text if isinstance(entry, Cell) else entry for entry in row]
+    return [cell.text for cell in row]
 
 
 def charts(section, kind=LineChart):
@@ -227,7 +228,7 @@ def everything(tmp_path):
         }
         for count in (1, 2, 4)
     ]
-    write_run(folder / "scaling", scaled, link_gb_per_s=None)
+    write_run(folder / "scaling", scaled, mode="scaling")
     convolved = [
         {
             "kind": "conv2d",
@@ -251,7 +252,7 @@ def everything(tmp_path):
         }
         for count in (1, 2)
     ]
-    write_run(folder / "conv", convolved, job="conv2d", experiment="conv2d")
+    write_run(folder / "conv", convolved, mode="conv2d", experiment="conv2d")
     write_run(folder / "oom", status="oom", config={"batch_size": 4096})
     write_telemetry(folder / "a" / "fp32", 300)
     return folder
@@ -324,7 +325,7 @@ def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
     assert rows[0][2:7] == ["7.000", "20.00", "10.00", "0:00:57", "4"]
     columns = len(found["cnn10, training"].columns)
     for row in found["cnn10, training"].rows:
-        assert sum(entry.span if isinstance(entry, Cell) else 1 for entry in row) == columns
+        assert sum(cell.span for cell in row) == columns
 
 
 def test_the_matrix_sets_devices_side_by_side(tmp_path):
@@ -771,7 +772,7 @@ def test_a_long_label_of_a_dot_is_read_to_its_end():
 
 
 def test_points_that_are_not_joined_have_no_line_in_the_legend():
-    assert "L29" in legend_mark(0) and "L29" not in legend_mark(0, joined=False)
+    assert "H29" in legend_mark(0) and "H29" not in legend_mark(0, joined=False)
     assert legend_mark(0, joined=False).count("<path") == 1
 
 
@@ -1066,7 +1067,7 @@ def test_csv_has_scaling_and_tells_what_is_predicted(tmp_path):
     write_run(
         tmp_path / "run",
         [measured, lost],
-        link_gb_per_s=25,
+        mode="scaling",
         summary={"predictions": [prediction], "compile_s": 3.0, "peak_memory_bytes": 7},
     )
     strong, weak, *predicted = csv_rows(tmp_path)
@@ -1108,7 +1109,7 @@ def test_csv_has_every_part_of_a_convolution(tmp_path):
             },
         }
 
-    write_run(tmp_path / "run", [cell(1), cell(2)], job="conv2d")
+    write_run(tmp_path / "run", [cell(1), cell(2)], mode="conv2d")
     rows = csv_rows(tmp_path)
     parts = ["compile", "first_use", "host_to_device", "compute", "device_to_host"]
     # SciPy did it once, on the host, whatever the number of devices.

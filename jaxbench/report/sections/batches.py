@@ -1,21 +1,14 @@
 """The batch-size tables, the way the published comparisons print them."""
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Cell, Section, Table
 from jaxbench.report.collect import Sweep
 from jaxbench.report.context import ReportContext, make_section
-from jaxbench.report.formats import (
-    UNKNOWN,
-    clock_time,
-    count,
-    milliseconds,
-    percent,
-    plain,
-    words,
-)
+from jaxbench.report.formats import UNKNOWN, clock_time, count, milliseconds, percent, plain, words
 from jaxbench.report.measurements import Measurement
 from jaxbench.report.runs import SCORES
 from jaxbench.report.settings import differing, grouped, setting_key
@@ -34,7 +27,6 @@ _FIGURES = (
     Column("MFU [%]", "record.mfu", percent),
     Column("score [%]", "run.score", percent),
 )
-_ENDED_EARLY = ("oom", "timeout", "failed", "killed", "corrupt", "running", "preempted", "diverged")
 
 
 def batches(context: ReportContext) -> Section | None:
@@ -54,8 +46,8 @@ def batches(context: ReportContext) -> Section | None:
     return make_section(
         "batches",
         "Batch sizes",
-        "The global batch, over all devices. OOM: out of memory, which is a result like any "
-        "other; a trial that ended otherwise says how.",
+        "Batch sizes are global, over all devices. OOM means out of memory, a result like any "
+        "other. A trial that ended otherwise gives its reason.",
         [],
         [*tables, *map(_largest, context.collection.sweeps)],
     )
@@ -107,7 +99,10 @@ def _table(rows: Sequence[Measurement]) -> Table:
     first, *others = figures or [Column("what became of it", lambda row: None, count)]
 
     def first_or_reason(row: Measurement) -> object:
-        if row.run.status in _ENDED_EARLY and row.run.summary.get("median_epoch_s") is None:
+        if (
+            row.run.status not in ("done", "invalid")
+            and row.run.summary.get("median_epoch_s") is None
+        ):
             reason = (row.run.reason or "no reason given").split("\n", 1)[0]
             return Cell(reason[:160], "soft", span=1 + len(others))
         return first.of(row)
@@ -143,7 +138,7 @@ def _matrix(rows: Sequence[Measurement]) -> list[Table]:
             [Column("batch", lambda size: size, count), *columns],
             batch_sizes,
             title=f"{_title(rows[0])}: images/s",
-            note="Where a trial was measured more than once, the last run stands here.",
+            note="Of a trial that was measured more than once, the last run is shown.",
         )
     ]
 
@@ -158,14 +153,9 @@ def _rate(found: Sequence[Measurement]) -> Cell | None:
 
 
 def _largest(sweep: Sweep) -> Table:
-    names = dict.fromkeys(name for row in sweep.max_batches for name in row if name)
+    names = dict.fromkeys(name for row in sweep.max_batches for name, value in row.items() if value)
     columns = [
-        Column(
-            name.replace("_", " "),
-            lambda row, name=name: row.get(name),
-            left=name in ("status", "reason"),
-        )
-        for name in names
-        if any(row.get(name) for row in sweep.max_batches)
+        Column(name.replace("_", " "), operator.itemgetter(name), left=name in ("status", "reason"))
+        for name in filter(None, names)
     ]
     return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")

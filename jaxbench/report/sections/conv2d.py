@@ -6,7 +6,7 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import BarChart, Section, Table, Text
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import of_rounds
-from jaxbench.report.fields import items, number
+from jaxbench.report.fields import items, number, total
 from jaxbench.report.formats import count, milliseconds, plain, with_interval, words
 from jaxbench.report.published import size_of
 from jaxbench.report.runs import RunRecord
@@ -25,16 +25,11 @@ def _rounds(title: str, name: str) -> Column:
     return Column(title, lambda row: of_rounds(row.record, name), with_interval(milliseconds))
 
 
-def _compile_s(row: RunRecord) -> float | None:
-    parts_s = [number(row.record, name) for name in ("lower_s", "compile_s")]
-    return None if None in parts_s else sum(parts_s)
-
-
 _COLUMNS = (
     *shared("run", "precision"),
     Column("device", "run.device_kind"),
     *(Column(name, f"record.{name}", count) for name in _PROBLEM),
-    Column("compile [ms]", _compile_s, milliseconds),
+    Column("compile [ms]", lambda row: total(row.record, "lower_s", "compile_s"), milliseconds),
     *(_rounds(f"{part} [ms]", name) for part, name in _PARTS.items()),
     Column("steady total [ms]", "record.steady_total_s", milliseconds),
     Column("first use [ms]", "record.first_use_s", milliseconds),
@@ -53,8 +48,8 @@ def conv2d(context: ReportContext) -> Section | None:
     return make_section(
         "conv2d",
         "One convolution",
-        "The published comparison timed a first call, compiling and moving data in it. Here every "
-        "part stands alone.",
+        "The published comparison timed a first call, compilation and data transfer included. "
+        "Here each part is timed alone.",
         [chart for own in groups.values() for chart in _chart(own)],
         [*(Text(f"{id}: {words(line)}.") for id, line in findings[:20]), _table(rows)],
     )

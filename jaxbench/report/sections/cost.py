@@ -13,7 +13,7 @@ from jaxbench.report.fields import number
 from jaxbench.report.formats import plain
 from jaxbench.report.measurements import STAGES, Measurement
 from jaxbench.report.prices import is_of_other_hardware, price_label, price_words
-from jaxbench.report.published import Sources, images_of, is_synthetic, other_work
+from jaxbench.report.published import Sources, is_synthetic, other_work
 from jaxbench.report.runs import ReportedRun
 from jaxbench.report.settings import grouped, labelled
 from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
@@ -72,9 +72,9 @@ def cost(context: ReportContext) -> Section | None:
         _COSTS,
         priced,
         title="What rates and runs cost",
-        note="images/s: median of n epochs from the 2nd on, or of n windows; the interval, from 6 "
-        "of them on, holds the rate's scatter, not the price's. A whole run has compiling, "
-        "evaluations and the rest in it.",
+        note="images/s: median of n epochs from the 2nd on, or of n windows. The interval (n of 6 "
+        "or more) is that of the rate; the price is taken as exact. A whole run includes "
+        "compilation and evaluations.",
     )
     published_table = make_table(
         _PUBLISHED,
@@ -89,22 +89,20 @@ def cost(context: ReportContext) -> Section | None:
     return make_section(
         "cost",
         "Cost",
-        "A price is for all the hardware that a run was on, whether its devices were busy or "
-        "not; each has a date and a source. A price of other hardware is marked as such: what it "
-        "makes of a run is what nobody paid. More images/s per USD/h is better.",
+        "A price covers all hardware of a run, busy or idle, and has a date and a source. A price "
+        "of other hardware is marked: nobody paid it for that run. More images/s per USD/h is "
+        "better.",
         [],
         [*_charts(priced, beside, table), table, published_table, electricity],
     )
 
 
 def _at_price(rate: Estimate, price: Price) -> _Priced:
-    usd_per_hour = price.usd_per_hour
+    paid = price.usd_per_hour
     return {
         "price": price,
-        "rate_per_price": rate.map(lambda x: pricing.rate_per_price(x, usd_per_hour)),
-        "usd_per_million_images": rate.map(
-            lambda x: pricing.usd_per_million_images(x, usd_per_hour)
-        ),
+        "rate_per_price": rate.map(lambda x: pricing.rate_per_price(x, paid)),
+        "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
     }
 
 
@@ -153,7 +151,8 @@ def _charts(
 ) -> list[DotChart]:
     """Return a chart for each network, images and stage: only the same work is compared."""
     charts = []
-    for group in grouped([row for row in priced if row["own"].usable], key=_chart_key).values():
+    usable = [row for row in priced if row["own"].usable]
+    for group in grouped(usable, lambda row: (row["run"].work, row["own"].work)).values():
         own = group[0]["own"]
         beside = [
             Dot(
@@ -169,11 +168,6 @@ def _charts(
         if len(group) + len(beside) > 1:
             charts.append(_chart(group, beside, table))
     return charts
-
-
-def _chart_key(row: _Priced) -> tuple:
-    run, own = row["run"], row["own"]
-    return (run.experiment, run.network, run.data, own.feed, own.stage, images_of(own))
 
 
 def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> DotChart:
@@ -215,8 +209,7 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
         _ELECTRICITY,
         rows,
         title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
-        note="Energy is what telemetry measured while the run trained or its windows ran: "
-        "compiling, evaluations and reading are not in it. To the target: of runs that ended "
-        "there (--target_accuracy). Rented hardware has it in its price."
-        + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
+        note="Energy is measured during training or windows, without compilation, evaluations and "
+        "reading. To the target: of runs that ended there (--target_accuracy). The price of "
+        "rented hardware includes it." + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
     )

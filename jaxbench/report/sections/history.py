@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jaxbench.report import published
 from jaxbench.report.blocks import Cell, Dot, DotChart, Section, Table
@@ -11,11 +10,9 @@ from jaxbench.report.estimates import Estimate, of_rounds, over_runs
 from jaxbench.report.fields import number, text
 from jaxbench.report.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.report.measurements import STAGES, Measurement
-from jaxbench.report.runs import NETWORKS, RunRecord
 from jaxbench.report.settings import grouped, labelled, setting_key
 from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
 
-_MOST_DOTS = 16
 _IN_HARDWARE = ("num_devices", "device_kind")
 _TRAININGS = (
     *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
@@ -53,24 +50,18 @@ def history(context: ReportContext) -> Section | None:
     """Return tables and charts of published rows, with this report's runs of the same networks."""
     rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
     blocks: _Blocks = []
-    for network, own in grouped(rows, key=_network).items():
+    for network, own in grouped(rows, lambda row: row.run.compared_network).items():
         blocks += [*_trainings(network, own), *_rates(network, own)] if network else []
     return make_section(
         "history",
         "Comparison with published results",
-        "Rows marked “measured” are of this report's runs; rows marked “published” are what others "
-        "wrote, with their date and source: other software, other times, not repeated here. A run "
-        "that did other work than the published one (a shrunken network, other data) is listed, "
-        "says so, and is in no chart.",
+        "Rows marked “measured” are from this report's runs. Rows marked “published” are from "
+        "others, with date and source: other software at other times, not reproduced here. A run "
+        "of other work (a smaller network, other data) is listed, marked OTHER WORK, and in no "
+        "chart.",
         [],
         [*blocks, *_convolutions(context)],
     )
-
-
-def _network(row: Measurement) -> str | None:
-    """Return the published network that a run is beside: its own, or that of its experiment."""
-    own, experiment = row.run.published_network, row.run.experiment
-    return own or next((name for name in NETWORKS if experiment.startswith(name)), None)
 
 
 def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
@@ -189,37 +180,38 @@ def _dots(
         return []
     repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
     own, alone = [], STAGES["train_step"]
-    for told, same in labelled(repeats, lambda same: _setting(same[0])):
+    # The hardware's own words say what devices there are, and how many.
+    settings = {
+        row: dict(
+            row.setting, num_devices=None, device_kind=None, stage=STAGES.get(row.stage or "")
+        )
+        for row in rows
+    }
+    for told, same in labelled(repeats, lambda same: settings[same[0]]):
         run, ids = same[0].run, run_ids(row.run for row in same)
         label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
         label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
-        figures = [figure(row) for row in same]
-        several = over_runs([one.value for one in figures])
-        own.append(Dot(label, *(several if len(same) > 1 else figures[0]).span))
+        own.append(Dot(label, *over_runs([figure(row) for row in same]).span))
     beside = [dataclasses.replace(dot, published=True) for dot in theirs]
-    dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
-    more = f"; {_MOST_DOTS} of {len(own)} settings are drawn" if len(own) > _MOST_DOTS else ""
+    dots = sorted([*own, *beside], key=lambda dot: dot.value)
     note = (
         "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
         "has one) or the median of several (bars: from the least to the most); hollow: "
-        f"published, see the table for when and by whom{more}; {run_ids(row.run for row in rows)}"
+        f"published, see the table for when and by whom; {run_ids(row.run for row in rows)}"
     )
     return [DotChart(title, note, x_label, dots, table)]
 
 
-def _setting(row: Measurement) -> dict[str, Any]:
-    """Return a setting without the devices, which the hardware's own words say."""
-    own = {name: value for name, value in row.setting.items() if name not in _IN_HARDWARE}
-    return own | {"stage": STAGES.get(row.stage or "")}
-
-
 def _convolutions(context: ReportContext) -> list[Table]:
     """Return the published convolution, a first call on 840 images of 100x100."""
-    own = [
-        _convolution(row)
-        for row in context.of_kind("conv2d")
-        if number(row.record, "kernel") == 3 and number(row.record, "channels") == 1
-    ]
+    own = []
+    for run, record in context.of_kind("conv2d"):
+        if number(record, "kernel") == 3 and number(record, "channels") == 1:
+            size = published.size_of(record)
+            other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
+            row = {"origin": published.MEASURED, "run": run, "size": size}
+            row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
+            own.append({**record, **row, "n": of_rounds(record, "compute_s").n})
     sources = published.Sources()
     theirs = [
         row | {"size": published.size_of(row), "first_use_s": row["time_ms"] / 1e3}
@@ -234,18 +226,3 @@ def _convolutions(context: ReportContext) -> list[Table]:
         "medians stand here; a first call is one.",
     )
     return [table] if own else []
-
-
-def _convolution(row: RunRecord) -> published.Row:
-    """Return a measured convolution in the words of published ones."""
-    run, record = row
-    same = [number(record, name) for name in ("images", "height", "width")] == [840, 100, 100]
-    return {
-        **record,
-        "origin": published.MEASURED,
-        "run": run,
-        "hardware": run.processor or run.device_kind,
-        "size": published.size_of(record),
-        "n": of_rounds(record, "compute_s").n,
-        "cited": run.date + ("" if same else "; OTHER WORK: fewer or other images"),
-    }

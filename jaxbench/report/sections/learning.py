@@ -9,8 +9,7 @@ from jaxbench.report.blocks import Cell, LineChart, Point, Section, Series, Tabl
 from jaxbench.report.context import ReportContext, left_out, make_section
 from jaxbench.report.estimates import Estimate, estimate, over_runs
 from jaxbench.report.fields import items, known, number
-from jaxbench.report.formats import count, interval, percent, plain
-from jaxbench.report.plot import MOST_SERIES
+from jaxbench.report.formats import count, interval, percent, plain, span
 from jaxbench.report.runs import SCORES, ReportedRun
 from jaxbench.report.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.report.tables import Column, make_table, run_ids, shared
@@ -99,17 +98,9 @@ class _Course:
 class _Line(list[_Course]):
     """Courses that differ in their seed alone: a band, where they are several."""
 
-    @property
-    def run(self) -> ReportedRun:
-        return self[0].run
-
-    @property
-    def runs(self) -> list[ReportedRun]:
-        return list(dict.fromkeys(course.run for course in self))
-
-    @property
-    def is_band(self) -> bool:
-        return len(self) > 1
+    run = property(lambda self: self[0].run)
+    runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
+    is_band = property(lambda self: len(self) > 1)
 
     def by_epoch(self, field: str) -> dict[float, list[float]]:
         """Return the values of each epoch, of those courses that have one."""
@@ -124,32 +115,30 @@ class _Line(list[_Course]):
         found = self.by_epoch(field)
         return {epoch: values for epoch, values in found.items() if len(values) == len(self)}
 
-    def label(self, setting: str, seeds_differ: bool) -> str:
+    def label(self, setting: str) -> str:
         ids = [run.id for run in self.runs]
         names = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} … {ids[-1]}"
-        seed = f", {len(self)} seeds" if self.is_band else ""
-        if seeds_differ and not self.is_band and self[0].seed is not None:
-            seed = f", seed {count(self[0].seed)}"
+        seed = f"{len(self)} seeds" if self.is_band else f"seed {count(self[0].seed)}"
         status = "" if self[0].status == "done" else f" ({self[0].status})"
-        return f"{names} {setting}{seed}{status}"
+        return f"{names} {setting}, {seed}{status}"
 
 
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind("epoch")]
-    groups = grouped(trained, lambda run: (run.experiment, run.network, run.data, run.feed))
+    groups = grouped(trained, lambda run: run.work)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(own) > MOST_SERIES) for own in lines for p in in_parts(own, MOST_SERIES)]
+    parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = min(len(parts), _MOST_GROUPS)
     results = make_table(_RESULTS, map(_results, trained), "Final results")
     return make_section(
         "learning",
         "Learning, epoch by epoch",
-        "What differs in nothing but the seed is one line: the median of the seeds in a band from "
-        "the least to the greatest of them, as far as all of them came. Without a band a line is "
-        "one model. Test figures are over every example of the test split; what is still running "
-        "or ended early is a line of its own, drawn as far as it came, and in no band."
+        "Runs that differ only in the seed are one line: the median of the seeds, in a band from "
+        "the least to the greatest, as far as all of them ran. A line without a band is one "
+        "model. Test figures cover every example of the test split. A run that is still running "
+        "or ended early is a line of its own, and in no band."
         + left_out(len(parts), shown, "the table").replace("charts", "groups of runs"),
         [],
         [*charts, _seeds_table([line for own in lines for line in own]), results],
@@ -157,11 +146,16 @@ def learning(context: ReportContext) -> Section | None:
 
 
 def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
-    lines: dict[tuple, _Line] = {}
+    lines: dict[Any, _Line] = {}
     for run in runs:
         setting = setting_key(run.training_setting())
         for course in _courses(run):
-            lines.setdefault(_line_key(course, setting, lines), _Line()).append(course)
+            again = 0
+            # A seed that was run again says nothing of other seeds.
+            while course.seed in [other.seed for other in lines.get((setting, again), ())]:
+                again += 1
+            alone = course.status != "done" or course.seed is None
+            lines.setdefault(len(lines) if alone else (setting, again), _Line()).append(course)
     return [*lines.values()]
 
 
@@ -180,26 +174,13 @@ def _courses(run: ReportedRun) -> list[_Course]:
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
-def _line_key(course: _Course, setting: tuple, lines: Mapping[tuple, _Line]) -> tuple:
-    """Return a course's line; a seed that was run again says nothing of other seeds."""
-    if course.status != "done" or course.seed is None:
-        return (len(lines),)
-    again = 0
-    while any(course.seed == other.seed for other in lines.get((setting, again), ())):
-        again += 1
-    return (setting, again)
-
-
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
-    seeds_differ = len({tuple(course.seed for course in line) for line in lines}) > 1
     settings = labelled(lines, lambda line: line.run.training_setting())
     for curve in _CURVES:
         drawn = {
-            line.label(setting, seeds_differ): line
-            for setting, line in settings
-            if line.common(curve.field)
+            line.label(setting): line for setting, line in settings if line.common(curve.field)
         }
         if drawn:
             title = f"{run.experiment}: {curve.title}{which}"
@@ -213,7 +194,7 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
 def _series(label: str, line: _Line, curve: _Curve) -> Series:
     common = line.common(curve.field)
     points = [
-        Point(epoch, *over_runs([curve.factor * value for value in common[epoch]]).span)
+        Point(epoch, *over_runs([Estimate(curve.factor * value) for value in common[epoch]]).span)
         for epoch in thinned([*common], _MOST_EPOCHS)
     ]
     # A band of one epoch is no area: its ends are.
@@ -244,10 +225,9 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
         for epoch in thinned([*found], _MOST_EPOCHS):
-            values = over_runs([curve.factor * value for value in found[epoch]])
-            complete = values if values.n == len(line) else None
-            n = f"{values.n} of {len(line)}"
-            rows.append({"line": label, "epoch": epoch, "values": complete, "n": n})
+            values = [Estimate(curve.factor * value) for value in found[epoch]]
+            row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
+            rows.append(row | {"values": over_runs(values) if len(values) == len(line) else None})
     for label, line in drawn.items():
         for course in line if line.is_band else ():
             last, value = max(course.values(curve.field).items())
@@ -272,10 +252,10 @@ def _seeds_table(lines: Sequence[_Line]) -> Table:
         for field, score in _SEED_SCORES.items():
             ends = [max(values.items()) for course in line if (values := course.values(field))]
             if len(ends) == len(line):
-                epochs, scores = zip(*sorted(ends), strict=True)
+                epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
                 row |= {"scores": spread(scores), "median": estimate(scores)}
-                row["epochs"] = " to ".join(dict.fromkeys(map(count, (epochs[0], epochs[-1]))))
+                row["epochs"] = span(epochs)
                 rows.append(row)
     note = (
         "Each seed's last test score. The interval is of order statistics, from "

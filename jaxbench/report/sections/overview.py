@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from jaxbench.report.blocks import Cell, Section, Table, Text
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.fields import find, items, known, mapping, number, text
-from jaxbench.report.formats import UNKNOWN, mebibytes, moment, percent, plain, words
+from jaxbench.report.formats import UNKNOWN, mebibytes, moment, percent, plain, span, words
 from jaxbench.report.runs import ReportedRun
 from jaxbench.report.settings import grouped
 from jaxbench.report.tables import Column, estimate_columns, make_table, run_cell, run_ids, shared
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
-_MOST_WARNINGS = 200
 _RUNS = (
     Column("run", "run.id"),
     Column("name", "run.name"),
@@ -31,23 +30,30 @@ _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 def overview(context: ReportContext) -> Section | None:
     """Return the states, warnings, the table of runs, and environments with their differences."""
     runs, sweeps = context.runs, context.collection.sweeps
+    states = collections.Counter(run.status for run in runs).most_common()
+    told = ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
+    days = known(text(run.document, "started_at") for run in runs)
+    when = f", {span(days, lambda day: day[:10])}" if days else ""
+    of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
     notes = [Text(note) for note in context.collection.notes]
     notes += [Text(f"The sweep {s.name} is corrupt: {s.problem}.") for s in sweeps if s.problem]
-    others = [*notes, _warnings(runs), _runs_table(context), *_environments(runs)]
-    return make_section("runs", "Runs and environment", _states(runs, len(sweeps)), [], others)
-
-
-def _states(runs: Sequence[ReportedRun], sweeps: int) -> str:
-    states = collections.Counter(run.status for run in runs).most_common()
-    told = ", ".join(f"{n} {status}" for status, n in states)
-    days = sorted(known(text(run.document, "started_at") for run in runs))
-    days = [*dict.fromkeys(day[:10] for day in days[:1] + days[-1:])]
-    when = f", {' to '.join(days)}" if days else ""
-    of = f" and {sweeps} sweep{'s' if sweeps > 1 else ''}" if sweeps else ""
-    return (
-        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({told or 'none has begun'}){when}. "
-        "All figures below marked with a run's id (R1, R2 …) were measured in that run; what "
-        "others published is marked as such, with its source."
+    rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
+    rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
+    table = make_table(
+        _RUNS,
+        [{"run": run, "rate": rates.get(run)} for run in runs],
+        title="Runs",
+        note="images/s: over all devices together, median of training epochs from the 2nd on, or "
+        "of the training step's windows; n of them. Score: top-1 or Dice of the last epoch.",
+        anchor=lambda row: row["run"].id,
+    )
+    return make_section(
+        "runs",
+        "Runs and environment",
+        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({told}){when}. Figures with a run's "
+        "id (R1, R2 …) were measured in that run. Published figures are marked, with their source.",
+        [],
+        [*notes, _warnings(runs), table, *_environments(runs)],
     )
 
 
@@ -61,9 +67,7 @@ def _warnings(runs: Sequence[ReportedRun]) -> Table:
         {"what": line, "runs": run_cell(own[0].id) if len(own) == 1 else run_ids(own)}
         for line, own in told.items()
     ]
-    more = len(rows) - _MOST_WARNINGS
-    note = f"{more} more lines are left out." if more > 0 else ""
-    return make_table(_WARNINGS, rows[:_MOST_WARNINGS], "Warnings", note)
+    return make_table(_WARNINGS, rows, "Warnings")
 
 
 def _warnings_of(run: ReportedRun) -> list[str]:
@@ -84,22 +88,6 @@ def _warnings_of(run: ReportedRun) -> list[str]:
     if find(run.environment, "git", "dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")
     return lines
-
-
-def _runs_table(context: ReportContext) -> Table:
-    rates = {
-        row.run: row.rate
-        for row in reversed(context.measurements)
-        if row.stage in ("training", "train_step", None)
-    }
-    return make_table(
-        _RUNS,
-        [{"run": run, "rate": rates.get(run)} for run in context.runs],
-        title="Runs",
-        note="images/s: over all devices together, median of training epochs from the 2nd on, or "
-        "of the training step's windows; n of them. Score: top-1 or Dice of the last epoch.",
-        anchor=lambda row: row["run"].id,
-    )
 
 
 def _environments(runs: Sequence[ReportedRun]) -> list[Table]:

@@ -1,15 +1,14 @@
 """Images per second and latency: by batch, device and precision."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.report.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import Estimate, over_runs
 from jaxbench.report.fields import number
-from jaxbench.report.formats import count, milliseconds, percent, plain
+from jaxbench.report.formats import count, milliseconds, percent, plain, span
 from jaxbench.report.measurements import Measurement
-from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.settings import grouped, in_parts, labelled, setting_key
 from jaxbench.report.tables import Column, estimate_columns, make_table, run_ids, shared
 
@@ -31,51 +30,41 @@ _Line = tuple[str, list[Measurement]]
 def rates(context: ReportContext) -> Section | None:
     """Return charts over the batch for each network, feed and stage; all rates in a table."""
     rows = [row for row in context.measurements if row.rate.value is not None]
-    drawn = [row for row in rows if row.usable and row.run.batch_size and row.rate.value > 0]
+    drawn = [row for row in rows if row.usable and (row.run.batch_size or 0) > 0 < row.rate.value]
     charts: list[LineChart | DotChart] = []
-    for group in grouped(drawn, key=_chart_key).values():
+    for group in grouped(drawn, lambda row: (row.run.work, row.feed, row.stage)).values():
         # One point says no more than its row in the table.
-        timed = [row for row in group if _latency_ms(row).value is not None]
+        timed = [row for row in group if _figure(row, _LATENCY).value is not None]
         for own, what in ((group, _RATE), (timed, _LATENCY)):
             charts += _charts(own, what) if len(own) > 1 else []
     return make_section(
         "rates",
         "Images per second and latency",
-        "Rates are over all devices together; a line joins runs that differ in the batch size "
-        "alone. Feeds are never mixed: synthetic is the devices alone, resident and stream have "
-        "their data to fetch.",
+        "Rates are over all devices. A line joins runs that differ only in the batch size. Feeds "
+        "are never mixed: synthetic measures the devices alone, resident and stream include "
+        "fetching the data.",
         charts,
         [_table(rows)],
     )
-
-
-def _chart_key(row: Measurement) -> tuple:
-    """Return what a chart is about; lines within it differ in the rest."""
-    return (row.run.experiment, row.run.network, row.run.data, row.feed, row.stage)
 
 
 def _batch(row: Measurement) -> float:
     return row.run.batch_size
 
 
-def _latency_ms(row: Measurement) -> Estimate:
-    """Return the median of a step's latency, reaching to its 99th percentile."""
-    p50_s, p99_s = (number(row.record, f"latency_{p}_s") for p in ("p50", "p99"))
-    return Estimate(p50_s, None if p99_s is None else p50_s, p99_s).map(lambda s: 1e3 * s)
-
-
 def _figure(row: Measurement, what: str) -> Estimate:
-    return row.rate if what == _RATE else _latency_ms(row)
+    """Return the rate, or the median of a step's latency, reaching to its 99th percentile."""
+    if what == _RATE:
+        return row.rate
+    p50_s, p99_s = (number(row.record, f"latency_{p}_s") for p in ("p50", "p99"))
+    return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
 
 
-def _charts(rows: Sequence[Measurement], what: str) -> list[LineChart | DotChart]:
-    ordered = sorted(rows, key=_batch)
-    lines = grouped(ordered, key=lambda row: setting_key(row.setting)).values()
-    parts = in_parts(labelled(lines, lambda line: line[0].setting), MOST_SERIES)
-    return [
-        _chart(own, what, f" ({part} of {len(parts)})" if len(parts) > 1 else "")
-        for part, own in enumerate(parts, 1)
-    ]
+def _charts(rows: Sequence[Measurement], what: str) -> Iterator[LineChart | DotChart]:
+    lines = grouped(sorted(rows, key=_batch), key=lambda row: setting_key(row.setting)).values()
+    parts = in_parts(labelled(lines, lambda line: line[0].setting))
+    for part, own in enumerate(parts, 1):
+        yield _chart(own, what, f" ({part} of {len(parts)})" if len(parts) > 1 else "")
 
 
 def _chart(lines: Sequence[_Line], what: str, which: str) -> LineChart | DotChart:
@@ -83,12 +72,8 @@ def _chart(lines: Sequence[_Line], what: str, which: str) -> LineChart | DotChar
     run, one_batch = rows[0].run, len(set(map(_batch, rows))) == 1
     bars = "points: median of steps closed one by one (p50), bars reach to p99"
     if what == _RATE:
-        sizes = sorted({row.rate.n for row in rows if row.rate.n})
-        n = " to ".join(map(str, dict.fromkeys(sizes[:1] + sizes[-1:])))
-        bars = (
-            f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
-            f"n = {n} epochs or windows"
-        )
+        bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
+        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows"
     if one_batch:
         bars += "; a dot is one run"
     elif any(len(set(map(_batch, line))) < len(line) for _, line in lines):
@@ -105,12 +90,11 @@ def _chart(lines: Sequence[_Line], what: str, which: str) -> LineChart | DotChar
         return DotChart(title, note, what, dots, _table(rows))
     series = []
     for label, line in lines:
-        points = []
-        for x, own in grouped(line, key=_batch).items():
-            figures = [_figure(row, what) for row in own]
-            # Repeats are one point: they are no line.
-            several = over_runs([one.value for one in figures])
-            points.append(Point(x, *(several if len(own) > 1 else figures[0]).span))
+        # Repeats are one point: they are no line.
+        repeats = grouped(line, key=_batch).items()
+        points = [
+            Point(x, *over_runs([_figure(row, what) for row in own]).span) for x, own in repeats
+        ]
         series.append(Series(f"{label} · {_ids(line)}", points))
     return LineChart(title, note, "global batch", what, series, _table(rows), x_log=True)
 

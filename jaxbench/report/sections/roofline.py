@@ -7,7 +7,6 @@ from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.fields import mapping, number, text
 from jaxbench.report.formats import count, giga, percent, plain
 from jaxbench.report.measurements import Measurement
-from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.settings import grouped, in_parts
 from jaxbench.report.tables import Column, make_table, run_ids, shared
 
@@ -31,16 +30,15 @@ def roofline(context: ReportContext) -> Section | None:
     """Return arithmetic intensity against FLOP/s, below the device's roof where it is known."""
     rows = [row for row in context.measurements if row.usable]
     rows = [row for row in rows if min(_place(row).x, _place(row).y) > _LEAST]
-    charts = [
-        _chart(kind, arithmetic, part)
-        for (kind, arithmetic), group in grouped(rows, key=_roof_of).items()
-        for part in in_parts(group, MOST_SERIES)
-    ]
+    # Under one roof is the same arithmetic on the same device.
+    peaks = {row: text(row.record, "peak", "arithmetic") or row.run.precision for row in rows}
+    roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
+    charts = [_chart(*roof, part) for roof, own in roofs.items() for part in in_parts(own)]
     return make_section(
         "roofline",
         "Roofline",
-        "Left of the ridge memory bounds a step, right of it arithmetic. Bytes are those that the "
-        "compiler counts for the compiled step, operations those that the network itself needs.",
+        "Left of the ridge a step is bound by memory, right of it by arithmetic. Bytes are the "
+        "compiler's count for the compiled step, operations those of the network itself.",
         charts,
         [_table(rows)],
     )
@@ -50,11 +48,6 @@ def _place(row: Measurement) -> Point:
     """Return FLOP/byte and FLOP/s, 0 where they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
     return Point(*(number(row.record, name) or 0.0 for name in names))
-
-
-def _roof_of(row: Measurement) -> tuple[str, str]:
-    """Return the device and its arithmetic: what they have in common is under one roof."""
-    return row.run.device_kind, text(row.record, "peak", "arithmetic") or row.run.precision
 
 
 def _chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:

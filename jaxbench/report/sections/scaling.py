@@ -7,7 +7,7 @@ from jaxbench.report.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import of_windows
 from jaxbench.report.fields import items, number, text
-from jaxbench.report.formats import count, giga, interval, milliseconds, percent, plain, words
+from jaxbench.report.formats import count, giga, interval, milliseconds, percent, plain, span, words
 from jaxbench.report.runs import RunRecord
 from jaxbench.report.settings import grouped
 from jaxbench.report.tables import Column, estimate_columns, make_table, shared, status_cell
@@ -66,16 +66,26 @@ def scaling(context: ReportContext) -> Section | None:
         {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
         for run, record in context.of_kind("all_reduce")
     ]
+    predictions = [
+        RunRecord(run, record)
+        for run in context.runs
+        for record in items(run.summary, "predictions")
+    ]
+    told = {
+        f"{words(text(record, 'assumptions'))} (links: {words(text(record, 'link_source'))})": None
+        for _, record in predictions
+    }
+    note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(told)}."
     return make_section(
         "scaling",
         "Scaling efficiency",
-        "Weak: each device has the same batch however many take part; strong: all together have "
+        "Weak: each device has the same batch, however many take part. Strong: all devices share "
         "one batch. Efficiency is rate_N / (N × rate_1).",
         [chart for rows in groups.values() for chart in _chart(rows)],
         [
             _table(measured),
             make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
-            _predictions(context),
+            make_table(_PREDICTED, predictions, "Predicted, not measured", note),
         ],
     )
 
@@ -95,8 +105,7 @@ def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     if one is not None:
         ideal = [Point(point.x, one.y * point.x) for point in points]
         series.append(Series("ideal: N × rate of one device", ideal, reference=True))
-    sizes = sorted({row["rate"].n for row in rows if row["rate"].n})
-    n = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
+    n = span(row["rate"].n for row in rows if row["rate"].n)
     note = (
         f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}; bars: 95 % interval "
         f"of the median, n = {n} windows; {run.id}"
@@ -108,15 +117,3 @@ def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     note = "Replicas: whether all devices had the same parameters, bit for bit, at the end."
     return make_table(_MEASURED, rows, "Measured", note)
-
-
-def _predictions(context: ReportContext) -> Table:
-    rows = [
-        RunRecord(run, record)
-        for run in context.runs
-        for record in items(run.summary, "predictions")
-    ]
-    assumptions = {text(record, "assumptions"): text(record, "link_source") for _, record in rows}
-    told = "; ".join(f"{words(what)} (links: {words(of)})" for what, of in assumptions.items())
-    note = f"Estimated from one device's step and the links' bandwidth: {told}."
-    return make_table(_PREDICTED, rows, "Predicted, not measured", note)

@@ -2,20 +2,19 @@
 
 import array
 import csv
+import itertools
 import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from jaxbench.report.blocks import LineChart, Point, Section, Series, Table, Text
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import Estimate
-from jaxbench.report.fields import mapping, number
-from jaxbench.report.formats import count, mebibytes, plain, with_interval, words
-from jaxbench.report.plot import MOST_SERIES
+from jaxbench.report.fields import find, mapping, number
+from jaxbench.report.formats import count, mebibytes, plain, span, with_interval, words
 from jaxbench.report.runs import ReportedRun
 from jaxbench.report.settings import in_parts
 from jaxbench.report.tables import Column, make_table, run_ids, shared
@@ -33,18 +32,18 @@ _PANELS = {
     "temperature_c": ("temperature", "temperature [°C]", 1.0),
     "power_w": ("power", "power [W]", 1.0),
 }
-_NEEDED = {"device", "elapsed_s"}
+_FILE, _NEEDED = "telemetry.csv", {"device", "elapsed_s"}
 _COLUMNS = (
     *shared("run", "status"),
     Column("device", "device"),
     Column("n", "figures.samples", count),
-    Column("load, mean [%]", lambda row: _load(row["figures"]), plain),
+    Column("load, mean [%]", "load", plain),
     Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
     Column("memory, most [MiB]", "figures.memory_used_bytes_max", mebibytes),
     Column("temperature, most [°C]", "figures.temperature_c_max", count),
     Column("power, mean [W]", "figures.power_w_mean", plain),
     Column("most [W]", "figures.power_w_max", plain),
-    Column("clock reasons", lambda row: _throttled(row["figures"])),
+    Column("clock reasons", "reasons"),
     Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
@@ -53,51 +52,40 @@ _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 
 def telemetry(context: ReportContext) -> Section | None:
-    """Panels of the longest runs: load, clock, memory, temperature, power; a table of all."""
-    sizes = {run: _size(run.path / "telemetry.csv") for run in context.runs}
-    runs = [run for run, size in sizes.items() if size is not None]
-    corrupt = [run for run in runs if not _has_header(run.path / "telemetry.csv")]
-    told = "telemetry.csv is corrupt, its first line names no columns: no panels."
+    """Return panels of the longest runs: load, clock, memory, temperature, power; and a table."""
+    files = {run: run.path / _FILE for run in context.runs if os.path.isfile(run.path / _FILE)}
+    corrupt = [run for run, path in files.items() if not _has_header(path)]
+    told = f"{_FILE} is corrupt, its first line names no columns: no panels."
     complaints = [Text(f"{run_ids(corrupt)}: {told}")] if corrupt else []
-    charts: list[LineChart] = []
-    drawn = 0
-    for run in sorted(runs, key=lambda run: -sizes[run])[: 2 * _MOST_RUNS]:
-        if drawn < _MOST_RUNS:
-            panels = [*_panels(run, *read_readings(run.path / "telemetry.csv"))]
-            charts += panels
-            drawn += bool(panels)
-    rows = [
-        {"run": run, "device": device, "figures": figures}
-        for run in context.runs
-        for device, figures in mapping(run.summary, "telemetry", "devices").items()
-    ]
+    longest = sorted(files, key=lambda run: -os.path.getsize(files[run]))[: 2 * _MOST_RUNS]
+    panels = (own for run in longest if (own := [*_panels(run, *read_readings(files[run]))]))
+    drawn = [*itertools.islice(panels, _MOST_RUNS)]
+    more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
+    rows = []
+    for run in context.runs:
+        for device, figures in mapping(run.summary, "telemetry", "devices").items():
+            # A host's load is that of its processor.
+            load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
+            shares = mapping(figures, "throttle_reasons")
+            told = [f"{name} {100 * (number(shares, name) or 0):.0f} %" for name in shares]
+            row = {"run": run, "device": device, "figures": figures, "load": load}
+            rows.append(row | {"reasons": ", ".join(told)})
     table = make_table(
         _COLUMNS,
         rows,
         title="Summary",
-        note="Loads, clocks and power over what was measured, memory and temperature over the run; "
-        "n samples.",
+        note="Load, clock and power are of the measured part, memory and temperature of the whole "
+        "run; n samples.",
     )
     return make_section(
         "telemetry",
         "Telemetry",
-        "Load, clocks, memory, temperature and power as they were sampled beside the run. Of many "
-        "samples the line is the mean of each stretch of time, in a band from its least to its "
-        "most reading."
-        + (f" Panels of the {drawn} longest of {len(runs)} runs." if len(runs) > drawn else ""),
+        "Load, clocks, memory, temperature and power, sampled during the run. Of many samples the "
+        "line is the mean of each interval of time, in a band from the least to the greatest."
+        + (more if len(files) > len(drawn) else ""),
         [],
-        [*complaints, *charts, table],
+        [*complaints, *itertools.chain(*drawn), table],
     )
-
-
-def _load(figures: Any) -> float | None:
-    mean = number(figures, "load_percent_mean")
-    return mean if mean is not None else number(figures, "cpu_percent_mean")
-
-
-def _throttled(figures: Any) -> str:
-    reasons = mapping(figures, "throttle_reasons")
-    return ", ".join(f"{name} {100 * (number(reasons, name) or 0):.0f} %" for name in reasons)
 
 
 def _has_header(path: pathlib.Path) -> bool:
@@ -108,14 +96,6 @@ def _has_header(path: pathlib.Path) -> bool:
     except OSError:
         return False
     return not head or set(head.splitlines()[0].split(",")) >= _NEEDED
-
-
-def _size(path: pathlib.Path) -> int | None:
-    """Return the size of a file, None where it is none."""
-    try:
-        return path.stat().st_size if os.path.isfile(path) else None
-    except OSError:
-        return None
 
 
 def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
@@ -156,10 +136,13 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
     unit, unit_s = ("s", 1.0) if longest_s < 600 else ("min", 60.0)
     if longest_s >= 3 * 3600:
         unit, unit_s = "h", 3600.0
+    every = words(run.document.get("telemetry_s"))
     for column, (title, y_label, factor) in _PANELS.items():
-        devices = sorted((name for name, own in readings.items() if column in own), key=_by_number)
-        parts = -(-len(devices) // MOST_SERIES)
-        for part, names in enumerate(in_parts(devices, -(-len(devices) // (parts or 1))), 1):
+        devices = [name for name, own in readings.items() if column in own]
+        # gpu10 comes after gpu9.
+        devices.sort(key=lambda name: (name.rstrip("0123456789"), len(name), name))
+        parts = in_parts(devices)
+        for part, names in enumerate(parts, 1):
             series, samples = [], []
             for name in names:
                 elapsed_s, values = map(np.asarray, readings[name][column])
@@ -169,26 +152,16 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
                     points = buckets(elapsed_s[finite] / unit_s, values[finite] * factor)
                     series.append(Series(name, points, band=True))
             if series:
-                which = f" ({part} of {parts})" if parts > 1 else ""
-                yield LineChart(
-                    title=f"{run.id} {run.experiment} {run.mode}: {title}{which}",
-                    note=_note(run, series, samples, skipped),
-                    x_label=f"since the run began [{unit}]",
-                    y_label=y_label,
-                    series=series,
-                    from_zero=column in ("load_percent", "cpu_percent", "power_w"),
-                    table=_panel_table(unit, y_label, series),
-                )
-
-
-def _note(run: ReportedRun, series: Sequence[Series], samples: Sequence[int], skipped: int) -> str:
-    least, most = min(samples), max(samples)
-    n = count(least) if least == most else f"{count(least)} to {count(most)}"
-    banded = any(point.low is not None for one in series for point in one.points)
-    drawn = "line: mean, band: least to most" if banded else "all are drawn"
-    corrupt = f"; {skipped} corrupt lines left out" if skipped else ""
-    every = words(run.document.get("telemetry_s"))
-    return f"n = {n} samples a device, every {every} s; {drawn}; {run.id}{corrupt}"
+                which = f" ({part} of {len(parts)})" if len(parts) > 1 else ""
+                name = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
+                labels = (f"since the run began [{unit}]", y_label)
+                banded = any(point.low is not None for one in series for point in one.points)
+                drawn = "line: mean, band: least to most" if banded else "all are drawn"
+                note = f"n = {span(samples)} samples a device, every {every} s; {drawn}; {run.id}"
+                note += f"; {skipped} corrupt lines left out" if skipped else ""
+                table = _table(unit, y_label, series)
+                from_zero = column in ("load_percent", "cpu_percent", "power_w")
+                yield LineChart(name, note, *labels, series, table, from_zero=from_zero)
 
 
 def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
@@ -211,7 +184,7 @@ def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
     return [Point(*map(float, stretch)) for stretch in stretches]
 
 
-def _panel_table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
+def _table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
     rows = [
         {"device": one.label, "time": point.x, "value": Estimate(point.y, point.low, point.high)}
         for one in series
@@ -223,8 +196,3 @@ def _panel_table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
     ]
     note = "mean (least to most) of each stretch of time"
     return make_table(columns, rows, note=note, group=lambda row: row["device"])
-
-
-def _by_number(device: str) -> tuple[str, int, str]:
-    """gpu10 comes after gpu9."""
-    return device.rstrip("0123456789"), len(device), device

@@ -5,7 +5,7 @@ from typing import Any
 from jaxbench.report.blocks import BarChart, Section
 from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.fields import mapping, number
-from jaxbench.report.formats import UNKNOWN, percent, plain
+from jaxbench.report.formats import percent, plain
 from jaxbench.report.runs import ReportedRun
 from jaxbench.report.tables import Column, make_table, shared
 
@@ -31,7 +31,7 @@ _COLUMNS = (
     *(Column(f"{part} [s]", f"parts_s.{part}", plain) for part in _PARTS),
     Column("sum [s]", "sum_s", plain),
     *shared("wall [s]"),
-    Column("adds up", lambda row: _agreement(row["sum_s"], number(row["run"].summary, "wall_s"))),
+    Column("adds up", "agreement"),
 )
 
 
@@ -49,8 +49,8 @@ def time_split(context: ReportContext) -> Section | None:
     return make_section(
         "time",
         "Where the time went",
-        "The clock's phases exclude one another, so the parts add up to the whole run; what could "
-        "not be told apart is other.",
+        "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
+        "phase is other.",
         [BarChart(title, note, "seconds", list(_PARTS), bars, table)] if rows else [],
         [table],
     )
@@ -61,12 +61,9 @@ def _split(run: ReportedRun) -> dict[str, Any]:
     phases_s = mapping(run.summary, "phases_s")
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other")] += max(0.0, number(phases_s, phase) or 0.0)
-    label = f"{run.id} {run.experiment} {run.mode}"
-    return {"run": run, "label": label, "parts_s": parts_s, "sum_s": sum(parts_s.values())}
-
-
-def _agreement(sum_s: float, wall_s: float | None) -> str:
-    if not wall_s:
-        return UNKNOWN
-    off = sum_s / wall_s - 1
-    return "yes" if abs(off) <= _SAME else f"no: {percent(off)} % off"
+    sum_s, wall_s = sum(parts_s.values()), number(run.summary, "wall_s")
+    off = sum_s / wall_s - 1 if wall_s else None
+    agrees = off is not None and abs(off) <= _SAME
+    row = {"run": run, "parts_s": parts_s, "sum_s": sum_s}
+    row["agreement"] = "yes" if agrees else off and f"no: {percent(off)} % off"
+    return row | {"label": f"{run.id} {run.experiment} {run.mode}"}

@@ -14,9 +14,8 @@ from jaxbench.report.context import ReportContext, make_section
 from jaxbench.report.estimates import Estimate
 from jaxbench.report.fields import text
 from jaxbench.report.formats import count, interval, percent, plain
-from jaxbench.report.plot import MOST_SERIES
 from jaxbench.report.prices import price_label, price_words
-from jaxbench.report.runs import SCORES
+from jaxbench.report.runs import SCORES, ReportedRun
 from jaxbench.report.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.report.tables import Column, make_table, run_cell, run_ids, shared
 from jaxbench.report.time_to_target import TimeToTarget, time_to_target
@@ -29,7 +28,7 @@ _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     *shared("run", "status", "experiment", "precision", "batch", "devices", "seed"),
     Column("target [%]", "to_target.label"),
-    Column("reached", lambda row: _reached(row["to_target"]), left=True),
+    Column("reached", "reached", left=True),
     Column("best [%]", "to_target.best_score", percent),
     Column("epoch", "to_target.epoch", count),
     Column("images", "to_target.images", count),
@@ -75,26 +74,22 @@ def to_target(context: ReportContext) -> Section | None:
     if not any(one.evaluations for one in found):
         return None
     table, charts = _runs_table(context, found), []
-    for group in grouped([one for one in found if one.evaluations], key=_chart_key).values():
+    evaluated = [one for one in found if one.evaluations]
+    for group in grouped(evaluated, lambda o: (o.run.work, o.score, o.target)).values():
         charts += _over("time", [(one, None) for one in group], table)
         priced = [(one, price) for one in group for price in context.prices.of(one.run)]
         charts += _over("cost", priced, table)
     return make_section(
         "target",
         "Time and cost to accuracy",
-        "The first evaluation at or above the target, from the run's first moment: reading, "
-        "compiling and evaluations are in it. A run that ended without getting there takes and "
-        "costs without end (∞); one that was broken off, before its first evaluation perhaps, says "
-        "nothing and is not counted among those that ended.",
+        "Time is from the start of the run to the end of the first evaluation at or above the "
+        "target, with reading, compilation and evaluations. A run that ended below the target "
+        "has infinite time and cost (∞). An interrupted run is not counted among those that "
+        "ended.",
         charts,
         [_seeds_table(context, found), table, _published(found)],
         where="the tables",
     )
-
-
-def _chart_key(one: TimeToTarget) -> tuple:
-    run = one.run
-    return (run.experiment, run.network, run.data, one.score, one.target)
 
 
 # One run at one of its prices, or at none.
@@ -112,18 +107,15 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     note = f"{run.network}; {run.data}; {told}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
     labels = (x_label, f"{SCORES[first.score]} [%]")
+    settings = {one.run: one.run.training_setting() | {"seed": one.run.seed} for one, _ in lines}
     charts = []
-    for part in in_parts(labelled(lines, _setting), MOST_SERIES):
+    for part in in_parts(labelled(lines, lambda line: settings[line[0].run])):
         series = [_series(line, label, unit_s) for label, line in part]
         furthest = max(own.points[-1].x for own in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
         charts.append(LineChart(title, note, *labels, series, table, from_zero=False))
     return charts
-
-
-def _setting(line: _Line) -> dict[str, Any]:
-    return line[0].run.training_setting() | {"seed": line[0].run.seed}
 
 
 def _series(line: _Line, label: str, unit_s: float) -> Series:
@@ -148,17 +140,23 @@ def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
         title="Time to the target, seeds together",
-        note="n: runs that differ in their seed alone. Half of the seeds without end make the "
-        "median endless, one of them the mean. Epochs alone: with their evaluations, without "
-        "compiling, reading and starting. Energy is what telemetry measured while training.",
+        note="n: runs that differ only in their seed. The mean is infinite if one of them never "
+        "reached the target, the median if half of them did not. Epochs alone: with evaluations, "
+        "without start-up, reading and compilation. Energy is that of training, as telemetry "
+        "measured it.",
     )
 
 
 def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str) -> dict[str, Any]:
-    first = group[0]
-    seeds, repeats = _first_of_each_seed(group)
-    counted = [one for one in seeds if one.ended]
-    ids = run_ids(one.run for one in group)
+    first, ids = group[0], run_ids(one.run for one in group)
+    # Repeats say nothing of other seeds: of one seed the first run that ended counts, else the
+    # first. A run whose seed nobody knows stands for itself.
+    seeds: dict[Any, TimeToTarget] = {}
+    for one in sorted(group, key=lambda one: not one.ended):
+        seeds.setdefault(one.run.id if one.run.seed is None else one.run.seed, one)
+    counted = [one for one in seeds.values() if one.ended]
+    counting = {one.run for one in seeds.values()}
+    repeats = [one.run for one in group if one.run not in counting]
     row = {
         "setting": f"{first.run.experiment}, {label}",
         "target": first.label,
@@ -181,22 +179,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     }
 
 
-def _first_of_each_seed(
-    group: Sequence[TimeToTarget],
-) -> tuple[list[TimeToTarget], list[TimeToTarget]]:
-    """Return one run of every seed, and the repeats, which say nothing of other seeds.
-
-    Of several runs of one seed the first that ended counts; where none has, the first.
-    """
-    first: dict[Any, TimeToTarget] = {}
-    for one in sorted(group, key=lambda one: not one.ended):
-        # A run whose seed nobody knows stands for itself.
-        first.setdefault(one.run.id if one.run.seed is None else one.run.seed, one)
-    counted = {one.run for one in first.values()}
-    return [o for o in group if o.run in counted], [o for o in group if o.run not in counted]
-
-
-def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[TimeToTarget]) -> Iterator[str]:
+def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
     if len(counted) < _SEEDS:
         yield f"fewer than {_SEEDS} seeds: no result yet"
     # Some seeds compiled, and others fetched their programs.
@@ -207,7 +190,7 @@ def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[TimeToTarget]) -
         told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
         yield f"compilation cache differs ({told}): compare the epochs alone"
     if repeats:
-        yield f"{run_ids(one.run for one in repeats)}: a seed run again, not counted"
+        yield f"{run_ids(repeats)}: a seed run again, not counted"
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -232,19 +215,13 @@ def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
         run, prices = one.run, context.prices.of(one.run)
         told = [f"{plain(p.usd_per_hour)} USD/h: {price_words(p, run)}" for p in prices]
         row = {"run": run, "to_target": one, "prices": "; ".join(told)}
+        row["reached"] = Cell(_UNENDED.get(run.status, "broken off"), "soft")
         if one.ended:
+            row["reached"] = Cell("yes", "good") if one.reached else Cell("never", "bad")
             row |= {"time_s": one.time_s, "time_h": one.time_s / S_PER_HOUR}
             row["usd"] = "; ".join(plain(usd(one.time_s, p.usd_per_hour)) for p in prices)
         rows.append(row)
     return make_table(_RUNS, rows, "Time to accuracy", "n = 1 run a row: no interval.")
-
-
-def _reached(one: TimeToTarget) -> Cell:
-    if one.reached:
-        return Cell("yes", "good")
-    if one.ended:
-        return Cell("never", "bad")
-    return Cell(_UNENDED.get(one.run.status, "broken off"), "soft")
 
 
 def _published(found: Sequence[TimeToTarget]) -> Table:
