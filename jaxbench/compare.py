@@ -1,7 +1,7 @@
-"""Says whether one run was faster: `python -m jaxbench.compare RUN_A RUN_B`.
+"""Compares the rates of two runs: `python -m jaxbench.compare RUN_A RUN_B`.
 
 Prints B's rate over A's with an interval for every stage that both have. With --baseline A is what
-must be reached: exit code 1 where B is slower by more than --tolerance.
+B must reach: exit code 1 where B is slower by more than --tolerance.
 """
 
 import json
@@ -39,13 +39,13 @@ _SETTINGS = (
 
 
 def main(paths: list[str]) -> int:
-    """Compares the two runs; returns the exit code."""
+    """Compare the two runs; return the exit code."""
     if len(paths) != 2:
         raise BadInput(f"give two run directories, RUN_A and RUN_B; given: {len(paths)}")
     if not math.isfinite(_TOLERANCE.value):
         raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
-        raise BadInput("--tolerance: it goes with --baseline")
+        raise BadInput("--tolerance: needs --baseline")
     runs = [load_run(path) for path in paths]
     comparison = compare(*runs)
     different = [name for name in _WORK if name in comparison["differences"]]
@@ -70,10 +70,10 @@ def main(paths: list[str]) -> int:
 
 
 def compare(first: Run, second: Run) -> dict[str, Any]:
-    """Compares the rates of two runs that have ended well.
+    """Compare the rates of two runs that have ended well.
 
     Returns:
-      `differences`, {what: [first's, second's]}; `stages`, {stage: ratio second / first, its
+      `differences`, {field: [first's, second's]}; `stages`, {stage: ratio second / first, its
       interval, a verdict}. The interval reaches from the least to the most that the two runs'
       own 95 % intervals allow.
 
@@ -111,7 +111,7 @@ def compare(first: Run, second: Run) -> dict[str, Any]:
 
 def _ratio(first: tuple[float, float, float], second: tuple[float, float, float]) -> dict[str, Any]:
     low, high = second[1] / first[2], second[2] / first[1]
-    verdict = "no difference can be told"
+    verdict = "no significant difference"
     if low > 1:
         verdict = "faster"
     elif high < 1:

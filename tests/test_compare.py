@@ -44,8 +44,8 @@ def write_run(folder, rate, *, spread=0.02, status="done", feed="synthetic", epo
     [
         (110.0, 0.02, "faster"),
         (90.0, 0.02, "slower"),
-        (103.0, 0.02, "no difference can be told"),
-        (150.0, 0.4, "no difference can be told"),
+        (103.0, 0.02, "no significant difference"),
+        (150.0, 0.4, "no significant difference"),
     ],
 )
 def test_faster_is_said_only_where_the_intervals_do_not_overlap(tmp_path, rate, spread, verdict):
@@ -121,7 +121,7 @@ def test_the_command(run_compare, tmp_path):
     for args, told in (
         ((a,), "give two run directories"),
         ((a, str(tmp_path)), "no run directory"),
-        ((a, b, "--tolerance=0.1"), "it goes with --baseline"),
+        ((a, b, "--tolerance=0.1"), "needs --baseline"),
         ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),
         ((a, b, "--basline"), "basline"),
     ):

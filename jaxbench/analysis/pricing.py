@@ -1,4 +1,4 @@
-"""Prices of hardware by the hour, published or a user's own, and what work costs at them."""
+"""Prices of hardware by the hour, published or a user's own, and the cost of work."""
 
 import csv
 import math
@@ -35,7 +35,7 @@ class Price(NamedTuple):
 
 
 def load_prices(path: str | None = None) -> list[Price]:
-    """Returns the offers that ship with jaxbench and those of a user's file.
+    """Return the offers that ship with jaxbench and those of a user's file.
 
     Args:
       path: a CSV file with the columns `COLUMNS`; one of its offers takes the place of a shipped
@@ -52,7 +52,7 @@ def load_prices(path: str | None = None) -> list[Price]:
 
 
 def find_price(offer: str, prices: list[Price]) -> Price:
-    """Returns the offer of this name.
+    """Return the offer of this name.
 
     Raises:
       BadInput: there is none.
@@ -67,23 +67,18 @@ def find_price(offer: str, prices: list[Price]) -> Price:
 
 
 def recorded_price(document: Mapping[str, Any]) -> Price | None:
-    """Returns the price in a run's record, None where it has none that can be one."""
+    """Return the price in a run's record, None where it has none that can be one."""
     found = document.get("price")
     if not isinstance(found, Mapping):
         return None
     price = Price(*(found.get(name) for name in Price._fields))
     amount = price.usd_per_hour
-    if (
-        isinstance(amount, bool)
-        or not isinstance(amount, (int, float))
-        or not 0 < amount < math.inf
-    ):
-        return None
-    return price
+    known = isinstance(amount, (int, float)) and not isinstance(amount, bool)
+    return price if known and 0 < amount < 1e30 else None
 
 
 def read_prices(path: str) -> list[Price]:
-    """Returns the offers of a user's file, see `load_prices`."""
+    """Return the offers of a user's file, see `load_prices`."""
     try:
         text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
         rows = csv.DictReader(text.splitlines(), strict=True)
@@ -143,7 +138,7 @@ def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
 
 
 def rate_per_price(images_per_s: float, usd_per_hour: float) -> float:
-    """Returns images/s for each USD/h."""
+    """Return images/s for each USD/h."""
     return images_per_s / usd_per_hour
 
 
@@ -152,12 +147,12 @@ def usd_per_million_images(images_per_s: float, usd_per_hour: float) -> float:
 
 
 def usd(time_s: float, usd_per_hour: float) -> float:
-    """Returns what a time costs; infinite if it never ends."""
+    """Return what a time costs; infinite if it never ends."""
     return time_s / S_PER_HOUR * usd_per_hour
 
 
 def training_s(epochs: float, images_per_epoch: int, images_per_s: float) -> float:
-    """Returns how long so many epochs take at a rate, evaluations and compiling left out."""
+    """Return how long so many epochs take at a rate, evaluations and compiling left out."""
     return epochs * images_per_epoch / images_per_s
 
 
@@ -168,7 +163,7 @@ def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
 def first_at_target(
     evaluations: list[dict[str, Any]], score: str, target: float
 ) -> dict[str, Any] | None:
-    """Returns the first evaluation whose score is at or above the target, None if there is none.
+    """Return the first evaluation whose score is at or above the target, None if there is none.
 
     Args:
       evaluations: `epoch` records in order; those without the score were not evaluated.
@@ -180,7 +175,7 @@ def first_at_target(
 
 
 def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
-    """Adds to a summary record what the run took: USD, and energy and USD up to its target.
+    """Add to a summary record what the run took: USD, and energy and USD up to its target.
 
     Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
     ended there, so that all of it was spent on the way.

@@ -1,4 +1,4 @@
-"""What several measurements of one thing say together."""
+"""Statistics of several measurements of one figure."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ FEWEST_FOR_INTERVAL = 6
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the median and the order statistics between which the true one lies with 95 %.
+    """Return the median and the order statistics between which the true one lies with 95 %.
 
     Nothing is assumed of the distribution. With fewer than `FEWEST_FOR_INTERVAL` samples the
     interval is their whole range, and 95 % is not reached.
@@ -23,7 +23,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Returns n, median, mean, sample deviation and extremes.
+    """Return n, median, mean, sample deviation and extremes.
 
     Infinite values count: half of them make the median infinite, one of them the mean; there is no
     deviation then, nor of a single value.
@@ -40,7 +40,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def drift(samples: Sequence[float]) -> float | None:
-    """Returns by what share the second half's median differs from the first's: 0.03 is 3 % more.
+    """Return by what share the second half's median differs from the first's: 0.03 is 3 % more.
 
     0 where the two halves' intervals overlap: noise is no drift. None for fewer than eight
     samples, of which noise alone would too often sort the halves.
@@ -56,7 +56,7 @@ def drift(samples: Sequence[float]) -> float | None:
 
 
 def slowed_down(what: str, times: Sequence[float]) -> list[str]:
-    """Returns the warning that equal work took longer and longer, if it did: by more than 2 %.
+    """Return the warning that equal work took longer and longer, if it did: by more than 2 %.
 
     Args:
       what: was measured, in the plural.

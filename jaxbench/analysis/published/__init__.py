@@ -25,7 +25,7 @@ _REAL = {
 
 
 def load_published(table: str) -> list[dict[str, Any]]:
-    """Returns the rows of one of `TABLES`, numbers as numbers.
+    """Return the rows of one of `TABLES`, numbers as numbers.
 
     Raises:
       ValueError: there is no such table.
