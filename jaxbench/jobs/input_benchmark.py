@@ -24,6 +24,7 @@ from jaxbench.jobs.setup import Job, setup_job
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary
 from jaxbench.records.writers.console import Console
+from jaxbench.training.dispatch import DispatchLimiter
 
 _ROUNDS = 7
 # A window holds as many batches as take about this long.
@@ -82,10 +83,13 @@ class InputBenchmark(Measurement):
         state, batch = job.place_train_state(), next(feed.train_batches(0, 1))
         job.compile("train_step", step, state, feed.train_data, batch)
 
+        limiter = DispatchLimiter(job.mesh.devices)
+
         def train(first_batch: int) -> Iterator[Any]:
             nonlocal state
             while True:
                 state, metrics = step(state, feed.train_data, batch)
+                limiter.add(metrics)
                 yield metrics
 
         # Each window reads other images than the last one, as long as the data set has others.
