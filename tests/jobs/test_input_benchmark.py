@@ -12,6 +12,7 @@ from jaxbench.errors import BadInput
 from jaxbench.jobs import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
+from jaxbench.training.dispatch import DispatchLimiter
 from tests.conftest import MICRO, records, run_json
 
 
@@ -50,6 +51,23 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     assert result.summary["verdict"].endswith("the host is the bottleneck")
     document = run_json(tmp_path / "run")
     assert document["status"] == "done" and document["data"]["num_threads"] == 1
+
+
+def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
+    """Else simulated devices wait for one another until XLA ends the process."""
+
+    class Limiter(DispatchLimiter):
+        added = 0
+
+        def add(self, result):
+            Limiter.added += 1
+            super().add(result)
+            assert len(self._results) <= 5
+
+    monkeypatch.setattr(input_benchmark, "DispatchLimiter", Limiter)
+    measure(tmp_path, monkeypatch)
+    # Three windows and the first round, each of them at least this many.
+    assert Limiter.added >= 4 * 3
 
 
 def record(stage, low, high):
