@@ -150,9 +150,9 @@ def _measure_step(config: Any, rounds: int) -> None:
     from jaxbench.precision import get_precision
     from jaxbench.training.program import build_program
 
-    mesh = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, get_precision("fp32").param_dtype)
-    program = build_program(config, mesh, feed.steps_per_epoch)
+    mesh, geometry = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, geometry, get_precision("fp32").param_dtype)
+    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
     row = next(feed.train_batches(0, 1))
     lowered = program.train_step.lower(program.place_train_state(), feed.train_data, row)
 

@@ -1,4 +1,4 @@
-"""The pictures of a report in README.md, from runs that it makes for them.
+"""The pictures of a report in README.md and docs, from runs that it makes for them.
 
     pip install -e '.[test]'   # and Chromium, from the system's packages
     python benchmarks/gallery.py [--workdir=DIR] [--data_dir=DIR]
@@ -42,7 +42,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DEVICES = 8
 # {section: how many of its charts are in its picture; 0 for its tables}.
 PICTURES = {"batches": 0, "rates": 2, "learning": 2, "scaling": 2, "telemetry": 2, "conv2d": 1}
-# README pages are about 900 pixels wide; screens have more than one dot for each.
+# Pages are about 900 pixels wide; screens have more than one dot for each.
 _WIDTH, _MARGIN, _SCALE = 1060, 20, 2
 
 
@@ -182,6 +182,7 @@ def take_pictures(page: pathlib.Path, out: pathlib.Path, browser: str) -> list[p
             for name in PICTURES:
                 if not opened.locator(f"section#{name}").count():
                     raise BadInput(f"the report of these runs has no section {name!r}")
+            opened.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
             out.mkdir(parents=True, exist_ok=True)
             for name, charts in PICTURES.items():
                 hidden = [f"figure:nth-child(n + {charts + 1})", "p:not(.lead, .note)"]

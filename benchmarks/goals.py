@@ -13,7 +13,7 @@
 Each is measured by commands that are printed, as a user would give them; their records stay in
 --out. What is there already is not measured again, so a call that was broken off goes on where it
 was. The data are CIFAR-10; without --data_dir goals on accuracy are left out, and cnn10 trains on
-made-up images. The goals are for an H200; on other hardware they are only compared with.
+synthetic images. The goals are for an H200; on other hardware they are only compared with.
 
 A goal is reached if the whole 95 % interval is on its right side, missed if none of it is. Exit
 code 0 if all are reached, 1 if not, or if a command failed (its log is named). --tiny makes every
@@ -35,7 +35,7 @@ from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
 from jaxbench.distributed.child import run_child
 from jaxbench.errors import BadInput, nearest
-from jaxbench.records.reader import Run, load_run
+from jaxbench.records.reader import RunRecords, load_run
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
@@ -120,7 +120,7 @@ def _chosen() -> list[str]:
                 f"--only={goal}: must be among {', '.join(GOALS)}" + nearest(goal, list(GOALS))
             )
     if _DATA_DIR.value and _TINY.value:
-        raise BadInput("--tiny trains made-up images; give it without --data_dir")
+        raise BadInput("--tiny trains synthetic images; give it without --data_dir")
     has_data = _DATA_DIR.value or _TINY.value
     if not has_data and (wanted := [goal for goal in _ONLY.value or () if goal in _OF_ACCURACY]):
         raise BadInput(f"--only={wanted[0]}: needs CIFAR-10; give --data_dir=FOLDER")
@@ -239,7 +239,7 @@ def _train(
     out: pathlib.Path,
     goal: str,
     command: list[str],
-    make: Callable[[Run], list[Figure]],
+    make: Callable[[RunRecords], list[Figure]],
 ) -> Part:
     """A training run; one that was broken off goes on from its last checkpoint."""
     workdir = out / goal
@@ -252,7 +252,7 @@ def _train(
     return Part(goal, ["-m", "jaxbench.main", *command, *kept], workdir, read)
 
 
-def finished_run(path: pathlib.Path) -> Run | None:
+def finished_run(path: pathlib.Path) -> RunRecords | None:
     """Reads a run that was done; None where there is none, or one that was broken off."""
     try:
         run = load_run(str(path))
@@ -276,7 +276,7 @@ def _experiment(name: str, **fields: Any) -> list[str]:
 
 
 def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
-    def make(run: Run) -> list[Figure]:
+    def make(run: RunRecords) -> list[Figure]:
         # The first is warm-up.
         epochs = [record for record in run.of_kind("epoch") if record["epoch"] > 1]
         middle, low, high = median_interval([record["train_time_s"] for record in epochs])
@@ -293,7 +293,7 @@ def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
 
 
 def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
-    def make(run: Run) -> list[Figure]:
+    def make(run: RunRecords) -> list[Figure]:
         target, best = run.document["summary"]["target"], run.document["summary"]["best_eval_top1"]
         what = f"wrn28_10 to {target['value']:.0%} top-1, at most 1,200 s"
         if not target["reached"]:

@@ -76,7 +76,9 @@ def run_jaxbench(files: list[str], threads: int) -> None:
         gradient_accumulation_steps=1,
     )
     sampler = EpochSampler(geometry, num_train=count, num_eval=count, seeds_R=(0,))
-    dataset = Dataset(description="files", train=split, eval=split, num_classes=2)
+    dataset = Dataset(
+        description="files", train=split, eval=split, num_classes=2, statistics="ImageNet's"
+    )
     mesh = DataMesh((jax.devices()[0],), "pmap")
     feed = StreamFeed(data, dataset, mesh, sampler, jnp.float32, num_steps=1)
     batches = feed.host_batches(0, 2**40)
@@ -208,7 +210,7 @@ def compare() -> int:
 
     from jaxbench.analysis.statistics import median_interval
     from jaxbench.errors import BadInput
-    from jaxbench.hardware.environment import available_cores
+    from jaxbench.hardware.system import available_cores
 
     folder = pathlib.Path(flags.FLAGS.folder or "")
     files = sorted(

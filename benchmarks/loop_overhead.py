@@ -27,12 +27,10 @@ def main() -> int:
     import jax
 
     from jaxbench.analysis.statistics import median_interval
-    from jaxbench.clock import Clock, Stopwatch
-    from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.data.sources.load import load_dataset
-    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.clock import Stopwatch
     from jaxbench.distributed.signals import graceful_stop
-    from jaxbench.precision import get_precision
+    from jaxbench.jobs.setup import setup_job
+    from jaxbench.jobs.train import prepare
     from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import PlainConsole
@@ -40,35 +38,28 @@ def main() -> int:
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
     from jaxbench.training.loop import begin_epoch, train_epoch
     from jaxbench.training.plan import TrainPlan
-    from jaxbench.training.prepare import prepare
-    from jaxbench.training.program import build_program
     from jaxbench.training.run import TrainRun
     from jaxbench.training.step_meter import StepMeter
-    from jaxbench.training.train_records import optional_epoch_fields
 
     config = flags.FLAGS.experiment
     if config == "list":
         raise BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
-    precision = get_precision(config.precision)
+    # Long enough that the loop never reaches the end of its schedule.
+    config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
     with (
-        precision.enabled(),
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as quiet,
+        setup_job(config, folder, PlainConsole(quiet)) as job,
     ):
-        mesh = create_training_mesh(config)
-        feed = create_feed(config, load_dataset(config), mesh, precision.param_dtype)
+        mesh, feed, program, console = job.mesh, job.feed, job.program, job.console
         steps = _STEPS.value or feed.steps_per_epoch
         if steps > feed.steps_per_epoch:
             raise BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
-        # Long enough that the loop never reaches the end of its schedule.
-        config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
-        program = build_program(config, mesh, feed.steps_per_epoch)
-        console = PlainConsole(quiet)
         path = pathlib.Path(folder)
         writers = Writers(
             JsonlWriter(path),
-            CsvWriter(path / "epochs.csv", EpochRecord, optional_epoch_fields(program)),
+            CsvWriter(path / "epochs.csv", EpochRecord),
             TensorBoardWriter(path, program.task.eval_figures, {}),
             console,
         )
@@ -76,11 +67,11 @@ def main() -> int:
             program=program,
             feed=feed,
             plan=TrainPlan(config.epochs * steps, steps),
-            clock=Clock(),
+            clock=job.clock,
             console=console,
             writer=writers,
         )
-        state, meter = prepare(run), StepMeter(run)
+        state, meter = prepare(job, run, run.writer.write), StepMeter(run)
 
         def bare() -> float:
             nonlocal state
@@ -115,7 +106,6 @@ def main() -> int:
                 loop_s = loop(epoch)
                 pairs.append((bare(), loop_s))
         writers.close()
-        feed.close()
 
     images = steps * config.batch_size
     ratios = [bare_s / loop_s for bare_s, loop_s in pairs]

@@ -22,7 +22,7 @@ from absl import flags
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import Run, load_run
+from jaxbench.records.reader import RunRecords, load_run
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 10, "Of the measurement.", lower_bound=2)
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Of each, see jaxbench.main.", lower_bound=6)
@@ -71,7 +71,7 @@ def _interleaved(spec: str, overrides: list[str]) -> Iterator[tuple[float, float
         yield median_interval(rates[number :: _REPETITIONS.value])
 
 
-def _measure(spec: str, overrides: list[str], rounds: int) -> Run:
+def _measure(spec: str, overrides: list[str], rounds: int) -> RunRecords:
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder, "run")
         command = [

@@ -3,12 +3,12 @@
     python benchmarks/resident_input.py --experiment=cnn10 --experiment.data.source=synthetic
         --experiment.data.crop_padding=4 --experiment.data.flip=true [--rounds=7] [--window_s=1]
 
-Every form draws the batch out of the data set that lies on the device, draws each example's crop
+Every form draws the batch out of the data set that stays on the device, draws each example's crop
 and flip, cuts, mirrors and normalises; it is timed alone, in turns with the training step of a
 batch that is made already. The share is one's time beside the other's. Inside a step XLA joins the
 last of it to the first convolution, so that it costs less there.
 
-  gather    each pixel by its place: rows and columns reckoned and reflected (`data/augment.py`)
+  gather    each pixel by its place: rows and columns computed and reflected (`data/augment.py`)
   slice     pad, then a slice of each image at its own corner
   two_step  the same rows first, then the columns
   one_hot   rows, then columns, picked by products with matrices of 0 and 1
@@ -144,13 +144,15 @@ def main() -> int:
         )
     precision = get_precision(config.precision)
     with precision.enabled(), contextlib.ExitStack() as stack:
-        mesh = create_training_mesh(config)
-        feed = create_feed(with_feed(config, "resident"), load_dataset(config), mesh, np.float32)
+        mesh, geometry = create_training_mesh(config)
+        feed = create_feed(
+            with_feed(config, "resident"), load_dataset(config), mesh, geometry, np.float32
+        )
         stack.callback(feed.close)
         made = with_feed(config, "synthetic")
-        made_feed = create_feed(made, None, mesh, precision.param_dtype)
+        made_feed = create_feed(made, None, mesh, geometry, precision.param_dtype)
         stack.callback(made_feed.close)
-        program = build_program(made, mesh, made_feed.steps_per_epoch)
+        program = build_program(made, mesh, geometry, made_feed.steps_per_epoch)
         state = program.place_train_state()
         made_row = next(made_feed.train_batches(0, 1))
         row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))

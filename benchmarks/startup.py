@@ -205,7 +205,7 @@ def _start(
     if outcomes != {outcome}:
         sys.exit(f"the {name} start found {outcomes} in the compilation cache, not {outcome}")
     summary = run.document["summary"]
-    if summary["startup_s"] is None:
+    if summary.get("startup_s") is None:
         sys.exit("this system does not tell when a process was started")
     phases_s = dict(summary["phases_s"])
     import_s = summary["import_s"] - launcher.whole_s

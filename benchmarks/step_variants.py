@@ -14,7 +14,7 @@ The first form is the experiment as it is given. A variant is a name and what is
   layers=flax_norm  flax's own batch norm in place of ours; flax_pool its max-pooling (ResNet's
                     stem); flax both
   feed=resident     the step draws its batch out of a data set on the devices, crops and flips it;
-                    else (synthetic) one made-up batch lies there
+                    else (synthetic) one batch stays there
 
 Every form's own step is compiled. The forms take turns; a ratio is of two windows of one round, its
 interval as everywhere. A form that runs out of memory fails with its reason, the others go on. Exit
@@ -126,15 +126,17 @@ def layers_of(whose: str) -> Iterator[None]:
         layers.BatchNorm, resnet.max_pool = ours
 
 
-def mesh_of(config: Any, devices: Any) -> Any:
-    """Returns the devices here that the experiment asks for, else those to compile for."""
+def mesh_of(config: Any, devices: Any) -> tuple[Any, Any]:
+    """Returns the devices here that the experiment asks for, else those to compile for.
+
+    Beside them, how the batch is split over them.
+    """
     from jaxbench.distributed.mesh import DataMesh, create_training_mesh
     from jaxbench.geometry import BatchGeometry
 
     if devices is None:
         return create_training_mesh(config)
-    BatchGeometry.create(config, len(devices))
-    return DataMesh(tuple(devices), "shard_map")
+    return DataMesh(tuple(devices), "shard_map"), BatchGeometry.create(config, len(devices))
 
 
 class Form:
@@ -143,35 +145,34 @@ class Form:
     def __init__(self, variant: Variant, config: Any, devices: Any):
         import jax
         import numpy as np
-        from hlo_work import count_work
 
         from jaxbench.clock import Stopwatch
         from jaxbench.data.feeds.feed import abstract_args, create_feed
         from jaxbench.data.sources.load import load_dataset
-        from jaxbench.geometry import BatchGeometry
         from jaxbench.jobs.describe import list_layers
         from jaxbench.jobs.setup import with_feed
         from jaxbench.precision import get_precision
         from jaxbench.training.program import build_program
         from jaxbench.xla.collectives import count_collectives
+        from jaxbench.xla.hlo_work import count_work
 
         self.name = variant.name
         steps, options = variant.steps_per_call, variant.xla_options
         config = with_feed(config, variant.feed)
         self.enabled = get_precision(config.precision).enabled
         with self.enabled(), layers_of(variant.layers):
-            self.mesh = mesh_of(config, devices)
-            program = build_program(config, self.mesh, steps_per_epoch=1)
+            self.mesh, geometry = mesh_of(config, devices)
+            program = build_program(config, self.mesh, geometry, steps_per_epoch=1)
             program.check()
             step = program.repeat_train_step(steps) if steps > 1 else program.train_step
             self._place, param_dtype = program.place_train_state, program.precision.param_dtype
             self._train_metrics = program.train_metrics
             self._feed = None
             labels = program.task.label_shape(config.data.image_shape)
-            args = abstract_args(config, self.mesh.num_devices, labels, param_dtype)
+            args = abstract_args(config, geometry, labels, param_dtype)
             if devices is None:
                 dataset = load_dataset(config) if variant.feed == "resident" else None
-                self._feed = create_feed(config, dataset, self.mesh, param_dtype)
+                self._feed = create_feed(config, dataset, self.mesh, geometry, param_dtype)
                 args = self._feed.train_data, next(self._feed.train_batches(0, 1))
                 state = self._place()
             else:
@@ -180,11 +181,10 @@ class Form:
             compiled = step.lower(state, *args).compile(compiler_options=options or None)
             compile_s = watch.elapsed_s()
             self._step, self._args, self._state = compiled, args, None
-            geometry = BatchGeometry.create(config, self.mesh.num_devices)
             self.images_per_call = geometry.images_per_step * steps
             share = geometry.batch_per_device // geometry.gradient_accumulation_steps
             shapes = [config.data.image_shape]
-            shapes += [row["output_shape"] for row in list_layers(program, {})]
+            shapes += [row["output_shape"] for row in list_layers(program)]
             sizes = {share * math.prod(shape) for shape in shapes if len(shape) == 3}
             memory = compiled.memory_analysis()
             cost = compiled.cost_analysis() or {}
@@ -231,7 +231,7 @@ class Form:
             return watch.elapsed_s()
 
     def close(self) -> None:
-        """Lets go of what lies on the devices."""
+        """Frees the arrays on the devices."""
         if self._feed is not None:
             self._feed.close()
         self._feed = self._args = self._state = self._step = None
@@ -348,7 +348,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     if not isinstance(config, Config):
         raise BadInput(f"--experiment={spec}: has no training step")
     devices = absent_gpu(_COMPILE_FOR.value) if _COMPILE_FOR.value else None
-    mesh = mesh_of(config, devices)
+    mesh, _ = mesh_of(config, devices)
     with contextlib.ExitStack() as stack:
         forms, records = [], []
         for variant, own_config in zip(variants, configs, strict=True):

@@ -60,9 +60,9 @@ def main() -> int:
     precision = get_precision(config.precision)
     pairs, samples_s = [], {}
     with precision.enabled(), tempfile.TemporaryDirectory() as folder:
-        mesh = create_training_mesh(config)
-        feed = create_feed(config, load_dataset(config), mesh, precision.param_dtype)
-        program = build_program(config, mesh, feed.steps_per_epoch)
+        mesh, geometry = create_training_mesh(config)
+        feed = create_feed(config, load_dataset(config), mesh, geometry, precision.param_dtype)
+        program = build_program(config, mesh, geometry, feed.steps_per_epoch)
         state = program.place_train_state()
 
         def train(steps: int) -> float:

@@ -6,7 +6,7 @@
 
 The networks are resnet50's, wrn28_10's and cnn10's (pytorch_networks.py; forward_vs_pytorch.py
 proves that they are ours). A step is the whole of it: forward, backward, SGD with the experiment's
-momentum and weight decay at its learning rate, held. One made-up batch lies on one device. Every
+momentum and weight decay at its learning rate, held. One synthetic batch stays on one device. Every
 contestant is a process of its own that waits, stopped, while the others have their turn:
 
   jaxbench  the compiled step of --mode=throughput, which also normalises the images (uint8) and
@@ -121,7 +121,7 @@ def host_peak_bytes() -> int:
 
 
 def load_config(experiment: str, batch_size: int, precision: str) -> Any:
-    """Returns the experiment as it is compared: on one device, with a made-up batch.
+    """Returns the experiment as it is compared: on one device, with a synthetic batch.
 
     Raises:
       BadInput: it is none that can be compared.
@@ -183,12 +183,11 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.precision import get_precision
     from jaxbench.training.program import build_program, compile_step
-    from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
     config = load_config(task["experiment"], task["batch_size"], task["precision"])
-    mesh = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, get_precision(config.precision).param_dtype)
-    program = build_program(config, mesh, feed.steps_per_epoch)
+    mesh, geometry = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, geometry, get_precision(config.precision).param_dtype)
+    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
     program.check()
     state = program.place_train_state()
     row = next(feed.train_batches(0, 1))
@@ -228,7 +227,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         {
             "platform": jax.default_backend(),
             "environment": describe_environment(mesh.devices),
-            "flops_per_image": sum(program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC,
+            "flops_per_image": program.training_flops,
             "compile_s": compiled.lower_s + compiled.compile_s,
             "planned_memory": compiled.memory,
         },

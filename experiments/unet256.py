@@ -4,10 +4,10 @@
     python -m jaxbench.main --experiment=unet256 --experiment.data.source=npz \
         --experiment.data.path=nuclei.npz
 
-Repeats: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was the
-most that one RTX 2080 Ti (11 GB) held reliably, 32 ran on it and a GTX 1080 together, and an epoch
-at 32 took about 3/4 of the time at 8. Neither the data nor the accuracy was published; this file
-trains on Oxford-IIIT Pet (TFDS `oxford_iiit_pet`: 3,680 images, 3,669 to test; pet and border
+Reproduces: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was
+the most that one RTX 2080 Ti (11 GB) held reliably, 32 ran on it and a GTX 1080 together, and an
+epoch at 32 took about 3/4 of the time at 8. Neither the data nor the accuracy was published; this
+file trains on Oxford-IIIT Pet (TFDS `oxford_iiit_pet`: 3,680 images, 3,669 to test; pet and border
 against background), or on any .npz of images and masks. Adam at 1e-4 for a batch of 8, mirrored at
 random.
 Hardware: a GPU or TPU of 8 GB for a batch of 8 (`--experiment.precision=bf16` halves it). Two CPU

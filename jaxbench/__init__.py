@@ -1,3 +1,52 @@
-"""jaxbench: how fast, how accurate and how expensive is training on this accelerator?"""
+"""jaxbench: how fast, how accurate and how expensive is training on this accelerator?
+
+    import jaxbench
+    run = jaxbench.train("cnn10", batch_size=512)
+
+Importing the package loads neither JAX nor the names below; each is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxbench.api import (
+        compare,
+        describe,
+        experiments,
+        load_runs,
+        report,
+        scaling,
+        sweep,
+        throughput,
+        train,
+    )
+    from jaxbench.errors import BadInput
+    from jaxbench.results.run import Run
 
 __version__ = "0.1.0"
+__all__ = [
+    "BadInput",
+    "Run",
+    "__version__",
+    "compare",
+    "describe",
+    "experiments",
+    "load_runs",
+    "report",
+    "scaling",
+    "sweep",
+    "throughput",
+    "train",
+]
+_ELSEWHERE = {"BadInput": "jaxbench.errors", "Run": "jaxbench.results.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "jaxbench.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,18 +19,19 @@ class Clock:
     def __init__(self):
         self._start_s = time.perf_counter()
         self._since_s = self._start_s
+        self._began_s = _read_clocks()
         self._open = ["other"]
         self._spent_s = {"other": 0.0}
 
     def add(self, totals_s: Mapping[str, float]) -> None:
-        """Counts what an earlier process spent on the same run, as if it had been this one."""
+        """Count what an earlier process spent on the same run, as if it had been this one."""
         for phase, spent_s in totals_s.items():
             self._spent_s[phase] = self._spent_s.get(phase, 0.0) + spent_s
             self._start_s -= spent_s
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Counts the time inside the `with` as `name`, and as nothing else."""
+        """Count the time inside the `with` as `name`, and as nothing else."""
         self._charge()
         self._open.append(name)
         try:
@@ -46,13 +47,29 @@ class Clock:
         self._since_s = now_s
 
     def wall_s(self) -> float:
-        """Seconds since the clock was made."""
         return time.perf_counter() - self._start_s
 
+    def elapsed_s(self) -> dict[str, float]:
+        """Return the seconds since the clock was made, by each clock that the system has.
+
+        `run` is what all figures are made with. `date` follows whoever sets it. `uptime` counts
+        while the machine is suspended.
+        """
+        now_s = _read_clocks()
+        return {name: now_s[name] - self._began_s[name] for name in now_s if name in self._began_s}
+
     def totals_s(self) -> dict[str, float]:
-        """Seconds by phase, up to now; their sum is `wall_s()` at the moment of the call."""
+        """Return the seconds of each phase so far; their sum is `wall_s()` at this moment."""
         self._charge()
         return dict(self._spent_s)
+
+
+def _read_clocks() -> dict[str, float]:
+    clocks_s = {"run": time.perf_counter(), "date": time.time()}
+    # The kernel's own count: what stands between a process and its clocks does not reach it.
+    with contextlib.suppress(OSError, ValueError):
+        clocks_s["uptime"] = float(pathlib.Path("/proc/uptime").read_text().split()[0])
+    return clocks_s
 
 
 class Stopwatch:
@@ -65,8 +82,13 @@ class Stopwatch:
         return time.perf_counter() - self._start_s
 
 
+def process_cpu_s() -> float:
+    """Return the processor seconds that this process's threads have taken."""
+    return time.process_time()
+
+
 def wait_until(ready: Callable[[], bool]) -> None:
-    """Returns once `ready()` is true.
+    """Return once `ready()` is true.
 
     It looks again and again rather than blocking in the runtime, so that Ctrl-C is answered at
     once however long it takes. The pauses grow with the wait (a tenth of it, 50 ms at most).
@@ -77,12 +99,12 @@ def wait_until(ready: Callable[[], bool]) -> None:
 
 
 def pause(time_s: float) -> None:
-    """Does nothing for so long."""
+    """Do nothing for so long."""
     time.sleep(time_s)
 
 
 def process_age_s() -> float | None:
-    """Seconds since this process was started, to 0.01 s; None where the system is not Linux."""
+    """Return the seconds since this process was started; None where the system is not Linux."""
     try:
         # Field 22 of proc_pid_stat(5), in ticks since the machine's start; the second, in brackets,
         # may hold blanks.
@@ -93,17 +115,8 @@ def process_age_s() -> float | None:
         return None
 
 
-def timestamp_s(text: str) -> float:
-    """Returns the seconds since 1970 that a date and time in ISO form stands for.
-
-    Raises:
-      ValueError: it is none.
-    """
-    return datetime.datetime.fromisoformat(text).timestamp()
-
-
 def now() -> datetime.datetime:
-    """The date and time, with the local time zone."""
+    """Return the date and time, with the local time zone."""
     return datetime.datetime.now().astimezone()
 
 

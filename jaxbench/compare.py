@@ -1,7 +1,16 @@
-"""Compares the rates of two runs: `python -m jaxbench.compare RUN_A RUN_B`.
+"""Compare rates: `python -m jaxbench.compare BASE OTHER...`.
 
-Prints B's rate over A's with an interval for every stage that both have. With --baseline A is what
-B must reach: exit code 1 where B is slower by more than --tolerance.
+Each argument is a run directory, a folder of repeats of one run, or a sweep (its trials are
+matched by their overrides; other seeds are repeats). For each OTHER its rate over BASE's is printed
+with an interval, for every stage that both have. `faster` or `slower` is said only
+
+* of the same work: network, images, data, batch and precision;
+* of repeats, at least two of one side, where the interval, which holds what changes between runs,
+  leaves out 1;
+* of a host that other processes left alone, as the runs' telemetry says.
+
+With --baseline BASE is what the others must reach: exit code 1 where one is slower by more than
+--tolerance.
 """
 
 import json
@@ -12,153 +21,73 @@ from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import Run, load_run
+from jaxbench.reports.sides import compare_trials, describe_comparison, is_work, read_sides
+from jaxbench.terminal import print_wrapped, printable
 
-_BASELINE = flags.DEFINE_bool("baseline", False, "Exit with 1 where B is slower than A.")
+_BASELINE = flags.DEFINE_bool("baseline", False, "Exit with 1 where one is slower than BASE.")
 _TOLERANCE = flags.DEFINE_float(
-    "tolerance",
-    0.02,
-    "With --baseline: by what share B may be slower.",
-    lower_bound=0.0,
-    upper_bound=1.0,
+    "tolerance", 0.02, "With --baseline: by what share one may be slower.", 0.0, 1.0
 )
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
-# Of different work neither is faster; of other batches one may be.
-_OTHER_WORK = ("experiment", "model", "precision")
-_WORK = (*_OTHER_WORK, "batch_size")
-# What a reader must know of two figures before putting them side by side.
-_SETTINGS = (
-    "batch_size",
-    "precision",
-    "batch_norm",
-    "parallelism",
-    "gradient_accumulation_steps",
-    "remat",
-)
-
 
 def main(paths: list[str]) -> int:
-    """Compare the two runs; return the exit code."""
-    if len(paths) != 2:
-        raise BadInput(f"give two run directories, RUN_A and RUN_B; given: {len(paths)}")
+    """Compare the first with each of the others; return the exit code."""
+    if len(paths) < 2:
+        raise BadInput(f"give run directories or sweeps, BASE and OTHER...; given: {len(paths)}")
     if not math.isfinite(_TOLERANCE.value):
         raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
         raise BadInput("--tolerance: needs --baseline")
-    runs = [load_run(path) for path in paths]
-    comparison = compare(*runs)
-    different = [name for name in _WORK if name in comparison["differences"]]
-    if _BASELINE.value and different:
-        raise BadInput(
-            f"--baseline: the runs differ in {', '.join(different)}; a baseline is of the same work"
-        )
+    base, *others = [read_sides(path) for path in paths]
+    told = []
+    for other in others:
+        try:
+            told += compare_trials(base, other)
+        except BadInput as error:
+            # Of several, one that cannot be compared leaves the others their ratios.
+            if len(others) == 1 or _BASELINE.value:
+                raise
+            told.append(str(error))
+    found = [one for one in told if isinstance(one, dict)]
+    missing = [one for one in told if isinstance(one, str)]
+    if not found:
+        raise BadInput("; ".join(missing))
+    if _BASELINE.value:
+        _check_baseline(found)
     if _JSON.value:
-        print(json.dumps(comparison))
+        print(json.dumps({"comparisons": found, "not_compared": missing}))
     else:
-        _print(comparison, paths)
+        for comparison in found:
+            print_wrapped(*describe_comparison(comparison))
+        print_wrapped(*map(printable, missing))
     if not _BASELINE.value:
         return 0
     slower = [
-        stage
-        for stage, found in comparison["stages"].items()
-        if found["ratio_high"] < 1 - _TOLERANCE.value
+        f"{comparison['other']}: {stage}"
+        for comparison in found
+        for stage, ratio in comparison["stages"].items()
+        if ratio["verdict"] == "slower" and ratio["ratio_high"] < 1 - _TOLERANCE.value
     ]
+    # A trial of the baseline that the other sweep has no result for is no pass.
+    if missing:
+        return 1
     if slower and not _JSON.value:
-        print(f"slower than the baseline by more than {_TOLERANCE.value:.0%}: {', '.join(slower)}")
+        print_wrapped(
+            f"slower than the baseline by more than {_TOLERANCE.value:.0%}: {', '.join(slower)}"
+        )
     return int(bool(slower))
 
 
-def compare(first: Run, second: Run) -> dict[str, Any]:
-    """Compare the rates of two runs that have ended well.
-
-    Returns:
-      `differences`, {field: [first's, second's]}; `stages`, {stage: ratio second / first, its
-      interval, a verdict}. The interval reaches from the least to the most that the two runs'
-      own 95 % intervals allow.
-
-    Raises:
-      BadInput: one of them has no figures to trust, or they measured two different things.
-    """
-    for run in (first, second):
-        if run.document["status"] != "done":
+def _check_baseline(found: list[dict[str, Any]]) -> None:
+    for comparison in found:
+        if different := list(filter(is_work, comparison["differences"])):
             raise BadInput(
-                f"{run.path}: its status is {run.document['status']} "
-                f"({run.document.get('reason') or 'no reason given'}); only runs that are done "
-                "can be compared"
+                f"--baseline: the runs differ in {', '.join(different)}; a baseline is of the same "
+                "work"
             )
-    feeds = [run.document.get("data", {}).get("feed") for run in (first, second)]
-    if feeds[0] != feeds[1]:
-        raise BadInput(
-            f"one run was fed {feeds[0]}, the other {feeds[1]}: those are two different figures"
-        )
-    rates = [run.rates() for run in (first, second)]
-    stages = [stage for stage in rates[0] if stage in rates[1]]
-    if not stages:
-        raise BadInput(
-            f"nothing that both have measured: {first.path} has {', '.join(rates[0]) or 'none'}, "
-            f"{second.path} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
-            "training of four epochs and more)"
-        )
-    differences = _differences(first.document, second.document)
-    other_work = [name for name in _OTHER_WORK if name in differences]
-    found = {stage: _ratio(rates[0][stage], rates[1][stage]) for stage in stages}
-    if other_work:
-        for ratio in found.values():
-            ratio["verdict"] = f"no verdict, they differ in {', '.join(other_work)}"
-    return {"differences": differences, "stages": found}
-
-
-def _ratio(first: tuple[float, float, float], second: tuple[float, float, float]) -> dict[str, Any]:
-    low, high = second[1] / first[2], second[2] / first[1]
-    verdict = "no significant difference"
-    if low > 1:
-        verdict = "faster"
-    elif high < 1:
-        verdict = "slower"
-    return {
-        "images_per_s": [first[0], second[0]],
-        "ratio": second[0] / first[0],
-        "ratio_low": low,
-        "ratio_high": high,
-        "verdict": verdict,
-    }
-
-
-def _differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
-    described = [_describe(document) for document in (first, second)]
-    return {
-        name: [described[0].get(name), described[1].get(name)]
-        for name in described[0] | described[1]
-        if described[0].get(name) != described[1].get(name)
-    }
-
-
-def _describe(document: dict[str, Any]) -> dict[str, Any]:
-    config, environment = document.get("config", {}), document.get("environment", {})
-    return {
-        "experiment": document.get("experiment"),
-        "model": config.get("model"),
-        **{name: config.get(name) for name in _SETTINGS},
-        **{name: environment.get(name) for name in ("device_kind", "num_devices", "hostname")},
-        "driver": environment.get("driver"),
-        "commit": (environment.get("git") or {}).get("commit"),
-        **environment.get("versions", {}),
-        **environment.get("variables", {}),
-    }
-
-
-def _print(comparison: dict[str, Any], paths: list[str]) -> None:
-    print(f"A {paths[0]}\nB {paths[1]}")
-    for name, (first, second) in comparison["differences"].items():
-        print(f"differs: {name}: {first} / {second}")
-    for stage, found in comparison["stages"].items():
-        first, second = found["images_per_s"]
-        print(
-            f"{stage:<17} A {first:,.1f}, B {second:,.1f} images/s; B / A {found['ratio']:.3f} "
-            f"({found['ratio_low']:.3f} to {found['ratio_high']:.3f}): {found['verdict']}"
-        )
-    print("The runs were not interleaved: what drifted between them is not in the intervals.")
+        if comparison["runs"] == [1, 1]:
+            raise BadInput("--baseline: needs repeats, a folder with two runs or more of one side")
 
 
 if __name__ == "__main__":

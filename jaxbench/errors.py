@@ -40,14 +40,9 @@ class Unreachable(Exception):
 
 
 class OtherProcessEnded(BaseException):
-    """Another process of the run has ended, so this one does.
+    """Another process of the run has ended, so this one does, with this status and exit code.
 
     Like `Terminated` no `Exception`, for it may be raised anywhere.
-
-    Args:
-      message: which process, and why.
-      status: what a run directory says of it.
-      code: the exit code.
     """
 
     def __init__(self, message: str, status: str, code: int):
@@ -56,7 +51,7 @@ class OtherProcessEnded(BaseException):
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived, as a scheduler or a preempted machine sends it.
+    """SIGTERM arrived, as a scheduler or a preempted machine sends it, or SIGHUP; it says which.
 
     Like `KeyboardInterrupt` no `Exception`, so that no `except Exception` on the way swallows it.
     """
@@ -68,6 +63,6 @@ def first_line(error: Exception) -> str:
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
-    """Returns ", did you mean 'x'?" for the closest spelling, or nothing when none is close."""
+    """Return "; did you mean 'x'?" for the closest spelling, or nothing when none is close."""
     close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

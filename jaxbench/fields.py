@@ -3,33 +3,56 @@
 import dataclasses
 import math
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from jaxbench.errors import BadInput, nearest
+from jaxbench.own.code import Code
 
 
-def plain(default: Any, *, only_with: tuple[Any, ...] = ()) -> Any:
+def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
+    """Declare a field that code of the user's own may stand in; the command line cannot set it.
+
+    Args:
+      wrap: makes a `Code` of such a value, and leaves others alone.
+      default, metadata: as in `plain`.
+    """
+    return dataclasses.field(default=default, metadata={"own": wrap, **metadata})
+
+
+def plain(default: Any, *, help: str = "", only_with: tuple[Any, ...] = ()) -> Any:
     """Declare a field that takes any value of its type.
 
     Args:
       default: the value where none is given.
+      help: what the field means, with its unit, for the reference.
       only_with: (selector, *values): the field means something only where the field `selector` of
         the same dataclass has one of these values. Elsewhere it must keep its default.
     """
-    return dataclasses.field(default=default, metadata={"only_with": only_with})
+    return dataclasses.field(default=default, metadata={"help": help, "only_with": only_with})
 
 
-def choice(default: str, *others: str, only_with: tuple[Any, ...] = ()) -> Any:
-    """Declare a text field that takes `default` or one of `others`; for `only_with` see `plain`."""
-    metadata = {"choices": (default, *others), "only_with": only_with}
+def choice(
+    default: str, *others: str, help: str = "", only_with: tuple[Any, ...] = (), **metadata: Any
+) -> Any:
+    """Declare a text field that takes `default` or one of `others`; see `plain` for the rest.
+
+    `own` is as in the function of that name, beside the choices.
+    """
+    metadata |= {"choices": (default, *others), "help": help, "only_with": only_with}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def number(
-    default: Any, *, low: float, high: float = math.inf, only_with: tuple[Any, ...] = ()
+    default: Any,
+    *,
+    low: float,
+    high: float = math.inf,
+    help: str = "",
+    only_with: tuple[Any, ...] = (),
 ) -> Any:
-    """Declare a number, or tuple of numbers, within [low, high]; for `only_with` see `plain`."""
-    metadata = {"range": (low, high), "only_with": only_with}
+    """Declare a number, or tuple of numbers, within [low, high]; see `plain` for the rest."""
+    metadata = {"range": (low, high), "help": help, "only_with": only_with}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -45,12 +68,17 @@ def validate_fields(config: Any, prefix: str = "") -> None:
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        value, hint = getattr(config, field.name), hints[field.name]
         name = prefix + field.name
-        if dataclasses.is_dataclass(value):
+        if _is_group(name, value, hint):
             validate_fields(value, prefix=name + ".")
             continue
-        _check_value(name, value, hints[field.name], field)
+        if _holds_code(field, value) and not isinstance(value, (Code, type(field.default))):
+            raise BadInput(f"{name} is a {type(value).__name__}: must be a function")
+        # A subclass that gives a field another default has the same choices.
+        for base in () if _holds_code(field, value) else type(config).__mro__:
+            if field.name in getattr(base, "__dataclass_fields__", ()):
+                _check_value(name, value, hint, base.__dataclass_fields__[field.name])
         selector, *values = field.metadata.get("only_with") or (None,)
         if selector and value != field.default and getattr(config, selector) not in values:
             raise BadInput(
@@ -58,6 +86,23 @@ def validate_fields(config: Any, prefix: str = "") -> None:
                 f"{getattr(config, selector)!r}; it goes with {prefix}{selector}="
                 + " or ".join(map(str, values))
             )
+
+
+def _holds_code(field: dataclasses.Field, value: Any) -> bool:
+    """Return whether a field holds, or is only for, code of the user's own."""
+    metadata = field.metadata
+    return "own" in metadata and not ("choices" in metadata and isinstance(value, str))
+
+
+def _is_group(name: str, value: Any, hint: Any) -> bool:
+    """Return whether a field holds a dataclass with fields of its own.
+
+    Raises:
+      BadInput: it should, but holds something else, such as None for the model.
+    """
+    if dataclasses.is_dataclass(hint) and not isinstance(value, hint):
+        raise BadInput(f"{name} is a {type(value).__name__}: must be a {hint.__name__}")
+    return dataclasses.is_dataclass(value)
 
 
 def _check_value(name: str, value: Any, hint: Any, field: dataclasses.Field) -> None:
@@ -90,6 +135,12 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def check_share(name: str, value: float) -> None:
+    """Raise BadInput where the option of this name is no share, such as a top-1."""
+    if not 0 < value <= 1:  # written so that nan fails it too
+        raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
+
+
 def describe_type(hint: Any) -> str:
     """Return what a value of this type looks like, in words for an error line."""
     if typing.get_origin(hint) is tuple:
@@ -104,9 +155,9 @@ def overridable(config: Any, prefix: str = "") -> dict[str, Any]:
     types = {}
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            types |= overridable(value, prefix=prefix + field.name + ".")
-        elif prefix + field.name != "name":
-            types[prefix + field.name] = hints[field.name]
+        name, value = prefix + field.name, getattr(config, field.name)
+        if _is_group(name, value, hints[field.name]):
+            types |= overridable(value, prefix=name + ".")
+        elif name != "name" and not _holds_code(field, value):
+            types[name] = hints[field.name]
     return types

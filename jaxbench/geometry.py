@@ -11,53 +11,31 @@ class BatchGeometry:
     """The sizes of a training step's and an evaluation step's batch.
 
     The devices of process 0 come first, every process has as many, and so has every model.
-
-    Attributes:
-      global_batch: images of one model in a training step, over all its devices.
-      global_eval_batch: images of one model in an evaluation step. Any number will do: the last
-        devices' batches are padded.
-      num_devices: D, of all processes.
-      process_index, num_processes: which process this is, and of how many.
-      num_models: R, 1 or D.
-      gradient_accumulation_steps: parts in which a device works through its training batch.
     """
 
-    global_batch: int
+    global_batch: int  # images of one model in a training step, over all its devices
+    # Images of one model in an evaluation step. Any number will do: the last devices' are padded.
     global_eval_batch: int
-    num_devices: int
+    num_devices: int  # D, of all processes
     process_index: int
     num_processes: int
-    num_models: int
+    num_models: int  # R, 1 or D
+    # Parts in which a device works through its training batch.
     gradient_accumulation_steps: int
 
     @classmethod
     def create(
         cls, config: Config, num_devices: int, process: tuple[int, int] = (0, 1)
     ) -> "BatchGeometry":
-        """Return the geometry of an experiment.
-
-        Args:
-          config: the experiment.
-          num_devices: D, of all processes.
-          process: (index, count) of the processes.
+        """Return the geometry of an experiment; `process` is (index, count) of the processes.
 
         Raises:
           BadInput: the batch does not split evenly over the devices of one model, in
             `gradient_accumulation_steps` equal parts each.
         """
-        geometry = cls(
-            global_batch=config.batch_size,
-            global_eval_batch=config.eval_batch_size or config.batch_size,
-            num_devices=num_devices,
-            process_index=process[0],
-            num_processes=process[1],
-            num_models=config.num_models(num_devices),
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-        )
-        multiple = batch_multiple(config, num_devices)
+        multiple, parts = batch_multiple(config, num_devices), config.gradient_accumulation_steps
         if config.batch_size % multiple:
-            devices, parts = geometry.devices_per_model, config.gradient_accumulation_steps
-            below = config.batch_size // multiple * multiple
+            devices, below = multiple // parts, config.batch_size // multiple * multiple
             raise BadInput(
                 f"batch_size={config.batch_size} does not divide over {devices} "
                 + ("devices" if devices > 1 else "device")
@@ -65,7 +43,15 @@ class BatchGeometry:
                 + "; the nearest that do: "
                 + " and ".join(str(size) for size in (below, below + multiple) if size)
             )
-        return geometry
+        return cls(
+            global_batch=config.batch_size,
+            global_eval_batch=config.eval_batch_size or config.batch_size,
+            num_devices=num_devices,
+            process_index=process[0],
+            num_processes=process[1],
+            num_models=config.num_models(num_devices),
+            gradient_accumulation_steps=parts,
+        )
 
     @property
     def devices_per_model(self) -> int:

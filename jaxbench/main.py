@@ -1,47 +1,35 @@
-"""Runs one experiment: `python -m jaxbench.main --experiment=wrn28_10`.
+"""Run one experiment: `python -m jaxbench.main --experiment=wrn28_10`.
 
 --experiment=list lists all experiments; --experiment.FIELD=VALUE overrides a field, as in
---experiment.batch_size=512; --mode=describe shows every field without training.
+--experiment.batch_size=512; --mode=describe shows every field without training. The documentation
+(docs/, page Fields) explains each of them.
 """
 
-import importlib
+import inspect
 import json
 import sys
+from typing import Any
 
 from absl import flags
 
 from jaxbench.cli import entry_point, main_flags, price_flags, registry
 from jaxbench.cli.main_checks import check_flags, checkpoint_policy, chosen_mode, parse_counts
-from jaxbench.cli.main_processes import common_facts, coordinator, exit_status
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
+from jaxbench.distributed.coordinator import CoordinatorConfig, check_single_host, detect_cluster
 from jaxbench.distributed.launch_local import run_local_processes
+from jaxbench.distributed.signals import defer_signals
+from jaxbench.distributed.watch import ExitStatus
+from jaxbench.errors import BadInput
+from jaxbench.jobs import import_job
+from jaxbench.own.code import config_record
+from jaxbench.records.reader import flat
+from jaxbench.terminal import warn, wrap
 
 flags.adopt_module_key_flags(main_flags)
 
-# {mode: (module in jobs/, its function, the keywords that it takes beside telemetry_s)}.
-_JOBS = {
-    "train": (
-        "train",
-        "train_and_evaluate",
-        ("profile", "target_accuracy", "price", "wandb", "checkpoints", "resume", "import_s"),
-    ),
-    "throughput": (
-        "throughput",
-        "measure_throughput",
-        ("feed", "steps_per_call", "rounds", "window_s", "profile", "price"),
-    ),
-    "scaling": (
-        "scaling",
-        "measure_scaling",
-        ("scaling", "device_counts", "link_gb_per_s", "rounds", "window_s"),
-    ),
-    "input": ("input_benchmark", "measure_input", ("page_cache",)),
-    "memory": ("memory", "check_fit", ("feed",)),
-    "conv2d": ("conv2d", "measure_conv2d", ()),
-}
-# Where a keyword's value comes from, if not from the flag of its name.
+# Where the value of a function's keyword comes from, if not from the flag of its name.
 _COMPUTED = {
     "price": price_flags.stated_price,
     "checkpoints": checkpoint_policy,
@@ -54,39 +42,94 @@ def main() -> int:
     """Do what the flags say; return the exit code."""
     experiment = flags.FLAGS.experiment
     if experiment == "list":
-        _print_experiments()
+        purposes = registry.available()
+        width = max(map(len, purposes))
+        for name, purpose in purposes.items():
+            print("\n".join(wrap(f"{name:<{width}}  {purpose}", " " * (width + 2))))
+        return 0
+    if main_flags.TARGET.value == "list":
+        from jaxbench.hardware.targets.target import list_targets
+
+        print("\n".join(list_targets()))
         return 0
     mode = chosen_mode(experiment)
-    check_flags(experiment, mode)
+    check_flags(experiment)
     if main_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, main_flags.LOCAL_PROCESSES.value)
     if main_flags.XLA_FLAGS.value:
         from jaxbench.xla.flags import add_xla_flags
 
         for flag in add_xla_flags(main_flags.XLA_FLAGS.value):
-            print(f"jaxbench: XLA does not know {flag}: left out", file=sys.stderr, flush=True)
-    with coordination.process_group(coordinator(mode), exit_status):
+            warn(f"jaxbench: XLA does not know {flag}: left out")
+    with coordination.process_group(_coordinator(mode), _exit_status):
         if coordination.count() > 1:
-            coordination.check_same("the command", common_facts(experiment, mode))
+            coordination.check_same("the command", _common_facts(experiment, mode))
         if mode == "describe":
-            _describe(experiment)
-        else:
-            _run(experiment, mode)
-    return 0
+            return _describe(experiment)
+        return _run(experiment, mode)
 
 
-def _run(experiment: Experiment, mode: str) -> None:
-    module, function, names = _JOBS[mode]
+def _coordinator(mode: str) -> CoordinatorConfig | None:
+    """Return how this process joins the others; None for a single process."""
+    timeouts = {
+        "initialization_timeout_s": main_flags.INITIALIZATION_TIMEOUT_S.value,
+        "heartbeat_timeout_s": main_flags.HEARTBEAT_TIMEOUT_S.value,
+    }
+    if main_flags.DISTRIBUTED.value == "auto":
+        return detect_cluster(**timeouts)
+    address = main_flags.COORDINATOR_ADDRESS.value
+    if address is not None:
+        count, index = main_flags.NUM_PROCESSES.value, main_flags.PROCESS_ID.value
+        return CoordinatorConfig(address, count, index, **timeouts)
+    if main_flags.DISTRIBUTED.value is None and mode != "describe":
+        check_single_host()
+    return None
+
+
+def _common_facts(experiment: Experiment, mode: str) -> dict[str, Any]:
+    """Return, by name, everything that must be the same in all processes of a run."""
+    with defer_signals():
+        from jaxbench.hardware.environment import describe_code
+    fields = flat(config_record(experiment))
+    own = {f"data.{name}" for name in main_flags.OF_EACH}
+    return {
+        "--num_processes": coordination.count(),
+        "--mode": mode,
+        **{f"--{name}": flags.FLAGS[name].value for name in main_flags.OF_ALL},
+        **{f"--experiment.{name}": value for name, value in fields if name not in own},
+        **describe_code(),
+    }
+
+
+def _exit_status(error: BaseException) -> ExitStatus:
+    """Return how a process ends by an error, for the other processes."""
+    from jaxbench.records.recorder import classify
+
+    code, line = entry_point.exit_code(error)
+    ended = ("failed", str(error)) if isinstance(error, BadInput) else classify(error)
+    return ExitStatus(*ended, code, line)
+
+
+def _run(experiment: Experiment, mode: str) -> int:
     # Imported before the keywords are computed: `import_s` includes it.
-    run = getattr(importlib.import_module(f"jaxbench.jobs.{module}"), function)
+    run = import_job(mode)
     keywords = {
         name: _COMPUTED[name]() if name in _COMPUTED else flags.FLAGS[name].value
-        for name in (*names, "telemetry_s")
+        for name in inspect.getfullargspec(run).kwonlyargs
     }
-    run(experiment, main_flags.WORKDIR.value, **keywords)
+    result = run(experiment, main_flags.WORKDIR.value, **keywords)
+    return int(result.summary.get("status") == "invalid")
 
 
-def _describe(experiment: Experiment) -> None:
+def _describe(experiment: Experiment) -> int:
+    if main_flags.TARGET.value:
+        from jaxbench.jobs.describe_targets import describe_targets
+
+        _, spec, overrides = entry_point.take_experiment(sys.argv)
+        arguments = [f"--experiment={spec}", *overrides]
+        return describe_targets(
+            experiment, main_flags.TARGET.value, arguments, as_json=main_flags.JSON.value
+        )
     from jaxbench.jobs.describe import describe, print_description
 
     description = describe(experiment)
@@ -94,13 +137,7 @@ def _describe(experiment: Experiment) -> None:
         print(json.dumps(description))
     else:
         print_description(description, experiment)
-
-
-def _print_experiments() -> None:
-    purposes = registry.available()
-    width = max(map(len, purposes))
-    for name, purpose in purposes.items():
-        print(f"{name:<{width}}  {purpose}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -34,5 +34,11 @@ _PRECISIONS = {
 }
 
 
+def precision_of(dtype: str) -> str:
+    """Return the name of the precision that computes in a type, such as `bfloat16`."""
+    [name] = [n for n, p in _PRECISIONS.items() if jnp.dtype(p.compute_dtype).name == dtype]
+    return name
+
+
 def get_precision(name: str) -> Precision:
     return _PRECISIONS[name]

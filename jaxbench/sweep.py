@@ -7,21 +7,17 @@ A sweep that was interrupted is resumed by the same command with its --sweepdir.
 
 import functools
 import os
-import pathlib
 from collections.abc import Sequence
 
 from absl import flags
 
 from jaxbench.cli import entry_point, sweep_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
-from jaxbench.clock import now
 from jaxbench.distributed.child import run_child
-from jaxbench.records.run_dir import folder_name
 from jaxbench.records.writers.console import create_console
-from jaxbench.sweeps.grid import Trial, make_trials
+from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
-from jaxbench.sweeps.sweep_dir import check_sweepdir, open_sweepdir
-from jaxbench.sweeps.trials import TrialRunner, run_trials
+from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
@@ -29,44 +25,27 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     sweep_flags.check_sweep_flags()
     memory_limit_mb = sweep_flags.MEMORY_LIMIT_MB.value
     limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
-    trials = make_trials(
-        spec, overrides, sweep_flags.GRID.value, sweep_flags.forwarded_flags(), limits
-    )
+    grid = parse_grid(sweep_flags.GRID.value)
+    trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits)
     for trial in trials:
-        check_flags(trial.config, chosen_mode(trial.config))
+        chosen_mode(trial.config)
+        check_flags(trial.config)
     launch = functools.partial(
         run_child, timeout_s=sweep_flags.TIMEOUT_S.value, memory_limit_mb=memory_limit_mb
     )
-    path = pathlib.Path(sweep_flags.SWEEPDIR.value or _default_path(trials)).expanduser()
-    with open_sweepdir(path) as folder:
-        console = create_console()
-        console.say(f"{len(trials)} trials, results in {folder.path}")
+    run, console = run_trials, create_console()
+    if sweep_flags.FIND_MAX_BATCH.value:
+        multiple = sweep_flags.BATCH_MULTIPLE.value
+        run = functools.partial(
+            find_max_batches, multiple=multiple, memory_limit_mb=memory_limit_mb
+        )
+    with running_sweep(trials, sweep_flags.SWEEPDIR.value, console) as folder:
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.
             os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
-        runner = TrialRunner(folder, console, launch, sweep_flags.RETRY.value)
-        try:
-            if sweep_flags.FIND_MAX_BATCH.value:
-                multiple = sweep_flags.BATCH_MULTIPLE.value
-                return find_max_batches(runner, trials, multiple, memory_limit_mb)
-            return run_trials(runner, trials)
-        except BaseException:
-            console.close()
-            console.say(f"to resume: the same command with --sweepdir={folder.path}")
-            raise
-        finally:
-            console.close()
-
-
-def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
-    names = {trial.config.name for trial in trials}
-    parent = pathlib.Path("runs", folder_name(names.pop()) if len(names) == 1 else "several")
-    stamp = now().strftime("%Y%m%d-%H%M%S")
-    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    path = next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
-    check_sweepdir(path)
-    return path
+        return run(TrialRunner(folder, console, launch, sweep_flags.RETRY.value), trials)
 
 
 if __name__ == "__main__":
+    flags.adopt_module_key_flags(sweep_flags)  # --help shows them
     entry_point.run_over_experiments(main)

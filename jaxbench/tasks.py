@@ -1,8 +1,8 @@
 """What a network is trained to do: its loss, its metrics, and the figures computed from them.
 
-A step packs its metrics into one small array, metrics_M, so that one transfer fetches them. Each is
-a sum over the real examples of the batch, and the host divides it by their `count`. A task names
-its metrics in their order. Letters: B examples, K classes, M metrics, R models.
+Metrics are sums over the real examples of a batch, by name; the host divides them by their `count`.
+A step packs them into one small array, metrics_M, so that one transfer fetches them.
+Letters: B examples, K classes, M metrics, R models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,11 +43,16 @@ class Task(Protocol):
 
     def batch_metrics(
         self, losses_B: jax.Array, outputs_Bx: jax.Array, labels_Bx: jax.Array, mask_B: jax.Array
-    ) -> jax.Array:
-        """Return metrics_M over the rows where mask_B is true."""
+    ) -> dict[str, jax.Array]:
+        """Return {metric: sum over the rows where mask_B is true}."""
 
     def compute(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return figures_R by name, `loss` first, of summed metrics_R by name."""
+
+
+def pack_metrics(names: Sequence[str], metrics: Mapping[str, jax.Array]) -> jax.Array:
+    """Return metrics_M, in the order of the names."""
+    return jnp.stack([metrics[name] for name in names])
 
 
 def metrics_by_name(names: Sequence[str], packed: Any) -> dict[str, np.ndarray]:
@@ -63,14 +68,15 @@ class Classification:
     """
 
     name = "classification"
-    metrics = ("loss", "count", "top1", "top5")
+    metrics = eval_metrics = ("loss", "count", "top1", "top5")
     headline = "top1"
     train_figures = ("loss", "top1")
+    eval_figures = ("loss", "top1", "top5")
 
     def __init__(self, test_time_augmentation: bool = False):
-        added = ("top1_tta",) if test_time_augmentation else ()
-        self.eval_metrics = (*self.metrics, *added)
-        self.eval_figures = ("loss", "top1", "top5", *added)
+        if test_time_augmentation:
+            self.eval_metrics = (*self.eval_metrics, "top1_tta")
+            self.eval_figures = (*self.eval_figures, "top1_tta")
 
     def label_shape(self, image_shape):
         return ()
@@ -92,12 +98,7 @@ class Classification:
         # Counting the better classes needs no sort.
         # Written so that nan is among no image's best.
         top5_B = jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 5
-        return _sums(losses_B, mask_B, correct_B, top5_B)
-
-    def count_correct(self, outputs_Bx, labels_Bx, mask_B):
-        """Return the number of real rows classified correctly, in the type of the outputs."""
-        correct_B = (jnp.argmax(outputs_Bx, axis=-1) == labels_Bx) & mask_B
-        return jnp.sum(correct_B).astype(outputs_Bx.dtype)
+        return _sums(mask_B, loss=losses_B, top1=correct_B, top5=top5_B)
 
     def compute(self, sums):
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
@@ -140,36 +141,47 @@ class Segmentation:
         right_B = share_B(predicted_BxHxW == true_BxHxW)
         # A sum of 0 has no pixel in it on either side: nothing to find, and nothing found.
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
-        return _sums(losses_B, mask_B, both_B, either_B, right_B, dice_B)
+        return _sums(
+            mask_B,
+            loss=losses_B,
+            both=both_B,
+            either=either_B,
+            right=right_B,
+            dice_per_image=dice_B,
+        )
 
     def compute(self, sums):
         means = {name: sums[name] / sums["count"] for name in sums}
         both, either = means["both"], means["either"]
+
+        def overlap(part_R, whole_R):
+            # 1 where there is no foreground, neither predicted nor true.
+            return np.divide(part_R, whole_R, out=np.ones_like(whole_R), where=whole_R != 0)
+
         return {
             "loss": means["loss"],
-            "dice": _overlap(2 * both, either),
-            "iou": _overlap(both, either - both),
+            "dice": overlap(2 * both, either),
+            "iou": overlap(both, either - both),
             "pixel_accuracy": means["right"],
             "dice_per_image": means["dice_per_image"],
         }
 
 
-def _overlap(part_R: np.ndarray, whole_R: np.ndarray) -> np.ndarray:
-    """Return the ratio; 1 where there is no foreground, neither predicted nor true."""
-    return np.divide(part_R, whole_R, out=np.ones_like(whole_R), where=whole_R != 0)
-
-
-def _sums(losses_B: jax.Array, mask_B: jax.Array, *values_B: jax.Array) -> jax.Array:
-    """Return the sums over the real rows: losses, rows, then each of the values."""
-    dtype = losses_B.dtype
+def _sums(mask_B: jax.Array, *, loss: jax.Array, **values_B: jax.Array) -> dict[str, jax.Array]:
+    """Return the sums over the real rows, and their `count`, in the type of the losses."""
+    sums = {"loss": loss, "count": mask_B, **values_B}
     # `where`, not a product: a padded row may hold nan or inf, and nan * 0 is nan.
-    sums = [jnp.sum(jnp.where(mask_B, losses_B, 0)), jnp.sum(mask_B).astype(dtype)]
-    sums += [jnp.sum(jnp.where(mask_B, value_B, 0)).astype(dtype) for value_B in values_B]
-    return jnp.stack(sums)
+    return {
+        name: jnp.sum(jnp.where(mask_B, value_B, 0)).astype(loss.dtype)
+        for name, value_B in sums.items()
+    }
 
 
-def get_task(name: str, test_time_augmentation: bool = False) -> Task:
-    """Return the task of that name; test-time augmentation adds a metric to its evaluation."""
-    if name == Classification.name:
-        return Classification(test_time_augmentation)
-    return {Segmentation.name: Segmentation}[name]()
+def get_task(name: Any, test_time_augmentation: bool = False) -> Task:
+    """Return the task of that name, or the `Code` of one of the user's own.
+
+    Test-time augmentation adds a metric to the evaluation.
+    """
+    if not isinstance(name, str):
+        return name.value
+    return Segmentation() if name == "segmentation" else Classification(test_time_augmentation)

@@ -57,7 +57,9 @@ set_up() {
     fi
     "$python" -m venv venv
   fi
-  venv/bin/python -m pip install -q --disable-pip-version-check -e "src[$1]"
+  # Whatever pip ends with: 2 stands for bad input.
+  venv/bin/python -m pip install -q --disable-pip-version-check -e "src[$1]" ||
+    { say "pip could not install it" && exit 1; }
 }
 
 # bucket ('' for none), workdir ('' for jaxbench's own choice), the arguments of jaxbench.main:

@@ -105,7 +105,8 @@ for ((i = 1; i <= $#; i++)); do
     --workdir) workdir=${!next-} ;;
     --workdir=*) workdir=${word#*=} ;;
     --resume | --resume=*) resume=$word ;;
-    --experiment | --experiment=*) experiment=$word ;;
+    --experiment) experiment=${!next-} ;;
+    --experiment=*) experiment=${word#*=} ;;
     --distributed | --distributed=* | --coordinator_address | --coordinator_address=* | \
       --local_processes | --local_processes=*) meeting=yes ;;
   esac
@@ -122,6 +123,11 @@ if [ -n "$bucket" ]; then
 fi
 # Told here and not by jaxbench, on a TPU that has been made and paid for by then.
 [ -n "$experiment" ] || bad "no --experiment after --: give one, such as -- --experiment=quickstart"
+file=${experiment%%:*}
+case $file in
+  *.py | */*) ;;
+  *) file=experiments/$file.py ;;
+esac
 [ -n "$dry_run" ] || command -v gcloud >/dev/null || bad "gcloud is not on PATH: install the Google Cloud CLI"
 
 tpu=(gcloud compute tpus tpu-vm)
@@ -270,6 +276,33 @@ on() { # worker, command line for its shell: sets `ssh`, the command that has it
 cd_back=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 commit=$(git rev-parse --short HEAD 2>/dev/null) || bad "$PWD: is no git checkout, of which the tracked files are sent"
+# Variant and fields can be checked only where jaxbench is installed.
+check='
+import sys
+from jaxbench.cli import entry_point
+
+def check(_):
+    _, experiment, overrides = entry_point.take_experiment(sys.argv)
+    entry_point.load_experiment(experiment, overrides)
+
+entry_point.run_with_arguments(check, ["tpu_vm.sh"])'
+check_experiment() {
+  local python
+  git cat-file -e "HEAD:${file#./}" 2>/dev/null ||
+    bad "--experiment=$experiment: no $file in the commit $commit, which is what is sent"
+  for python in python python3; do
+    if "$python" -c 'import jaxbench.cli.entry_point' 2>/dev/null; then
+      "$python" -c "$check" "$@" || finish $?
+      return
+    fi
+  done
+  say "jaxbench is not installed here: variant and fields of --experiment=$experiment are not checked"
+}
+# A file elsewhere on the TPU VM cannot be seen from here.
+case $file in
+  /* | "~"*) ;;
+  *) check_experiment "$@" ;;
+esac
 [ -z "$(git status --porcelain --untracked-files=no)" ] || say "changes that are not committed are not sent"
 
 trap interrupted INT

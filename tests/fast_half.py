@@ -11,15 +11,14 @@ import sys
 
 import pytest
 
-# What a fast test may take by the clock, set-up included; and the margin for slow and busy machines
-# with which it is held to it, see `limit_s`.
-LONGEST_S, MARGIN = 5.0, 1.5
+# What a fast test should take at most by the clock, set-up included. A busy machine takes several
+# times as long over all tests, so a test is held to a share of the whole suite's time as well.
+LONGEST_S, LARGEST_SHARE = 5.0, 0.03
 # What jaxbench and its libraries start by themselves: for the commit, and to find a library.
 _MAY_START = ("git", "uname", "ldconfig", "gcc", "cc", "ld", "objdump")
 _HERE = pathlib.Path(__file__).resolve().parent
 _started: list[str] = []
 _taken_s: dict[str, float] = {}
-_too_long: list[str] = []
 
 
 def pytest_collection_modifyitems(items):
@@ -33,13 +32,9 @@ def is_fast(item) -> bool:
     return not any(item.get_closest_marker(name) for name in ("integration", "slow"))
 
 
-def limit_s(load: float, cores: int) -> float:
-    """Returns how long a fast test took that fails the run.
-
-    `load` is the system's load average, this suite's own threads included. Where it is above the
-    number of cores, the limit grows in proportion, at most to three times as much.
-    """
-    return LONGEST_S * MARGIN * min(3.0, max(1.0, load / cores))
+def limit_s(whole_s: float) -> float:
+    """Returns how long a fast test takes that fails a run whose tests took `whole_s` in all."""
+    return max(LONGEST_S, LARGEST_SHARE * whole_s)
 
 
 def _note_process(event: str, args: tuple) -> None:
@@ -95,10 +90,20 @@ def pytest_runtest_makereport(item):
 
 def pytest_runtest_logreport(report):
     """Adds up the phases of a test, in the process that gathers the reports of all workers."""
-    taken_s = _taken_s[report.nodeid] = _taken_s.get(report.nodeid, 0.0) + report.duration
-    allowed_s = limit_s(os.getloadavg()[0], os.cpu_count())
-    if report.when == "teardown" and report.is_fast and taken_s > allowed_s:
-        _too_long.append(f"{report.nodeid}: {taken_s:.1f} s, allowed are {allowed_s:.1f} s")
+    if report.is_fast:
+        _taken_s[report.nodeid] = _taken_s.get(report.nodeid, 0.0) + report.duration
+
+
+def _too_long(config) -> list[str]:
+    """Returns a line for each fast test that took too long, where the whole fast half ran."""
+    if config.args_source is not config.ArgsSource.TESTPATHS or config.option.keyword:
+        return []
+    limit = limit_s(sum(_taken_s.values()))
+    return [
+        f"{name}: {taken_s:.1f} s, allowed are {limit:.1f} s"
+        for name, taken_s in _taken_s.items()
+        if taken_s > limit
+    ]
 
 
 def _coverage():
@@ -110,9 +115,9 @@ def pytest_sessionfinish(session):
     if coverage := _coverage():
         # A worker that takes over 10 s to exit is killed, and what it knows of coverage with it.
         coverage.save()
-        _too_long.clear()  # measuring takes time
-    if _too_long and not hasattr(session.config, "workerinput") and not session.exitstatus:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        _taken_s.clear()  # measuring takes time
+    if _too_long(session.config) and not hasattr(session.config, "workerinput"):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -120,7 +125,7 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.line(
             "the fast half alone runs; others: -m integration (tests/integration), -m slow"
         )
-    if _too_long:
+    if lines := _too_long(config):
         terminalreporter.section("fast tests that take too long", red=True)
-        for line in _too_long:
+        for line in lines:
             terminalreporter.line(line)

@@ -18,19 +18,21 @@ from absl import app, flags
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxbench.cli import price_flags  # noqa: F401 (defines flags, once)
+from jaxbench.distributed import signals
 
 _COMMANDS = [
     f"jaxbench.{name}"
     for name in (
         "cli.main_flags",
         "cli.main_checks",
-        "cli.main_processes",
         "cli.sweep_flags",
         "main",
         "sweep",
         "compare",
         "cost",
-        "report.__main__",
+        "doctor",
+        "new",
+        "report",
     )
 ]
 _COMPILE_SETTINGS = (
@@ -88,7 +90,7 @@ def fresh_process_state() -> Iterator[None]:
     state = vars(flags.FLAGS)
     defined = {name: _copy(of) for name, of in state.items()}
     values = {flag: dict(vars(flag)) for flag in defined["__flags"].values()}
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in signals._EXIT_CODES}
     settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
     compilation_cache.reset_cache()  # it looks at the settings only once
     for module, own in flags.FLAGS.flags_by_module_dict().items():
@@ -110,6 +112,7 @@ def fresh_process_state() -> Iterator[None]:
         for flag, attributes in values.items():
             vars(flag).clear()
             vars(flag).update(attributes)
+        signals.raise_on_signals()  # forgets those that came
         for number, handler in handlers.items():
             signal.signal(number, handler)
         # A command that a signal ends has so long until it is cut short.

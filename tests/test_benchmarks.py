@@ -14,6 +14,7 @@ from absl import flags
 
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from jaxbench.xla.hlo_work import count_work
 from tests.conftest import ROOT
 
 
@@ -97,7 +98,6 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
 
 def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
     script = load_script("step_variants")
-    count_work = load_script("hlo_work").count_work
     failed = {"variant": "big", "failed": "out of memory: it said so"}
     script.print_record(failed)
     assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"
@@ -364,7 +364,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     [
         (("--only=wrn_rat",), "did you mean 'wrn_rate'"),
         (("--only=speed_run",), "needs CIFAR-10"),
-        (("--tiny", "--data_dir=x"), "made-up"),
+        (("--tiny", "--data_dir=x"), "synthetic"),
     ],
 )
 def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told):

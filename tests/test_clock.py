@@ -61,3 +61,12 @@ def test_a_process_knows_its_age():
     assert age_s + 0.04 <= process_age_s()
     # psutil's moment is rounded to a second.
     assert abs(time.time() - psutil.Process().create_time() - process_age_s()) < 1.5
+
+
+def test_all_clocks_of_the_system_agree():
+    clock = Clock()
+    clock.add({"train": 1000.0})  # of an earlier process, and of no other clock
+    time.sleep(0.05)
+    elapsed_s = clock.elapsed_s()
+    assert set(elapsed_s) - {"uptime"} == {"run", "date"}
+    assert all(0.02 < seconds < 60 for seconds in elapsed_s.values())

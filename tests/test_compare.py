@@ -1,26 +1,50 @@
 """python -m jaxbench.compare: ratios with intervals, and no more said than they allow."""
 
+import copy
 import functools
 import json
+import math
+import random
 
 import pytest
 
-from jaxbench.compare import compare
+from jaxbench.analysis.comparison import ratio
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run
+from jaxbench.reports.sides import compare_trials, read_sides
 
 
-def write_run(folder, rate, *, spread=0.02, status="done", feed="synthetic", epochs=(), **config):
-    folder.mkdir()
+def write_run(
+    folder,
+    rate=100.0,
+    *,
+    spread=0.02,
+    status="done",
+    feed="synthetic",
+    epochs=(),
+    busy=False,
+    began="2026-01-01T00:00:00",
+    **config,
+):
+    folder.mkdir(parents=True)
+    summary = {
+        "telemetry": {
+            "host_busy": busy,
+            "devices": {"host": {"other_cpu_percent_mean": 60.0 if busy else 1.0}},
+        }
+    }
     document = {
+        "schema_version": 2,
+        "mode": "throughput",
         "status": status,
         "reason": None if status == "done" else "out of luck",
         "experiment": "cnn10",
-        "config": {"precision": "fp32", "batch_size": 128} | config,
+        "started_at": began,
+        "config": {"precision": "fp32", "batch_size": 128, "seed": 0} | config,
         "data": {"feed": feed},
         "environment": {"versions": {"jax": "0.10.2"}, "device_kind": "cpu"},
+        "summary": summary,
     }
-    (folder / "run.json").write_text(json.dumps(document))
     records = [
         {
             "kind": "throughput",
@@ -34,42 +58,105 @@ def write_run(folder, rate, *, spread=0.02, status="done", feed="synthetic", epo
         {"kind": "epoch", "epoch": number, "complete": True, "images_per_s": value}
         for number, value in enumerate(epochs, 1)
     ]
-    lines = [json.dumps(record) for record in records]
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_records(folder, document, [*records, {"kind": "summary", **summary}])
     return str(folder)
 
 
+def write_records(folder, document, records):
+    (folder / "run.json").write_text(json.dumps(document))
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(own)}\n" for own in records))
+
+
+def read_records(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return json.loads((folder / "run.json").read_text()), [json.loads(line) for line in lines]
+
+
+def write_repeats(folder, *rates, hour=0, **how):
+    """Writes a folder of runs, one after another."""
+    for number, rate in enumerate(rates):
+        began = f"2026-01-01T{hour:02}:{number:02}:00"
+        write_run(folder / f"run{number}", rate, began=began, **how)
+    return str(folder)
+
+
+def compared(first, second):
+    [found] = compare_trials(read_sides(str(first)), read_sides(str(second)))
+    return found
+
+
 @pytest.mark.parametrize(
-    ("rate", "spread", "verdict"),
+    ("rates", "spread", "verdict"),
     [
-        (110.0, 0.02, "faster"),
-        (90.0, 0.02, "slower"),
-        (103.0, 0.02, "no significant difference"),
-        (150.0, 0.4, "no significant difference"),
+        ((110.0, 110.5, 109.5), 0.001, "faster"),
+        ((90.0, 90.5, 89.5), 0.001, "slower"),
+        ((101.0, 100.5, 99.5), 0.001, "no significant difference"),
+        ((110.0, 140.0, 90.0), 0.001, "no significant difference"),  # repeats differ as much
+        ((110.0, 110.5, 109.5), 0.4, "no significant difference"),  # a run's windows do
     ],
 )
-def test_faster_is_said_only_where_the_intervals_do_not_overlap(tmp_path, rate, spread, verdict):
-    first = load_run(write_run(tmp_path / "a", 100.0))
-    second = load_run(write_run(tmp_path / "b", rate, spread=spread))
-    found = compare(first, second)["stages"]["train_step"]
+def test_faster_is_said_only_where_the_interval_leaves_out_one(tmp_path, rates, spread, verdict):
+    base = write_repeats(tmp_path / "a", 100.0, 100.5, 99.5, spread=spread)
+    other = write_repeats(tmp_path / "b", *rates, spread=spread)
+    found = compared(base, other)["stages"]["train_step"]
     assert found["verdict"] == verdict
-    assert found["ratio"] == pytest.approx(rate / 100)
-    assert found["ratio_low"] == pytest.approx(rate * (1 - spread) / 102)
-    assert found["ratio_high"] == pytest.approx(rate * (1 + spread) / 98)
+    assert found["ratio_low"] <= found["ratio"] <= found["ratio_high"]
+    assert found["images_per_s"] == [[100.0, 100.5, 99.5], list(rates)]
+
+
+def test_single_runs_get_no_verdict(tmp_path):
+    first, second = write_run(tmp_path / "a", 100.0), write_run(tmp_path / "b", 50.0)
+    found = compared(first, second)["stages"]["train_step"]
+    assert found["verdict"].startswith("inconclusive: one run of each")
+    assert found["ratio"] == pytest.approx(0.5)
+    assert found["ratio_low"] == pytest.approx(0.5 * 0.98 / 1.02)
+    assert found["ratio_high"] == pytest.approx(0.5 * 1.02 / 0.98)
+    # Repeats of one side are enough, if they agree.
+    base = write_repeats(tmp_path / "c", 100.0, 101.0, 99.0, 100.0)
+    assert compared(base, second)["stages"]["train_step"]["verdict"] == "slower"
+
+
+def test_the_interval_holds_what_changes_between_runs():
+    """Of 95 % of comparisons, at whatever number of repeats, the interval holds 1."""
+    generator = random.Random(1)
+
+    def draw(count):
+        rates = [100 * math.exp(generator.gauss(0, 0.1)) for _ in range(count)]
+        return [(rate, rate * 0.999, rate * 1.001) for rate in rates]
+
+    for counts in ((1, 2), (2, 2), (3, 3), (1, 6)):
+        found = [ratio(*map(draw, counts)) for _ in range(800)]
+        held = sum(one.low <= 1 <= one.high for one in found) / len(found)
+        assert held == pytest.approx(0.95, abs=0.025), counts
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_of_a_busy_host_nothing_is_said(tmp_path, side):
+    rates = {"a": (100.0, 100.5), "b": (50.0, 50.1)}
+    paths = [write_repeats(tmp_path / s, *own, busy=s == side) for s, own in rates.items()]
+    found = compared(*paths)
+    assert found["stages"]["train_step"]["verdict"] == "inconclusive: the host was busy"
+    assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.5, abs=0.01)
+    assert found["other_cpu_percent"] == [60.0 if s == side else 1.0 for s in rates]
+
+
+def test_of_a_host_that_nobody_watched_nothing_is_said(tmp_path):
+    paths = [write_repeats(tmp_path / s, 100.0, 101.0, busy=None) for s in "ab"]
+    [found] = compared(*paths)["stages"].values()
+    assert found["verdict"] == "inconclusive: the load of the host is not known"
 
 
 def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
-    runs = [
-        load_run(write_run(tmp_path / name, 100.0, epochs=epochs))
-        for name, epochs in (("a", (1.0, 50, 51, 52)), ("b", (900.0, 25, 25, 26)))
-    ]
-    assert compare(*runs)["stages"]["training"]["ratio"] == pytest.approx(25 / 51)
+    for name, epochs in (("a", (1.0, 50, 51, 52)), ("b", (900.0, 25, 25, 26))):
+        write_run(tmp_path / name, epochs=epochs)
+    stages = compared(tmp_path / "a", tmp_path / "b")["stages"]
+    assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
 
 def test_what_differs_is_told(tmp_path):
-    first = load_run(write_run(tmp_path / "a", 100.0))
-    second = load_run(write_run(tmp_path / "b", 100.0, precision="bf16", remat="norms"))
-    assert compare(first, second)["differences"] == {
+    first = write_run(tmp_path / "a")
+    second = write_run(tmp_path / "b", precision="bf16", remat="norms", seed=3)
+    assert compared(first, second)["differences"] == {
         "precision": ["fp32", "bf16"],
         "remat": [None, "norms"],
     }
@@ -79,29 +166,116 @@ def test_what_differs_is_told(tmp_path):
     ("how", "told"),
     [
         ({"status": "oom"}, "its status is oom (out of luck)"),
-        ({"status": "running"}, "its status is running"),
+        ({"status": "killed"}, "its status is killed"),
         ({"feed": "stream"}, "two different figures"),
     ],
 )
 def test_figures_that_are_no_pair_are_refused(tmp_path, how, told):
-    first = load_run(write_run(tmp_path / "a", 100.0))
-    second = load_run(write_run(tmp_path / "b", 100.0, **how))
+    first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", **how)
     with pytest.raises(BadInput) as error:
-        compare(first, second)
+        compared(first, second)
     assert told in str(error.value)
+
+
+def test_runs_of_one_folder_must_be_repeats(tmp_path):
+    base = write_run(tmp_path / "a")
+    write_run(tmp_path / "b" / "1")
+    write_run(tmp_path / "b" / "2", batch_size=256)
+    with pytest.raises(BadInput, match="no repeats, they differ in batch_size"):
+        compared(base, tmp_path / "b")
 
 
 def test_damaged_run_directories_are_told(tmp_path):
     with pytest.raises(BadInput, match="no run directory, it has no run.json"):
         load_run(str(tmp_path))
-    path = write_run(tmp_path / "a", 100.0)
+    path = write_run(tmp_path / "a")
     (tmp_path / "a" / "run.json").write_text("{")
     with pytest.raises(BadInput, match="cannot be read"):
         load_run(path)
-    path = write_run(tmp_path / "b", 100.0)
+    path = write_run(tmp_path / "b")
     with open(tmp_path / "b" / "metrics.jsonl", "a") as file:
         file.write('{"kind": "ep')  # cut off by a crash
-    assert len(load_run(path).records) == 1
+    assert len(load_run(path).records) == 2
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_run_that_lost_or_doubled_its_records_is_refused(tmp_path, times):
+    base, folder = write_run(tmp_path / "a"), tmp_path / "b"
+    write_run(folder)
+    document, records = read_records(folder)
+    write_records(folder, document, [*records[:-1], *records[-1:] * times])
+    told = "records are doubled" if times else "records are lost"
+    with pytest.raises(BadInput, match=f"status is corrupt .*{told}"):
+        compared(base, folder)
+
+
+_JUNK = (None, True, -1, 0, 1e308, math.nan, math.inf, "x", "", [], ["x"], {}, {"a": {"b": 1}})
+
+
+def test_records_of_wrong_types_are_one_line(tmp_path):
+    """Whatever stands in a field: a comparison, or BadInput."""
+    base, folder = write_run(tmp_path / "a"), tmp_path / "b"
+    write_run(folder, epochs=(1.0, 50, 51, 52))
+    genuine, generator, refused = read_records(folder), random.Random(0), 0
+
+    def places(of):
+        for key in of if isinstance(of, dict) else range(len(of)):
+            yield of, key
+            if isinstance(of[key], (dict, list)):
+                yield from places(of[key])
+
+    count = len(list(places(list(genuine))))
+    for number in range(2 * count):
+        damaged = copy.deepcopy(list(genuine))
+        for own, key in list(places(damaged))[number % count :][: 1 + number // count]:
+            if own is not damaged and own is not damaged[1]:
+                own[key] = generator.choice(_JUNK)
+        write_records(folder, *damaged)
+        try:
+            compared(base, folder)
+        except BadInput as error:
+            refused += 1
+            assert len(str(error).splitlines()) == 1
+    assert refused > 10
+
+
+def write_sweep(folder, rates, **how):
+    """Writes a sweep of {(batch, seed): rate}; None is out of memory."""
+    folder.mkdir()
+    lines = []
+    for (batch, seed), rate in rates.items():
+        name = f"trials/{batch}-{seed}"
+        if rate is not None:
+            write_run(folder / name / "run1", rate, batch_size=batch, seed=seed, **how)
+        lines.append(
+            {
+                "key": name,
+                "status": "oom" if rate is None else "done",
+                "reason": "out of memory" if rate is None else None,
+                "place": {"batch_size": str(batch), "seed": str(seed)},
+                "figures": {},
+                "wall_s": 1.0,
+                "log": f"{name}/run1.log",
+                "run": None if rate is None else f"{name}/run1",
+            }
+        )
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(folder)
+
+
+def test_sweeps_are_compared_trial_by_trial(tmp_path):
+    slow = {(64, 0): 50.0, (64, 1): 50.5, (128, 0): 90.0, (128, 1): 90.5, (256, 0): 95.0}
+    fast = {(64, 0): 70.0, (64, 1): 70.5, (128, 0): 90.1, (128, 1): 90.6, (256, 0): None}
+    base = write_sweep(tmp_path / "a", slow, spread=0.001)
+    other = write_sweep(tmp_path / "b", fast | {(512, 0): 99.0}, spread=0.001)
+    first, second, lost, alone = compare_trials(read_sides(base), read_sides(other))
+    assert first["other"] == f"{other}: batch_size=64"
+    assert first["stages"]["train_step"]["verdict"] == "faster" and first["runs"] == [2, 2]
+    assert second["stages"]["train_step"]["verdict"] == "no significant difference"
+    assert lost.startswith("batch_size=256: ") and "its status is oom (out of memory)" in lost
+    assert alone == "batch_size=512: only one of the sweeps has it"
+    with pytest.raises(BadInput, match="a sweep is compared with a sweep"):
+        compared(base, write_run(tmp_path / "c"))
 
 
 @pytest.fixture
@@ -109,37 +283,80 @@ def run_compare(run_cli):
     return functools.partial(run_cli, module="jaxbench.compare")
 
 
+def test_a_trial_that_is_lost_is_no_pass_of_a_baseline(run_compare, tmp_path):
+    rates = {(64, 0): 100.0, (64, 1): 100.1, (128, 0): 200.0, (128, 1): 200.2}
+    write_sweep(tmp_path / "a", rates, spread=0.001)
+    write_sweep(tmp_path / "b", rates | {(128, 0): None, (128, 1): None}, spread=0.001)
+    sweeps = [str(tmp_path / name) for name in "ab"]
+    assert run_compare(sweeps[0], sweeps[0], "--baseline").returncode == 0
+    assert run_compare(*sweeps).returncode == 0
+    assert run_compare(*sweeps, "--baseline").returncode == 1
+
+
+def unwrapped(done):
+    return " ".join(done.stdout.split())
+
+
 def test_the_command(run_compare, tmp_path):
-    a, b = write_run(tmp_path / "a", 100.0), write_run(tmp_path / "b", 90.0)
-    done = run_compare(a, b)
-    assert done.returncode == 0 and "slower" in done.stdout, done.stderr
+    a = write_repeats(tmp_path / "a", 100.0, 100.1, 99.9, spread=0.001)
+    b = write_repeats(tmp_path / "b", 90.0, 90.1, 89.9, spread=0.001)
+    c = write_repeats(tmp_path / "c", 110.0, 110.1, 109.9, spread=0.001, hour=1)
+    one = write_run(tmp_path / "one", 90.0)
+    done = run_compare(a, b, c)
+    assert done.returncode == 0, done.stderr
+    _, slower, faster = unwrapped(done).split("train_step A ")
+    assert ": slower A " in slower and ": faster" in faster
+    # A path is longer, on a line of its own.
+    assert all(len(line) <= 80 or "/" in line for line in done.stdout.splitlines())
+    # The last was measured an hour later.
+    assert unwrapped(done).count("not interleaved") == 1 and "3 runs; other processes" in unwrapped(
+        done
+    )
     done = run_compare(a, b, "--baseline")
-    assert done.returncode == 1 and "slower than the baseline by more than 2%" in done.stdout
+    assert done.returncode == 1 and "slower than the baseline by more than 2%" in unwrapped(done)
     assert run_compare(a, b, "--baseline", "--tolerance=0.2").returncode == 0
     assert run_compare(b, a, "--baseline").returncode == 0
-    assert json.loads(run_compare(a, b, "--json").stdout)["stages"]["train_step"]["ratio"] == 0.9
+    failed = write_run(tmp_path / "failed", 90.0, status="failed")
+    done = run_compare(a, failed, b)
+    assert done.returncode == 0 and ": slower" in unwrapped(done)
+    assert f"{failed}: its status is failed" in unwrapped(done)
+    assert run_compare(a, failed, b, "--baseline").returncode == 2
+    [found] = json.loads(run_compare(a, b, "--json").stdout)["comparisons"]
+    assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)
     for args, told in (
-        ((a,), "give two run directories"),
-        ((a, str(tmp_path)), "no run directory"),
+        ((a,), "give run directories or sweeps"),
+        ((a, str(tmp_path / "none")), "no such folder"),
         ((a, b, "--tolerance=0.1"), "needs --baseline"),
         ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),
         ((a, b, "--basline"), "basline"),
+        ((one, one, "--baseline"), "needs repeats"),
     ):
         done = run_compare(*args)
         [line] = done.stderr.strip().splitlines()
         assert done.returncode == 2 and line.startswith("jaxbench: ") and told in line
 
 
-def test_different_work_gets_no_verdict(run_compare, tmp_path):
-    a = write_run(tmp_path / "a", 100.0)
-    bf16 = write_run(tmp_path / "b", 200.0, precision="bf16")
-    fp16 = write_run(tmp_path / "d", 400.0, precision="fp16")
-    for first, second in ((a, bf16), (bf16, fp16)):
-        [found] = compare(load_run(first), load_run(second))["stages"].values()
-        assert found["ratio"] == 2 and found["verdict"] == "no verdict, they differ in precision"
-    larger = write_run(tmp_path / "c", 200.0, batch_size=256)
-    [found] = compare(load_run(a), load_run(larger))["stages"].values()
+@pytest.mark.parametrize(
+    ("how", "field"),
+    [
+        ({"precision": "bf16"}, "precision"),
+        ({"batch_size": 256}, "batch_size"),
+        ({"data": {"image_shape": [16, 16, 1]}}, "data.image_shape"),
+        ({"data": {"source": "cifar10"}}, "data.source"),
+        ({"model": {"depth": 16}}, "model.depth"),
+    ],
+)
+def test_different_work_gets_no_verdict(run_compare, tmp_path, how, field):
+    a = write_repeats(tmp_path / "a", 100.0, 100.5)
+    b = write_repeats(tmp_path / "b", 229.0, 229.5, **how)
+    [found] = compared(a, b)["stages"].values()
+    assert found["verdict"] == f"no verdict, they differ in {field}"
+    done = run_compare(a, b, "--baseline")
+    assert done.returncode == 2 and f"the runs differ in {field}" in done.stderr
+
+
+def test_how_data_are_read_is_no_work(tmp_path):
+    a = write_repeats(tmp_path / "a", 100.0, 100.5, spread=0.001, data={"num_threads": 1})
+    b = write_repeats(tmp_path / "b", 200.0, 200.5, spread=0.001, data={"num_threads": 2})
+    [found] = compared(a, b)["stages"].values()
     assert found["verdict"] == "faster"
-    for other, field in ((bf16, "precision"), (larger, "batch_size")):
-        done = run_compare(a, other, "--baseline")
-        assert done.returncode == 2 and f"the runs differ in {field}" in done.stderr

@@ -1,5 +1,7 @@
 """The dataclasses' own checks."""
 
+import dataclasses
+
 import pytest
 
 from jaxbench.cli import registry
@@ -51,6 +53,20 @@ def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
             assert config.name == spec
 
 
+def test_every_field_of_every_shipped_experiment_has_its_help():
+    def check(config):
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if dataclasses.is_dataclass(value):
+                check(value)
+                continue
+            help_ = field.metadata.get("help", "")
+            assert help_.endswith("."), f"{type(config).__name__}.{field.name}: {help_!r}"
+
+    for name in registry.available():
+        check(registry.load(name))
+
+
 def test_published_recipes_are_what_was_published():
     paper = registry.load("wrn28_10")
     assert (paper.model.depth, paper.model.width) == (28, 10)
@@ -65,3 +81,53 @@ def test_published_recipes_are_what_was_published():
         assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.1)
         assert config.optimizer.base_batch_size == 128
         assert (config.optimizer.decay_epochs, config.optimizer.decay_factor) == ((50, 80), 0.1)
+
+
+OWN = """
+import dataclasses
+import flax.linen as nn
+from jaxbench.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from jaxbench.models.mnist_cnn import MnistCnnConfig
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, images_BxHxWxC, x):
+        return nn.Dense(10)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
+
+@dataclasses.dataclass(kw_only=True)
+class NetConfig(ModelConfig):
+    def create(self, **_):
+        return Net()
+
+@dataclasses.dataclass(kw_only=True)
+class OwnOptimizerConfig(OptimizerConfig):
+    name: str = "own"
+
+def get_config():
+    return Config(%s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("model=nn.Dense(10)", "model is an object of Dense: give the class, model=Dense, "),
+        ("model=None", "model is a NoneType: must be a ModelConfig"),
+        ("model=MnistCnnConfig(), optimizer=None", "optimizer is a NoneType: must be a Opt"),
+        (
+            "model=MnistCnnConfig(), optimizer=OwnOptimizerConfig()",
+            "OptimizerConfig(update_rule=...)",
+        ),
+        (
+            "model=NetConfig(), data=DataConfig(image_shape=(8, 8, 1))",
+            "Net.__call__ needs x; it is called with the images",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", ["describe", "train"])
+def test_a_config_of_ones_own_that_cannot_be_is_one_line(run_cli, tmp_path, fields, told, mode):
+    (tmp_path / "own.py").write_text(OWN % fields)
+    done = run_cli("--experiment=own.py", f"--mode={mode}", "--compile_cache=off")
+    assert done.returncode == 2 and told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()

@@ -13,7 +13,7 @@ from jaxbench.analysis import pricing as cost
 from jaxbench.analysis.pricing import find_price, load_prices
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import Run
+from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema.sweep import TrialFigures
 from jaxbench.sweeps.grid import make_trials
 from jaxbench.sweeps.tables import figures_of
@@ -156,7 +156,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
     price = found["costs"][run].pop("price")
     assert price["usd_per_hour"] == 3.6 and price["source"] == "--usd_per_hour"
     expected = {
-        "images_per_s": 2000.0,
+        "images_per_s_whole_run": 2000.0,
         "images_per_s_per_usd_per_hour": 2000 / 3.6,
         "usd_per_million_images": 0.5,
         "wall_s": 3600.0,
@@ -170,7 +170,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
         "target_energy_j": None,
         "target_electricity_usd": None,
     }
-    definition = "mean over all of its training, the first epoch included"
+    definition = "mean over the whole run, first epoch included"
     assert found["costs"][run].pop("rate_is") == definition
     assert found["costs"][run].pop("energy_covers") == "GPU boards: gpu0"
     assert found["costs"][run] == pytest.approx(expected)
@@ -241,10 +241,12 @@ def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp
     [found] = json.loads(run_cost(str(run), *_EACH, "--json").stdout)["costs"].values()
     assert (found["images_per_s"], found["price"], found["wall_s"]) == (1100.0, None, None)
     assert found["electricity_usd"] == 0.5 and found["target_electricity_usd"] == 0.25
-    name, *told = map(str.strip, run_cost(str(run), *_EACH).stdout.splitlines())
-    assert name == str(run)
-    assert told[0] == "1,100.0 images/s (median of 2 epochs from the 2nd on)"
-    assert told[-1] == "electricity up to 90.00%: 1.0000 kWh, 0.2500 USD"
+    name, *told = run_cost(str(run), *_EACH).stdout.splitlines()
+    assert name == str(run) and max(map(len, told)) <= 80
+    assert " ".join(" ".join(told).split()).startswith(
+        "1,100.0 images/s (median of 2 epochs from the 2nd on, range 1,000.0 to 1,200.0) "
+    )
+    assert told[-1].strip() == "electricity up to 90.00%: 1.0000 kWh, 0.2500 USD"
 
 
 def test_the_command_says_what_would_be(run_cost):
@@ -274,18 +276,19 @@ def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_pa
 
 def test_another_price_is_no_other_trial():
     keys = {
-        make_trials("quickstart:tiny", [], ["seed=0"], given)[0].key
+        make_trials("quickstart:tiny", [], {"seed": ["0"]}, given)[0].key
         for given in ([], ["--usd_per_hour=3.6"], ["--offer=x", "--prices=y"])
     }
     assert len(keys) == 1
     assert (
-        make_trials("quickstart:tiny", [], ["seed=0"], ["--target_accuracy=0.5"])[0].key not in keys
+        make_trials("quickstart:tiny", [], {"seed": ["0"]}, ["--target_accuracy=0.5"])[0].key
+        not in keys
     )
 
 
 def test_sweep_csv_tells_never_reached_from_not_known():
     target = {"value": 0.99, "reached": False, "epoch": None, "images": None, "time_s": None}
-    figures = figures_of(Run(pathlib.Path(), {"summary": {"target": target}}, []))
+    figures = figures_of(RunRecords(pathlib.Path(), {"summary": {"target": target}}, []))
     assert figures == TrialFigures(target_value=0.99, target_reached=False)
 
 

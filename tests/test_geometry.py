@@ -1,11 +1,15 @@
 """One split of the batch: by devices, by processes, by models."""
 
+import os
+
 import pytest
 
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry, batch_multiple
-from tests.conftest import MICRO, set_fields
+from jaxbench.jobs.setup import setup_job
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, needs_devices, set_fields
 
 
 def config_with(**fields):
@@ -29,6 +33,18 @@ def test_a_model_on_each_device():
     assert (geometry.num_models, geometry.devices_per_model) == (4, 1)
     assert (geometry.batch_per_device, geometry.batch_per_process) == (6, 24)
     assert (geometry.images_per_step, geometry.global_eval_batch) == (24, 5)
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_it_is_computed_once_in_a_run(monkeypatch, feed):
+    needs_devices(2)
+    made, genuine = [], BatchGeometry.create
+    monkeypatch.setattr(BatchGeometry, "create", lambda *of: made.append(genuine(*of)) or made[-1])
+    config = config_with(num_devices=2, data__feed=feed)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        next(job.feed.train_batches(0, 1))
+        job.document()
+    assert made == [job.program.geometry] and made[0].num_devices == 2
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,30 @@ import ast
 import graphlib
 import re
 
+import jaxbench
 from tests.conftest import ROOT
 
 # The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
 # imports from lower floors, and its own modules in no circle.
 FLOORS = (
-    {"errors", "clock", "precision"},
-    {"fields"},
+    {"errors", "clock", "files", "model_config", "precision", "terminal"},
+    {"own"},
+    {"fields", "paths"},
+    {"data_config", "optimizer_config"},
     {"config", "tasks"},
     {"analysis", "geometry", "xla", "models", "experiments"},
-    {"distributed"},
+    {"distributed", "templates"},
     {"hardware"},
     {"data", "records"},
     {"checkpoints"},
     {"training"},
     {"jobs"},
     {"cli"},
-    {"sweeps", "report"},
-    {"main", "compare", "cost", "sweep"},
+    {"reports"},
+    {"results"},
+    {"sweeps"},
+    {"api"},
+    {"__main__", "main", "compare", "cost", "doctor", "new", "report", "sweep"},
 )
 _FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 _MODULES = {
@@ -31,7 +37,8 @@ _MODULES = {
 
 
 def room_of(module: str) -> str:
-    return module.split(".")[1]
+    """Returns the room of a module; the package itself stands beside the commands."""
+    return module.split(".")[1] if "." in module else "main"
 
 
 def imports(path) -> set[str]:
@@ -63,6 +70,22 @@ def test_imports_point_down():
 def test_no_circle_of_imports():
     graph = {module: imports(path) - {module} for module, path in _MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_no_module_imports_a_command_whose_name_is_a_function():
+    """`from jaxbench import sweep` would be the module from then on."""
+    commands = {f"jaxbench.{name}" for name in jaxbench.__all__} & {*_MODULES}
+    assert commands == {"jaxbench.compare", "jaxbench.report", "jaxbench.sweep"}
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("jaxbench", "tests", "benchmarks", "experiments")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.ImportFrom) and node.module in commands)
+        or (isinstance(node, ast.Import) and commands & {alias.name for alias in node.names})
+    }
+    assert not found
+    assert not {module for module, path in _MODULES.items() if commands & imports(path)}
 
 
 def test_pmap_and_shard_map_are_named_in_one_module():
@@ -138,10 +161,12 @@ def test_files_that_the_texts_name_exist():
         for path in ROOT.glob("*/**/*")
         if path.suffix in (".py", ".csv", ".sh", ".yaml", ".sbatch")
     }
-    for text in ("README.md", "BUILD_NOTES.md"):
-        for name in re.findall(
-            r"`((?:\w+/)*\w+\.(?:py|sh|yaml|sbatch))\b", (ROOT / text).read_text()
-        ):
+    # The how-to pages name files of the reader's own, too.
+    texts = [ROOT / "README.md", ROOT / "BUILD_NOTES.md", ROOT / "docs/architecture.md"]
+    texts += ROOT.glob("docs/concepts/*.md")
+    texts += ROOT.glob("docs/decisions/*.md")
+    for text in texts:
+        for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|yaml|sbatch))\b", text.read_text()):
             assert any(f"/{path}".endswith(f"/{name}") for path in known), f"{text}: {name}"
 
 

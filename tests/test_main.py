@@ -4,14 +4,15 @@ import importlib
 import inspect
 import json
 import pathlib
+import sys
 
 import pytest
 
+from jaxbench import jobs
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.jobs.describe import list_layers
-from jaxbench.records.schema.base import MODES
-from jaxbench.training.program import build_program
+from jaxbench.jobs import MODES
+from jaxbench.records import recorder
+from jaxbench.records.reader import load_run
 from tests.conftest import MICRO, needs_devices, records, run_json
 from tests.in_process import fresh_process_state
 
@@ -19,17 +20,78 @@ from tests.in_process import fresh_process_state
 QUICK = ("conv2d",)
 
 
-def test_every_mode_has_a_job_that_takes_its_flags():
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_is_a_function_that_takes_its_flags(name):
     with fresh_process_state():  # it defines flags
         from jaxbench import main
 
-        jobs, sources = main._JOBS, {*main.flags.FLAGS, *main._COMPUTED}
-    assert set(jobs) == set(MODES)
-    for module, function, names in jobs.values():
-        job = getattr(importlib.import_module(f"jaxbench.jobs.{module}"), function)
-        of_all = {"config", "workdir", "console", "telemetry_s"}
-        assert set(inspect.signature(job).parameters) == {*names, *of_all}
-        assert set(names) <= sources
+        defined, computed = {*main.flags.FLAGS}, {*main._COMPUTED}
+    mode = MODES[name]
+    module = importlib.import_module(f"jaxbench.jobs.{mode.module}")
+    own = [
+        one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+    ]
+    assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
+    arguments = inspect.getfullargspec(getattr(module, mode.function))
+    assert arguments.args == ["config", "workdir", "console"]
+    keywords = {*arguments.kwonlyargs}
+    assert keywords - {*mode.flags} - computed == {"telemetry_s"} and {*mode.flags} <= defined
+    # Flags that are no keywords make one together.
+    together = {"price": jobs._PRICE, "checkpoints": jobs._CHECKPOINTS}
+    parts = {flag for keyword, own in together.items() if keyword in keywords for flag in own}
+    assert {*mode.flags} - keywords - {*jobs._PROCESSES} == parts
+
+
+PING = """
+from jaxbench.jobs.runner import Measurement, run_job
+from jaxbench.jobs.setup import setup_job
+from jaxbench.records.schema import Summary
+
+
+def ping(config, workdir=None, console=None, *, rounds, telemetry_s):
+    with setup_job(config, workdir, console) as job:
+        return run_job(job, Ping(rounds), workdir, telemetry_s=telemetry_s)
+
+
+class Ping(Measurement):
+    mode = "ping"
+
+    def __init__(self, rounds):
+        self._rounds = rounds
+
+    def document(self):
+        return {"rounds": self._rounds}
+
+    def measure(self, recorder):
+        pass
+
+    def summarize(self, status, records):
+        return Summary(status=status, warnings=["pong"])
+"""
+
+
+def test_a_new_mode_is_one_file_and_one_line(run_cli, tmp_path, monkeypatch):
+    (tmp_path / "ping.py").write_text(PING)
+    monkeypatch.setattr(jobs, "__path__", [*jobs.__path__, str(tmp_path)])
+    monkeypatch.setitem(MODES, "ping", jobs.Mode("ping", "ping", ("rounds",)))
+    micro = f"--experiment={MICRO}"
+    try:
+        done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")
+    finally:
+        sys.modules.pop("jaxbench.jobs.ping", None)
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert (document["mode"], document["rounds"], document["status"]) == ("ping", 7, "done")
+    assert document["summary"]["warnings"] == ["pong"]
+    run = load_run(str(tmp_path / "run"))
+    assert run.document["mode"] == "ping"
+    # What is refused names it, too.
+    told = run_cli(micro, "--mode=memory", "--rounds=7").stderr
+    assert "it goes with --mode=throughput or scaling or ping" in told
+    told = run_cli("--experiment=conv2d", "--mode=ping").stderr
+    assert "conv2d is an experiment for --mode=conv2d;" in told
+    told = run_cli(micro, "--mode=train", "--rounds=7", "--grid=seed=1", module="jaxbench.sweep")
+    assert "it goes with --mode=throughput or scaling or ping" in told.stderr
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -55,7 +117,7 @@ def check_runs_tiny(run_cli, tmp_path, name, devices):
     epochs = records(tmp_path / "run", "epoch")
     assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    for word in ("compiling", "images/s", "lr"):
+    for word in ("compiling", "images/s", "test loss"):
         assert word in done.stdout
     assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 
@@ -63,8 +125,9 @@ def check_runs_tiny(run_cli, tmp_path, name, devices):
 def test_list_names_every_experiment(run_cli):
     done = run_cli("--experiment=list")
     assert done.returncode == 0
-    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert listed == registry.available()
+    words = [f"{name} {purpose}" for name, purpose in registry.available().items()]
+    assert done.stdout.split() == " ".join(words).split()
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_describe_tells_without_training(run_cli, tmp_path):
@@ -92,15 +155,11 @@ def test_describe_tells_without_training(run_cli, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_layer_is_named_by_its_path():
-    config = registry.load("quickstart")
-    config.num_devices = 1
-    program = build_program(config, create_training_mesh(config), steps_per_epoch=1)
-    macs = program.forward_macs()
-    rows = {row["layer"]: row for row in list_layers(program, macs)}
-    assert rows["group1_block1/conv1"]["forward_macs_per_image"] > 0
-    assert sum(row["parameters"] for row in rows.values()) == program.num_parameters() == 77_562
-    assert sum(row["forward_macs_per_image"] for row in rows.values()) == sum(macs.values())
+def test_an_invalid_run_ends_with_1(run_cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "impossible_phases", lambda *_: ["phases take longer than all"])
+    done = run_cli(f"--experiment={MICRO}", "--mode=memory", "--workdir=run")
+    assert run_json(tmp_path / "run")["status"] == "invalid"
+    assert done.returncode == 1
 
 
 def test_an_experiment_of_ones_own(run_cli, tmp_path):
@@ -143,6 +202,7 @@ Q = "--experiment=quickstart"
         ([], "give --experiment=NAME"),
         (["wrn28_10"], "did you mean --experiment=wrn28_10?"),
         (["--experimnt=quickstart"], "did you mean '--experiment'?"),
+        (["--epochs", "3"], "; --epochs: no such flag; did you mean --experiment.epochs?"),
         ([Q, Q], "is given 2 times"),
         ([Q, "cnn10"], "flags begin with --"),
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
@@ -163,7 +223,26 @@ Q = "--experiment=quickstart"
         (["--experiment=empty.py"], "has no function get_config()"),
         (["--experiment=other.py"], "returned dict, expected a jaxbench.config.Config"),
         ([Q, "--experiment.batchsize=3"], "did you mean 'batch_size'?"),
-        ([Q, "--experiment.model=3"], "no field 'model'"),
+        (
+            [Q, "--batch_size=64"],
+            "--batch_size: no such flag; did you mean --experiment.batch",
+        ),
+        ([Q, "--epochs", "3"], "did you mean --experiment.epochs?"),
+        ([Q, "--optimizer.name=adam"], "did you mean --experiment.optimizer.name?"),
+        ([Q, "--b1=0.5"], "did you mean --experiment.optimizer.b1?"),
+        ([Q, "--name=x"], "--experiment.data.name or --experiment.optimizer.name?"),
+        ([Q, "--learning_rate", ".1"], "did you mean --experiment.optimizer.learning_rate?"),
+        ([Q, "batch_size=64"], "did you mean --experiment.batch_size=64?"),
+        ([Q, "--noflip"], "did you mean --experiment.data.flip?"),
+        ([Q, "--wrkdir=x"], "did you mean --workdir?"),
+        ([Q, "--xyzzy"], "--xyzzy: no such flag\n"),
+        ([Q, "--grid=seed=1,2"], "--grid: no such flag; it is a flag of jaxbench sweep\n"),
+        ([Q, "--usd_per_kwh=1"], "it is a flag of jaxbench report and jaxbench cost\n"),
+        ([Q, "--experiment.optimizer=adam"], "did you mean 'optimizer.name'?"),
+        ([Q, "--experiment.lr=1"], "did you mean 'optimizer.learning_rate'?"),
+        ([Q, "--experiment.model.depht=1"], "did you mean 'model.depth'?"),
+        ([Q, "--experiment.xyzzy=1"], "--mode=describe shows all fields"),
+        ([Q, "--experiment.model=3"], "'model'; its fields are model.depth, model.width"),
         ([Q, "--experiment.name=../x"], "no field 'name'"),
         ([Q, "--experiment.batch_size=many"], "=many: must be a whole number"),
         ([Q, "--experiment.batch_size=1.5"], "=1.5: must be a whole number"),
@@ -173,6 +252,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.batch_size"], "Missing value"),
         (["--experiment.batch_size=0", Q], "must be at least 1"),
         ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),
+        ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
         ([Q, "--experiment.num_devices=9"], "num_devices=9: this machine has 8 cpu device(s)"),
         ([Q, "--experiment.batch_size=100"], "over 8 devices; the nearest that do: 96 and 104"),
         ([Q, "--experiment.batch_size=1440"], "has only 1437 training examples"),
@@ -225,7 +305,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("jaxbench: "), done.stderr
-    assert told in lines[0]
+    assert told in lines[0] + "\n"
     assert snapshot(tmp_path) == before
 
 

@@ -2,28 +2,23 @@
 
 import csv
 import math
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput, nearest
+from jaxbench.paths import user_path
 
 S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
-COLUMNS = ("offer", "hardware", "devices", "usd_per_hour", "date", "source")
 
 
 class Price(NamedTuple):
-    """An amount that somebody asked at some time.
+    """What somebody asked for hardware at some time.
 
     Attributes:
-      offer: its name.
-      hardware: what one gets for it.
       devices: how many accelerators that is, None where it is not said.
       usd_per_hour: for all of it.
-      date: when that was the price.
-      source: who says so.
     """
 
     offer: str
@@ -32,6 +27,9 @@ class Price(NamedTuple):
     usd_per_hour: float
     date: str
     source: str
+
+
+COLUMNS = Price._fields
 
 
 def load_prices(path: str | None = None) -> list[Price]:
@@ -45,25 +43,21 @@ def load_prices(path: str | None = None) -> list[Price]:
       BadInput: the file cannot be read, or a row lacks something: a price is worth nothing without
         its date and source.
     """
-    shipped = [Price(**{name: row[name] for name in COLUMNS}) for row in load_published("prices")]
+    shipped = [Price(**row) for row in load_published("prices")]
     own = read_prices(path) if path else []
     names = {price.offer for price in own}
     return own + [price for price in shipped if price.offer not in names]
 
 
 def find_price(offer: str, prices: list[Price]) -> Price:
-    """Return the offer of this name.
-
-    Raises:
-      BadInput: there is none.
-    """
-    for price in prices:
-        if price.offer == offer:
-            return price
-    names = [price.offer for price in prices]
-    raise BadInput(
-        f"--offer={offer}: no such offer; there are {'; '.join(names)}{nearest(offer, names)}"
-    )
+    """Return the offer of this name; raise BadInput where there is none."""
+    by_name = {price.offer: price for price in reversed(prices)}
+    if offer not in by_name:
+        names = [price.offer for price in prices]
+        raise BadInput(
+            f"--offer={offer}: no such offer; there are {'; '.join(names)}{nearest(offer, names)}"
+        )
+    return by_name[offer]
 
 
 def recorded_price(document: Mapping[str, Any]) -> Price | None:
@@ -80,7 +74,7 @@ def recorded_price(document: Mapping[str, Any]) -> Price | None:
 def read_prices(path: str) -> list[Price]:
     """Return the offers of a user's file, see `load_prices`."""
     try:
-        text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+        text = user_path(path).read_text(encoding="utf-8-sig")
         rows = csv.DictReader(text.splitlines(), strict=True)
         listed = list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -103,35 +97,29 @@ def read_prices(path: str) -> list[Price]:
 
 
 def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
+    where = f"--prices={path}: line {line}"
     if None in row:
         raise BadInput(
-            f"--prices={path}: line {line} has more cells than the first line; a text with a comma "
-            'stands in quotation marks: "like, this"'
+            f"{where} has more cells than the first line; a text with a comma stands in quotation "
+            'marks: "like, this"'
         )
     values = {name: (row[name] or "").strip() for name in COLUMNS}
     empty = [name for name, value in values.items() if not value and name != "devices"]
     if empty:
-        raise BadInput(f"--prices={path}: line {line} has no {', '.join(empty)}")
+        raise BadInput(f"{where} has no {', '.join(empty)}")
     # It would steer the terminal that it is shown in.
     odd = [name for name, value in values.items() if not value.isprintable()]
     if odd:
-        raise BadInput(f"--prices={path}: line {line}: {odd[0]} holds a control character")
+        raise BadInput(f"{where}: {odd[0]} holds a control character")
+    amount, devices = values["usd_per_hour"], values["devices"]
     try:
-        usd_per_hour = float(values["usd_per_hour"].replace("_", "?"))  # Python reads 1_0 as 10
+        usd_per_hour = float(amount.replace("_", "?"))  # Python reads 1_0 as 10
     except ValueError as error:
-        raise BadInput(
-            f"--prices={path}: line {line}: usd_per_hour={values['usd_per_hour']} must be a number"
-        ) from error
-    devices = values["devices"]
+        raise BadInput(f"{where}: usd_per_hour={amount} must be a number") from error
     if devices and not re.fullmatch("[1-9][0-9]{0,6}", devices):
-        raise BadInput(
-            f"--prices={path}: line {line}: devices={devices} must be a whole number above 0, or "
-            "nothing"
-        )
+        raise BadInput(f"{where}: devices={devices} must be a whole number above 0, or nothing")
     if not 0 < usd_per_hour < math.inf:
-        raise BadInput(
-            f"--prices={path}: line {line}: usd_per_hour={usd_per_hour:g} must be more than 0"
-        )
+        raise BadInput(f"{where}: usd_per_hour={usd_per_hour:g} must be more than 0")
     return Price(
         **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
     )
@@ -152,7 +140,7 @@ def usd(time_s: float, usd_per_hour: float) -> float:
 
 
 def training_s(epochs: float, images_per_epoch: int, images_per_s: float) -> float:
-    """Return how long so many epochs take at a rate, evaluations and compiling left out."""
+    """Return the seconds that epochs take at a rate, without evaluations and compilation."""
     return epochs * images_per_epoch / images_per_s
 
 

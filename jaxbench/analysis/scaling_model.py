@@ -1,22 +1,10 @@
 """Scaling efficiency, and predictions of it: arithmetic on measured rates."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 # A median and the ends of its 95 % interval, see `median_interval`.
 Interval = tuple[float, float, float]
-
-
-class MeasuredDevice(Protocol):
-    """A device that was measured alone, with an even split's part of the batch."""
-
-    device_id: int
-    device_kind: str
-    batch_size: int
-    step_s: float
-    images_per_s: float
-    images_per_s_low: float
-    images_per_s_high: float
 
 
 def efficiency(
@@ -30,10 +18,10 @@ def efficiency(
       base: images/s on one device: with the same batch per device for weak scaling, the same
         global batch for strong. None where it was not measured.
     """
-    if base is None or rate is None:
-        return dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high"))
-    if num_devices == 1:  # the same windows
-        return dict.fromkeys(("efficiency", "efficiency_low", "efficiency_high"), 1.0)
+    known = base is not None and rate is not None
+    if not known or num_devices == 1:  # the same windows
+        names = ("efficiency", "efficiency_low", "efficiency_high")
+        return dict.fromkeys(names, 1.0 if known else None)
     return {
         "efficiency": rate[0] / (num_devices * base[0]),
         "efficiency_low": rate[1] / (num_devices * base[2]),
@@ -41,8 +29,12 @@ def efficiency(
     }
 
 
-def split(alone: Sequence[MeasuredDevice]) -> dict[str, Any]:
-    """Return how much the devices differ, and the best rates of an even and an uneven split."""
+def split(alone: Sequence[Any]) -> dict[str, Any]:
+    """Return how much the devices differ, and the best rates of an even and an uneven split.
+
+    Args:
+      alone: the record of each device, measured alone with an even split's part of the batch.
+    """
     slowest = min(alone, key=lambda device: device.images_per_s)
     fastest = max(alone, key=lambda device: device.images_per_s)
     names = ("device_id", "device_kind", "step_s")

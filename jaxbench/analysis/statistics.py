@@ -1,22 +1,60 @@
 """Statistics of several measurements of one figure."""
 
 import math
+import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Of fewer, order statistics do not hold the true median with 95 %.
 FEWEST_FOR_INTERVAL = 6
+# Of fewer, the autocorrelation is all noise.
+_FEWEST_FOR_CORRELATION = 8
+# Work was held up where it took this many times the median of equal work, and this many seconds
+# longer. With fewer samples there is no median to speak of.
+_HELD_UP, _HELD_UP_S, _FEWEST_FOR_MEDIAN = 2.0, 0.5, 3
+# A warning names no more of them.
+_MOST_NAMED = 5
+
+
+def autocorrelation(samples: Sequence[float]) -> float | None:
+    """Return the correlation of each sample with the next one, None for fewer than eight.
+
+    The plain estimate is too low by (1 + 4 r) / n; that is corrected.
+
+    Args:
+      samples: in the order in which they were taken.
+    """
+    count = len(samples)
+    if count < _FEWEST_FOR_CORRELATION:
+        return None
+    mean = statistics.fmean(samples)
+    off = [sample - mean for sample in samples]
+    variance = sum(map(operator.mul, off, off))
+    if not variance:
+        return None
+    plain = sum(map(operator.mul, off[1:], off)) / variance
+    return max(-1.0, min(1.0, (count * plain + 1) / (count - 4)))
+
+
+def effective_size(samples: Sequence[float]) -> float:
+    """Return how many independent samples say as much: n (1 - r) / (1 + r), at least one."""
+    r = max(0.0, autocorrelation(samples) or 0.0)
+    return max(1.0, len(samples) * (1 - r) / (1 + r))
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """Return the median and the order statistics between which the true one lies with 95 %.
 
-    Nothing is assumed of the distribution. With fewer than `FEWEST_FOR_INTERVAL` samples the
-    interval is their whole range, and 95 % is not reached.
+    Nothing is assumed of the distribution. Samples that resemble the ones before them widen the
+    interval, see `effective_size`. With fewer than `FEWEST_FOR_INTERVAL` samples the interval is
+    their whole range, and 95 % is not reached.
+
+    Args:
+      samples: in the order in which they were taken.
     """
     ordered = sorted(samples)
     count = len(ordered)
-    margin = math.ceil(0.98 * math.sqrt(count))
+    margin = math.ceil(0.98 * count / math.sqrt(effective_size(samples)))
     low = ordered[max(0, count // 2 - margin)]
     high = ordered[min(count - 1, count // 2 + margin)]
     return statistics.median(ordered), low, high
@@ -55,6 +93,22 @@ def drift(samples: Sequence[float]) -> float | None:
     return second / first - 1
 
 
+def dependent(what: str, samples: Sequence[float]) -> list[str]:
+    """Return the warning that samples are not independent, if chance alone would rarely do it.
+
+    Args:
+      what: was measured, in the plural.
+      samples: in the order in which they were taken.
+    """
+    r = autocorrelation(samples)
+    if r is None or r <= 1.645 / math.sqrt(len(samples)):
+        return []
+    return [
+        f"{what} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
+        "the interval is widened, and a repeat may still lie outside it"
+    ]
+
+
 def slowed_down(what: str, times: Sequence[float]) -> list[str]:
     """Return the warning that equal work took longer and longer, if it did: by more than 2 %.
 
@@ -66,3 +120,25 @@ def slowed_down(what: str, times: Sequence[float]) -> list[str]:
     if change is None or change <= 0.02:
         return []
     return [f"{what} of the second half took {change:.1%} longer than those of the first"]
+
+
+def held_up(what: str, times: Mapping[int, float]) -> list[str]:
+    """Return the warning that some of equal work took far longer than the rest, if it did.
+
+    Args:
+      what: was measured, in the singular.
+      times: seconds of equal work by its number.
+    """
+    if len(times) < _FEWEST_FOR_MEDIAN:
+        return []
+    median_s = statistics.median(times.values())
+    longest_s = max(_HELD_UP * median_s, median_s + _HELD_UP_S)
+    found = {number: time_s for number, time_s in times.items() if time_s > longest_s}
+    if not found:
+        return []
+    named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(found.items())[:_MOST_NAMED]]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    return [
+        f"{what} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
+        "something held the run up"
+    ]

@@ -6,6 +6,7 @@ Zarr chunks have no digest) nor an array of another shape.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -14,16 +15,17 @@ import os
 import pathlib
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from absl.logging import get_absl_logger
 
-from jaxbench.clock import now
+from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
+from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _FORMAT = 1
@@ -31,29 +33,23 @@ _NAME = re.compile(r"^step-(\d{9,})\.epoch-(\d{5,})$")
 # Suffixes of a folder that is being written, is being removed, or was found corrupt.
 _PARTIAL, _REMOVED, _CORRUPT = ".part", ".dead", ".corrupt"
 
+# What a checkpoint takes beside its arrays: in all (with what the run writes meanwhile), for each.
+_OVERHEAD_BYTES, _LEAF_BYTES = 96 * 1024, 4096
+# How long a removed folder is looked after.
+_PATIENCE_S = 2.0
+
 
 class CorruptCheckpointError(Exception):
     """A checkpoint differs from what was written; the message says where."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read.
+    """A checkpoint that was read."""
 
-    Attributes:
-      name: the name of its folder.
-      state: the saved state, with arrays of NumPy.
-      point: what was saved beside the state, see `Checkpoints.save`.
-      corrupt: {name: reason} of newer checkpoints that could not be read.
-    """
-
-    name: str
-    state: Any
-    point: dict[str, Any]
-    corrupt: dict[str, str]
-
-
-def checkpoint_name(point: dict[str, Any]) -> str:
-    return f"step-{point['step']:09d}.epoch-{point['epochs_done']:05d}"
+    name: str  # of its folder
+    state: Any  # with arrays of NumPy
+    point: dict[str, Any]  # what was saved beside the state, see `Checkpoints.save`
+    corrupt: dict[str, str]  # {name: reason} of newer checkpoints that could not be read
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
@@ -76,8 +72,7 @@ def write_checkpoint(
 
     Args:
       orbax: from `create_orbax`.
-      folder: all checkpoints of the run; the checkpoint becomes a folder in it.
-      name: from `checkpoint_name`.
+      folder: of all checkpoints of the run; the checkpoint becomes a folder in it, `name`.
       state: arrays of NumPy.
       point: JSON values to keep beside the state.
       score: the model's score; None where it is unknown.
@@ -89,6 +84,7 @@ def write_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
+        _check_room(partial, state)
         _save_arrays(orbax, partial / _ARRAYS, state)
         body = {
             "format": _FORMAT,
@@ -96,27 +92,24 @@ def write_checkpoint(
             "score": score if score is not None and math.isfinite(score) else None,
             "point": point,
             "arrays": _describe_arrays(state),
-            "files": {file: _digest(partial / file) for file in _files(partial)},
+            "files": {
+                path.relative_to(partial).as_posix(): _digest(path)
+                for path in sorted(partial.rglob("*"))
+                if path.is_file()
+            },
         }
         (partial / _MANIFEST).write_text(json.dumps({"body": body, "seal": _seal(body)}))
-        for path, _, files in os.walk(partial):
-            for file in files:
-                _sync(os.path.join(path, file))
+        for path in (partial, *partial.rglob("*")):
             _sync(path)
         _commit(partial, folder / name)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove_for_good(partial)
         raise
     return body["score"]
 
 
 def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
-    """Read one checkpoint.
-
-    Args:
-      folder: all checkpoints of the run.
-      name: the checkpoint's folder in it.
-      target: the state's structure, with shapes and types as leaves.
+    """Read one checkpoint; `target` is the state's structure, with shapes and types as leaves.
 
     Raises:
       CorruptCheckpointError: it differs from what was written.
@@ -125,19 +118,27 @@ def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
     path = folder / name
     body = _read_manifest(path)
     saved, expected = body["arrays"], _describe_arrays(target)
-    keys = sorted({**saved, **expected})
-    differing = [key for key in keys if saved.get(key) != expected.get(key)]
+    differing = [key for key in {**saved, **expected} if saved.get(key) != expected.get(key)]
     if differing:
-        key = differing[0]
+        key = min(differing)
+        there, here = (
+            f"{arrays[key][0]} of shape {tuple(arrays[key][1])}" if key in arrays else "absent"
+            for arrays in (saved, expected)
+        )
         raise BadInput(
             f"{path}: holds another model's state: {len(differing)} of {len(saved)} arrays differ; "
-            f"{key} is {_shown(saved.get(key))} there, {_shown(expected.get(key))} here"
+            + printable(f"{key} is {there} there, {here} here")
         )
+    # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
+    leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), target)
     try:
+        for file in path.rglob("*"):
+            if not file.is_file() and not file.is_dir():  # Orbax would wait for a pipe
+                raise CorruptCheckpointError(f"{file.name} is no regular file")
         for file, digest in body["files"].items():
             if _digest(path / file) != digest:
                 raise CorruptCheckpointError(f"{file} is not as it was written")
-        state = _read_arrays(path / _ARRAYS, target)
+        state = create_orbax().restore((path / _ARRAYS).absolute(), leaves)
     except CorruptCheckpointError:
         raise
     except Exception as error:
@@ -151,7 +152,7 @@ def read_newest(
     """Read the newest intact checkpoint; return None where there is none.
 
     Args:
-      folder: all checkpoints of the run.
+      folder: of all checkpoints of the run.
       target: the state's structure, with shapes and types as leaves.
       say: prints a line about each corrupt checkpoint.
       set_aside: whether corrupt checkpoints are renamed.
@@ -165,7 +166,7 @@ def read_newest(
             return read_checkpoint(folder, name, target)._replace(corrupt=corrupt)
         except CorruptCheckpointError as error:
             corrupt[name] = str(error)
-            say(f"warning: checkpoint {name} is corrupt ({error}); taking the one before")
+            say(f"warning: checkpoint {name} is corrupt ({error}); trying the one before")
             if set_aside:
                 with contextlib.suppress(OSError):
                     os.rename(folder / name, folder / f"{name}{_CORRUPT}")
@@ -181,7 +182,7 @@ def read_score(folder: pathlib.Path, name: str) -> float | None:
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:
-    """Copy a checkpoint to another run's folder, completely or not at all."""
+    """Copy a checkpoint to another folder of checkpoints, completely or not at all."""
     partial = target / f"{name}{_PARTIAL}"
     shutil.copytree(source / name, partial)
     _commit(partial, target / name)
@@ -197,7 +198,7 @@ def remove_checkpoint(folder: pathlib.Path, name: str) -> None:
 def remove_leftovers(folder: pathlib.Path) -> None:
     """Remove what a killed process was writing or removing."""
     for path in folder.iterdir():
-        if path.suffix in (_PARTIAL, _REMOVED):
+        if path.suffix in (_PARTIAL, _REMOVED) and _NAME.match(path.stem):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -225,30 +226,36 @@ def explain(error: BaseException) -> str:
 
 @functools.cache
 def _silence_orbax() -> None:
-    """Keep Orbax and tensorstore from printing a hundred lines about an error that they raise."""
+    """Keep Orbax from logging the errors that it raises at length."""
     get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    before = sys.excepthook
 
-    def hook(kind: type, error: BaseException, trace: Any) -> None:
-        # tensorstore still reports to a loop that Orbax closed at the first error.
-        if kind is not RuntimeError or str(error) != "Event loop is closed":
-            before(kind, error, trace)
 
-    sys.excepthook = hook
+def _check_room(folder: pathlib.Path, state: Any) -> None:
+    """Raise OSError where the disk has no room for a state.
+
+    Orbax must not find out: at the first error it closes the loop to which tensorstore's other
+    writers report, who print a traceback each and write on in a folder that has been removed.
+    """
+    leaves = jax.tree.leaves(state)
+    # Measured (orbax-checkpoint 0.12.8): up to 29 KB, 2 KB for each array, and 1 % of large ones.
+    needed = _OVERHEAD_BYTES + sum(leaf.nbytes * 51 // 50 + _LEAF_BYTES for leaf in leaves)
+    disk = os.statvfs(folder)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _remove_for_good(folder: pathlib.Path) -> None:
+    """Remove a folder in which threads of tensorstore's may still write for a moment."""
+    watch = Stopwatch()
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        pause(0.05)
+        if not folder.exists() or watch.elapsed_s() > _PATIENCE_S:
+            return
 
 
 def _save_arrays(orbax: Any, path: pathlib.Path, state: Any) -> None:
-    import orbax.checkpoint as ocp
-
-    orbax.save(path.absolute(), args=ocp.args.StandardSave(state))
-
-
-def _read_arrays(path: pathlib.Path, target: Any) -> Any:
-    import orbax.checkpoint as ocp
-
-    # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
-    leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), target)
-    return create_orbax().restore(path.absolute(), args=ocp.args.StandardRestore(leaves))
+    orbax.save(path.absolute(), state)
 
 
 def _describe_arrays(state: Any) -> dict[str, list[Any]]:
@@ -259,17 +266,23 @@ def _describe_arrays(state: Any) -> dict[str, list[Any]]:
     }
 
 
-def _shown(array: list[Any] | None) -> str:
-    return "absent" if array is None else f"{array[0]} of shape {tuple(array[1])}"
-
-
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        found = json.loads((path / _MANIFEST).read_text())
+        with open_regular(path / _MANIFEST) as file:
+            found = json.load(file)
         if _seal(found["body"]) != found["seal"]:
             raise CorruptCheckpointError(f"{_MANIFEST} is not as it was written")
-        return found["body"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        body = found["body"]
+        # The seal is no signature: anybody can write a manifest that fits its own.
+        named = all(isinstance(body[name], dict) for name in ("arrays", "files", "point"))
+        described = all(
+            isinstance(kind, str) and isinstance(shape, list)
+            for kind, shape in body["arrays"].values()
+        )
+        if not (named and described and isinstance(body["score"], float | int | None)):
+            raise ValueError("a field is of another type")
+        return body
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptCheckpointError(f"{_MANIFEST}: {explain(error)}") from error
 
 
@@ -277,14 +290,8 @@ def _seal(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _files(folder: pathlib.Path) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(folder).as_posix()
-
-
 def _digest(path: pathlib.Path) -> list[Any]:
-    with open(path, "rb") as file:
+    with open_regular(path, "rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 

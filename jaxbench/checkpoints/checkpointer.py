@@ -1,6 +1,7 @@
 """Write the checkpoints of a run in a thread beside the training, and remove old ones."""
 
 import contextlib
+import errno
 import math
 import pathlib
 import queue
@@ -12,7 +13,6 @@ import jax
 import numpy as np
 
 from jaxbench.checkpoints.checkpoint import (
-    checkpoint_name,
     create_orbax,
     explain,
     list_checkpoints,
@@ -29,17 +29,11 @@ _MAX_WARNINGS = 10
 
 
 class Policy(NamedTuple):
-    """When checkpoints are written, and which are kept.
+    """When checkpoints are written, and which are kept."""
 
-    Attributes:
-      minutes: between two checkpoints, within an epoch too; 0 for never.
-      epochs: between two checkpoints, and one after the last epoch; 0 for never.
-      keep: how many of the newest are kept, in addition to the one with the best score.
-    """
-
-    minutes: float = 0.0
-    epochs: int = 0
-    keep: int = 2
+    minutes: float = 0.0  # between two checkpoints, within an epoch too; 0 for never
+    epochs: int = 0  # between two checkpoints, and one after the last epoch; 0 for never
+    keep: int = 2  # how many of the newest are kept, in addition to the one with the best score
 
     @property
     def is_on(self) -> bool:
@@ -69,7 +63,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: pathlib.Path, policy: Policy, say: Callable[[str], None]):
-        self._folder = folder
+        self.folder = folder
         self._policy = policy
         self._say = say
         self._watch = Stopwatch()
@@ -104,7 +98,7 @@ class Checkpoints:
           point: JSON values to keep beside it; `step` and `epochs_done` name the checkpoint.
           score: the model's score; None where it has not been evaluated.
         """
-        name = checkpoint_name(point)
+        name = f"step-{point['step']:09d}.epoch-{point['epochs_done']:05d}"
         self.wait()
         self._watch = Stopwatch()
         if name == self._last:
@@ -135,14 +129,16 @@ class Checkpoints:
     def _start(self) -> bool:
         """Prepare the folder and start the thread, with the first save."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self._folder)
+            if self.folder.is_symlink():  # what it leads to is not ours to write and remove
+                raise OSError(errno.ELOOP, "is a link", str(self.folder))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.folder)
         except OSError as error:
-            self._failed = f"{error.filename or self._folder}: {error.strerror}"
+            self._failed = f"{error.filename or self.folder}: {error.strerror}"
             self.wait()
             return False
-        for name in list_checkpoints(self._folder):
-            self._scores[name] = read_score(self._folder, name)
+        for name in list_checkpoints(self.folder):
+            self._scores[name] = read_score(self.folder, name)
         # In the main thread: an import in another thread fails while the process ends.
         self._orbax = create_orbax()
         threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
@@ -156,23 +152,20 @@ class Checkpoints:
         """Write one checkpoint and remove old ones, in the thread."""
         try:
             self._scores[name] = write_checkpoint(
-                self._orbax, self._folder, name, state, point, score
+                self._orbax, self.folder, name, state, point, score
             )
         except BaseException as error:  # whatever it is, the run continues without this one
             self._failed = f"{name}: {explain(error)}"
             return
-        with contextlib.suppress(OSError):
-            self._remove_old()
-
-    def _remove_old(self) -> None:
         # Not Orbax's CheckpointManager: it takes any folder with a number for a name for a
         # checkpoint, deletes the best one where a score is nan, and loses the save under way when
         # the process ends (orbax-checkpoint 0.12.8).
-        names = list_checkpoints(self._folder)
+        names = list_checkpoints(self.folder)
         kept = set(names[-self._policy.keep :])
         scored = [(score, name) for name in names if (score := self._scores.get(name)) is not None]
         if scored:
             kept.add(max(scored)[1])
-        for name in names:
-            if name not in kept:
-                remove_checkpoint(self._folder, name)
+        with contextlib.suppress(OSError):
+            for name in names:
+                if name not in kept:
+                    remove_checkpoint(self.folder, name)

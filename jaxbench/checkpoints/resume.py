@@ -2,34 +2,37 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
-import platform
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
-import psutil
-
 from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint
-from jaxbench.clock import now, timestamp_s
+from jaxbench.checkpoints.kept_records import copy_records, restore_records
+from jaxbench.clock import now
 from jaxbench.errors import BadInput
+from jaxbench.own.code import config_record
+from jaxbench.paths import user_path
 from jaxbench.records.migration import migrate_run
-from jaxbench.records.reader import Run, flat
+from jaxbench.records.reader import RunRecords, flat
 from jaxbench.records.run_dir import (
     EVENTS,
+    PARTIAL,
     RECORDS,
     STATUSES,
     RunDir,
     check_workdir,
     create_run_dir,
-    measure_records,
 )
+from jaxbench.records.run_lock import LOCK, is_running, lock_run
 from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.stretches import describe_stretch, last_stretch
 
 CHECKPOINTS = "checkpoints"
+# What a run writes; all else in its folder may be anything.
+_FOLDERS = {CHECKPOINTS, EVENTS}
+_OWN = {*_FOLDERS, *RECORDS, PARTIAL, LOCK}
 # Fields of a config that change neither losses nor records, only where and how fast it runs.
 _FREE = {
     "num_devices",
@@ -45,19 +48,14 @@ _FREE = {
 
 @dataclasses.dataclass(frozen=True)
 class Resume:
-    """A run to resume.
+    """A run to resume."""
 
-    Attributes:
-      run: its run directory, as it was left.
-      checkpoint: the name of the checkpoint to read; None for the newest that is intact.
-      again: whether a run without an intact checkpoint starts anew in its run directory.
-      lock: descriptor of the run directory, which no other process can resume meanwhile; None where
-        the run is resumed in a new one.
-    """
-
-    run: Run
+    run: RunRecords  # its run directory, as it was left
+    # The name of the checkpoint to read; None for the newest that is intact.
     checkpoint: str | None = None
+    # Whether a run without an intact checkpoint starts anew in its run directory.
     again: bool = False
+    # Holds the lock of the run directory; None where the run is resumed in a new one.
     lock: int | None = None
 
     @property
@@ -92,17 +90,13 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
     if resume == "auto":
         if not workdir:
             raise BadInput("--resume=auto: give --workdir, the folder of the run")
-        path = pathlib.Path(workdir).expanduser()
+        path = user_path(workdir)
         if not (path / "run.json").exists():
-            # A process that is killed in its first moment leaves this file alone.
-            with contextlib.suppress(OSError):
-                (path / "run.json.partial").unlink()
             check_workdir(workdir, run_name)
             return None
-        lock = _lock(path)
-        found = Resume(_load(path), again=True, lock=lock)
+        found = _open(path, None, own=True, again=True)
     else:
-        path = pathlib.Path(resume).expanduser()
+        path = user_path(resume)
         if path.parent.name == CHECKPOINTS and path.is_dir():
             path, checkpoint = path.parent.parent, path.name
         if workdir:
@@ -112,46 +106,53 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
                 f"--resume={resume}: what came after that checkpoint would be lost; give a new "
                 "--workdir"
             )
-        found = Resume(_load(path), checkpoint, lock=None if workdir else _lock(path))
-    try:
-        _check_ended(found)
-    except BadInput:
+        found = _open(path, checkpoint, own=not workdir)
+    if found.run.document["status"] == "diverged" and checkpoint is None:
         found.close()
-        raise
+        raise BadInput(
+            f"{path}: has diverged and would diverge again; one of its {CHECKPOINTS} may be "
+            "resumed in a new --workdir"
+        )
     return found
 
 
-def _check_ended(resume: Resume) -> None:
-    """Raise BadInput for a run that is still running, or that would diverge again."""
-    path, document = resume.run.path, resume.run.document
-    if process := _running_process(document):
-        raise BadInput(f"{path}: is still running (process {process})")
-    if document["status"] == "diverged" and resume.checkpoint is None:
+def _open(path: pathlib.Path, checkpoint: str | None, *, own: bool, again: bool = False) -> Resume:
+    """Read a run directory that nobody writes to, and lock it where it is to be resumed itself."""
+    if not (path / "run.json").is_file():
+        raise BadInput(f"{path}: no run directory, it has no run.json")
+    _check_files(path, own)
+    if not own:
+        if is_running(path):
+            raise BadInput(f"{path}: is still running in another process")
+        return Resume(_load(path), checkpoint)
+    try:
+        lock = lock_run(path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    try:
+        return Resume(_load(path), checkpoint, again, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _check_files(path: pathlib.Path, own: bool) -> None:
+    """Raise BadInput for pipes, which block, and for checkpoints that would go through a link."""
+    for found in path.iterdir():
+        if found.exists() and not found.is_file() and not found.is_dir():
+            raise BadInput(f"{found}: is no regular file")
+        is_wrong = found.is_dir() != (found.name in _FOLDERS)
+        if own and found.name in _OWN and found.exists() and is_wrong:
+            raise BadInput(f"{found}: is {'a' if found.is_dir() else 'no'} folder")
+    if own and (path / CHECKPOINTS).is_symlink():
         raise BadInput(
-            f"{path}: has diverged, and would again; one of its {CHECKPOINTS} may be resumed in a "
-            "new --workdir"
+            f"{path / CHECKPOINTS}: is a link, through which nothing is written; give a new "
+            "--workdir"
         )
 
 
-def _lock(path: pathlib.Path) -> int | None:
-    """Open a run directory and lock it for this process, until the descriptor is closed."""
-    if not path.is_dir():
-        return None
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(folder)
-        raise BadInput(f"{path}: another process has resumed it") from None
-    except OSError:  # a file system without locks
-        pass
-    return folder
-
-
-def _load(path: pathlib.Path) -> Run:
+def _load(path: pathlib.Path) -> RunRecords:
     """Read a run directory up to the first corrupt record: later ones are cut off anyway."""
-    if not (path / "run.json").is_file():
-        raise BadInput(f"{path}: no run directory, it has no run.json")
     try:
         document = json.loads((path / "run.json").read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -163,21 +164,7 @@ def _load(path: pathlib.Path) -> Run:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         for line in (path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]:
             records.append(json.loads(line))
-    return Run(path, *migrate_run(document, [r for r in records if isinstance(r, dict)]))
-
-
-def _running_process(document: Mapping[str, Any]) -> int | None:
-    """Return the id of the process that runs it, None where there is none on this host."""
-    last = (document.get("resumes") or [document])[-1]
-    try:
-        host, pid = document["environment"]["hostname"], int(last["pid"])
-        if document["status"] != "running" or last.get("hostname", host) != platform.node():
-            return None
-        began_s = psutil.Process(pid).create_time()
-        # A later process may have the same id; the clocks agree to a second.
-        return pid if began_s <= timestamp_s(last["started_at"]) + 1 else None
-    except (KeyError, TypeError, ValueError, psutil.Error):
-        return None
+    return RunRecords(path, *migrate_run(document, [r for r in records if isinstance(r, dict)]))
 
 
 def check_same(resume: Resume, config: Any) -> None:
@@ -186,8 +173,7 @@ def check_same(resume: Resume, config: Any) -> None:
     Fields that did not exist when the run was made had their defaults.
     """
     before = _defaults(config) | dict(flat(resume.run.document["config"]))
-    # Through JSON, as the record has it.
-    now = dict(flat(json.loads(json.dumps(dataclasses.asdict(config), default=str))))
+    now = dict(flat(_recorded(config_record(config))))
     free = _FREE if now.get("replicas") != "independent" else _FREE - {"num_devices"}
     # Resized copies have other pixels than the originals; copies in memory have not.
     if "resized" in (before.get("data.cache"), now.get("data.cache")):
@@ -198,8 +184,11 @@ def check_same(resume: Resume, config: Any) -> None:
         if name not in free and before.get(name) != now.get(name)
     ]
     if differing:
+        # The text of the user's own code ends with its file's digest.
+        is_code = all(", sha256 " in text for text in differing)
+        what = "the file of its code has changed" if is_code else "was made with another experiment"
         raise BadInput(
-            f"{resume.run.path}: was made with another experiment: {'; '.join(differing[:4])}"
+            f"{resume.run.path}: {what}: {'; '.join(differing[:4])}"
             + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
         )
 
@@ -212,49 +201,13 @@ def _defaults(config: Any, prefix: str = "") -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             found |= _defaults(value, name + ".")
         elif field.default is not dataclasses.MISSING:
-            found[name] = json.loads(json.dumps(field.default, default=str))
+            found[name] = _recorded(field.default)
     return found
 
 
-def truncate_records(folder: pathlib.Path, sizes: Mapping[str, int]) -> list[str]:
-    """Cut a run's records to the lengths that they had at a checkpoint, and remove later files.
-
-    All files alike, for none can be made anew from metrics.jsonl without loss: telemetry.csv holds
-    other figures, and TensorBoard's events hold the times at which they were written.
-
-    Args:
-      folder: the run directory.
-      sizes: {file: bytes}, as `measure_records` returned it then.
-
-    Returns:
-      The files that are shorter than that already.
-
-    Raises:
-      BadInput: metrics.jsonl is one of them.
-    """
-    found = measure_records(folder)
-    valid = all(isinstance(size, int) and size >= 0 for size in sizes.values())
-    short = [name for name, size in sizes.items() if found.get(name, -1) < size] if valid else []
-    if not valid or RECORDS[0] in short:
-        raise BadInput(f"{folder}: {RECORDS[0]} is shorter than it was at the checkpoint")
-    for name in (*RECORDS, EVENTS):
-        if (folder / name).is_symlink():  # its target is no part of this run
-            (folder / name).unlink()
-    # Anybody may have written the names in `sizes`: only files of records are touched.
-    for name, size in found.items():
-        if name not in sizes:
-            (folder / name).unlink()
-        elif size > sizes[name]:
-            os.truncate(folder / name, sizes[name])
-    return short
-
-
-def copy_records(source: pathlib.Path, target: pathlib.Path, sizes: Mapping[str, int]) -> None:
-    """Copy a run's records to another folder, as they were at a checkpoint, see above."""
-    for name in measure_records(source):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target / name)
-    truncate_records(target, sizes)
+def _recorded(value: Any) -> Any:
+    """Return a value as run.json has it."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def resume_run_dir(
@@ -263,33 +216,37 @@ def resume_run_dir(
     workdir: str | None,
     run_name: str,
     document: RunDocument,
+    say: Callable[[str], None],
 ) -> RunDir:
     """Open the run directory of a resumed run, with the records that it had at the checkpoint.
 
     Args:
       resume: the run.
       checkpoint: None where the run starts anew.
-      workdir: as given to `find_resume`.
-      run_name: the experiment's.
+      workdir, run_name: as given to `find_resume`.
       document: run.json as this process would begin it.
+      say: prints a warning.
 
     Raises:
-      BadInput: the folder cannot be created, or records are missing.
+      BadInput: the folder cannot be created, or the data or the target differ.
     """
     path, old = resume.run.path, resume.run.document
-    sizes = checkpoint.point["records"] if checkpoint else {}
+    data = old.get("data")
+    data = data if isinstance(data, dict) else {}
+    marks = checkpoint.point["records"] if checkpoint else {}
     entry = _resume_entry(resume.run, checkpoint, document)
     for name in ("train_examples", "eval_examples"):
-        before, here = (data.get(name) for data in (old.get("data", {}), document.data))
+        before, here = data.get(name), document.data.get(name)
         if before != here:
             raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
-    if workdir and pathlib.Path(workdir).expanduser().resolve() != path.resolve():
+    if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
         resumed = dataclasses.replace(document, resumes=[entry])
         run_dir = create_run_dir(workdir, run_name, resumed)
-        copy_records(path, run_dir.path, sizes)
+        entry["short"] = _warn_of(copy_records(path, run_dir.path, marks), say)
         if checkpoint:  # the new run may end before it has written one
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
+        run_dir.update(resumes=[entry])
         return run_dir
     # In its own folder it stays the same run.
     before, here = old.get("target_accuracy"), document.target_accuracy
@@ -298,7 +255,7 @@ def resume_run_dir(
             f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
             f"{CHECKPOINTS} can be resumed in a new --workdir"
         )
-    entry["short"] = truncate_records(path, sizes)
+    entry["short"] = _warn_of(restore_records(path, marks), say)
     run_dir = RunDir(path, old)
     run_dir.update(
         status="running",
@@ -310,7 +267,15 @@ def resume_run_dir(
     return run_dir
 
 
-def _resume_entry(run: Run, checkpoint: Checkpoint | None, document: RunDocument) -> dict[str, Any]:
+def _warn_of(short: list[str], say: Callable[[str], None]) -> list[str]:
+    if short:
+        say(f"warning: what is left is kept, but not as it was written: {', '.join(short)}")
+    return short
+
+
+def _resume_entry(
+    run: RunRecords, checkpoint: Checkpoint | None, document: RunDocument
+) -> dict[str, Any]:
     """Return the entry of run.json's `resumes` about this process."""
     elapsed_s = sum(checkpoint.point["totals_s"].values()) if checkpoint else 0.0
     return {
@@ -321,13 +286,17 @@ def _resume_entry(run: Run, checkpoint: Checkpoint | None, document: RunDocument
         # The time of the work after the checkpoint, which is lost, as far as records tell.
         "lost_s": max(0.0, _last_elapsed_s(run) - elapsed_s),
         "damaged_checkpoints": checkpoint.corrupt if checkpoint else {},
-        "before": {name: run.document.get(name) for name in ("status", "reason", "finished_at")},
+        "before": {
+            **{name: run.document.get(name) for name in ("status", "reason", "finished_at")},
+            **last_stretch(run.document),
+        },
         **{name: getattr(document, name) for name in ("command_line", "pid")},
-        **{n: document.environment.get(n) for n in ("hostname", "device_kind", "num_devices")},
+        "hostname": document.environment.get("hostname"),
+        **describe_stretch(document.environment, document.price),
     }
 
 
-def _last_elapsed_s(run: Run) -> float:
+def _last_elapsed_s(run: RunRecords) -> float:
     """Return the run's time at its last record or sample of telemetry."""
     times_s = [record.get("elapsed_s") for record in run.records[-20:]]
     try:

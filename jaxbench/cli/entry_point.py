@@ -1,7 +1,9 @@
 """The command line shared by the entry points: flags in, one call, exit code out.
 
-Exit codes: 0 done; 1 the run failed, ran out of memory or diverged (its record says which); 2 bad
-input, told in one line, nothing written; 130 Ctrl-C; 143 SIGTERM.
+Exit codes: 0 done; 1 failed, out of memory, diverged or invalid (the record says which); 2 bad
+input, told in one line, nothing written; 130 Ctrl-C; 143 SIGTERM or SIGHUP. Where nobody reads
+standard output (`| head`) a run goes on; a program that only prints something ends with 1, in
+silence.
 """
 
 import contextlib
@@ -11,14 +13,18 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from logging import LogRecord, getLogger
 from typing import Any
 
 from absl import app, flags, logging
 
+from jaxbench import terminal
 from jaxbench.cli import registry
+from jaxbench.cli.hints import field_hint, flag_hint, meant_fields
 from jaxbench.config import Experiment
-from jaxbench.distributed.signals import defer_signals, raise_on_signals
+from jaxbench.distributed.signals import defer_signals, raise_on_signals, reason_of
 from jaxbench.errors import (
+    OUT_OF_MEMORY,
     BadInput,
     CorruptDataError,
     Diverged,
@@ -30,6 +36,7 @@ from jaxbench.errors import (
     nearest,
 )
 from jaxbench.fields import describe_type, overridable
+from jaxbench.own.errors import describe_error, user_line
 from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES
 
 # What ends a run with one line, and exit code 1.
@@ -50,59 +57,77 @@ _RENAMED = {
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
-    """Parses absl flags, calls `main()` and exits the process with the code above."""
-    _run(lambda _: _run_main(main), _parse_flags, argv)
+    """Parse absl flags, call `main()` and exit the process with the code above."""
+    _run(lambda rest: main(), _parse_flags, argv)
 
 
 def run_with_arguments(
     main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None
 ) -> None:
-    """The same for a program without an experiment: `main` gets what is no flag."""
-    _run(lambda rest: _run_main(lambda: main(list(rest[1:]))), _parse_plain_flags, argv)
+    """Do the same for a program without an experiment: `main` gets what is no flag."""
+    _run(lambda rest: main(rest[1:]), _parse_plain_flags, argv)
 
 
 def run_over_experiments(
     main: Callable[[str | None, list[str]], int | None], argv: Sequence[str] | None = None
 ) -> None:
-    """The same for a program that makes many experiments out of one.
+    """Do the same for a program that makes many experiments out of one.
 
-    `main` gets what followed `--experiment=` and the overrides as they were given, for
-    `load_experiment`.
+    `main` gets what followed `--experiment=` and the overrides, for `load_experiment`.
     """
     taken: list[Any] = []
 
     def parse(argv: Sequence[str]) -> list[str]:
         rest, spec, overrides = take_experiment(argv)
         taken.extend((spec, overrides))
-        rest = _parse_plain_flags(rest)
-        if len(rest) > 1:
-            raise BadInput(f"{rest[1]!r}: flags begin with --")
-        return rest
+        _check_renamed(rest)
+        rest = _parse_known(flags.FLAGS, rest, lambda: registry.load(spec) if spec else None)
+        return _check_no_arguments(rest, None)
 
-    _run(lambda _: _run_main(lambda: main(*taken)), parse, argv)
+    _run(lambda rest: main(*taken), parse, argv)
 
 
 def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
+    def quietly(rest: list[str]) -> int | None:
+        if not flags.FLAGS["verbosity"].present:
+            # absl's default shows what JAX logs about backends that this machine does not have.
+            logging.set_verbosity(logging.WARNING)
+        getLogger("jax._src.xla_bridge").addFilter(_is_news)
+        code = main(rest)
+        sys.stdout.flush()
+        return code
+
+    terminal.open_closed_streams()
     raise_on_signals()
     try:
-        app.run(main, argv=argv, flags_parser=parse)
+        app.run(quietly, argv=argv, flags_parser=parse)
     except SystemExit as exit_:
         # absl calls having shown the help a failure.
         sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
     except BaseException as error:
         code, line = exit_code(error)
+        if isinstance(error, BrokenPipeError) and terminal.is_unread():
+            sys.exit(code)
         if line is None:
             raise
-        _say(line)
+        terminal.warn(f"jaxbench: {line}")
         if isinstance(error, (KeyboardInterrupt, Terminated)):
             # At once: an ordinary exit would wait for the steps still queued on the device.
-            sys.stdout.flush()
+            terminal.flush_streams()
             os._exit(code)
         sys.exit(code)
+    finally:
+        terminal.flush_streams()
+
+
+def _is_news(record: LogRecord) -> bool:
+    """Leave out that JAX falls back to the CPU: a run's own warning says what to install."""
+    return "Falling back to" not in str(record.msg)
 
 
 def exit_code(error: BaseException) -> tuple[int, str | None]:
-    """Returns the exit code of a program that this ends, and the line to say; None: a traceback."""
+    """Return a program's exit code for an error, and its line; None for a traceback."""
+    error = reason_of(error)
     if isinstance(error, BadInput):
         return 2, str(error)
     if isinstance(error, _FAILURES):
@@ -115,15 +140,16 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
         return 143, "terminated"
     if isinstance(error, OtherProcessEnded):
         return error.code, str(error)
+    if isinstance(error, Exception) and user_line(error) and not OUT_OF_MEMORY.search(repr(error)):
+        return 2, describe_error("your code fails", error)
     return 1, None
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """For imports of JAX and what builds on it, in one piece: one that is broken off is a riddle.
+    """Import JAX inside the `with`: no signal breaks it off, and no garbage collector slows it.
 
-    Python's garbage collector rests meanwhile, which would take a fifth of their time, and later
-    leaves alone what they have made, which would take a tenth of tracing.
+    The collector would take a fifth of the imports' time, and a tenth of tracing later.
     """
     known = len(sys.modules)
     with defer_signals():
@@ -137,7 +163,7 @@ def importing() -> Iterator[None]:
 
 
 def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
-    """Returns a valid experiment with its overrides applied, as --mode would get it.
+    """Return a valid experiment with its overrides applied.
 
     Args:
       spec: what follows `--experiment=`.
@@ -150,18 +176,15 @@ def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
     argv, config = define_experiment(["", f"--experiment={spec}", *overrides], own_flags)
     if config is None:
         raise BadInput(f"--experiment={spec}: must name an experiment")
-    try:
-        own_flags(argv)
-    except flags.Error as error:
-        raise BadInput(_reworded(str(error), config)) from None
+    _parse_known(own_flags, argv, lambda: config)
     own_flags.experiment.validate()
     return own_flags.experiment
 
 
 def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
-    """Splits a command line into all else, what followed --experiment=, and the overrides.
+    """Split a command line into all else, what followed --experiment=, and the overrides.
 
-    An override comes out as one argument, also where its value was given as the next.
+    Each override is one argument, also where its value was given as the next.
     """
     argv, spec = _experiment_first(argv)
     rest, overrides = [argv[0]], []
@@ -181,15 +204,11 @@ def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[st
 def define_experiment(
     argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
 ) -> tuple[list[str], Experiment | None]:
-    """Looks the experiment up and defines the typed `--experiment` flags for it.
-
-    Args:
-      argv: the command line, the program's name first.
-      flag_values: where they are defined.
+    """Look the experiment up and define the typed `--experiment` flags for it.
 
     Returns:
-      The command line to parse in its place, and the config that parsing will fill in (None for
-      `--experiment=list`, where there is nothing to parse overrides into).
+      The command line to parse in place of `argv`, and the config that parsing will fill in; None
+      for `--experiment=list`.
 
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
@@ -197,14 +216,14 @@ def define_experiment(
     _check_renamed(argv)
     argv, spec = _experiment_first(argv)
     if spec is None:
-        names = list(registry.available())
-        stray = next((arg for arg in argv[1:] if arg in names), None)
-        hint = f"; did you mean --experiment={stray}?" if stray else ""
-        for arg in argv[1:]:
-            hint = hint or nearest(arg.partition("=")[0], ["--experiment"])
+        names = registry.available()
+        hints = [f"; did you mean --experiment={arg}?" for arg in argv[1:] if arg in names]
+        hints += [nearest(arg.partition("=")[0], ["--experiment"]) for arg in argv[1:]]
+        if not any(hints):
+            hints += [_hint_without_experiment(arg, flag_values) for arg in argv[1:]]
         raise BadInput(
             f"give --experiment=NAME, one of {', '.join(names)} "
-            f"(--experiment=list says what each is for){hint}"
+            f"(--experiment=list says what each is for){next(filter(None, hints), '')}"
         )
     if spec == "list":
         flags.DEFINE_string("experiment", None, "Lists the experiments.")
@@ -217,7 +236,7 @@ def define_experiment(
         if match and match[1] not in allowed:
             raise BadInput(
                 f"{arg.partition('=')[0]}: {config.name} has no field {match[1]!r}"
-                + (nearest(match[1], allowed) or f"; the fields are {', '.join(allowed)}")
+                + field_hint(match[1], allowed)
             )
     # Imported late: ml_collections is not needed to say that a name is wrong.
     from ml_collections import config_flags
@@ -234,6 +253,18 @@ def define_experiment(
     return argv, config
 
 
+def _hint_without_experiment(arg: str, flag_values: flags.FlagValues) -> str:
+    """Return what was meant by a flag that does not exist, where no experiment is known."""
+    name = arg.lstrip("-").partition("=")[0]
+    if not arg.startswith("-") or name in flag_values:
+        return ""
+    # Any experiment has most of the fields.
+    with importing():
+        fields = overridable(registry.load("quickstart"))
+    hint = flag_hint(name, flag_values, fields)
+    return f"; --{name}: no such flag{hint}" if hint else ""
+
+
 def _check_renamed(argv: Sequence[str]) -> None:
     """Raise BadInput for a flag, field or value that has another name now."""
     for arg in argv[1:]:
@@ -244,17 +275,14 @@ def _check_renamed(argv: Sequence[str]) -> None:
 
 
 def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """Moves --experiment before its overrides, which ml_collections insists on."""
+    """Move --experiment before its overrides, which ml_collections insists on."""
     rest, specs = [argv[0]], []
     args = iter(argv[1:])
     for arg in args:
-        match = _EXPERIMENT.match(arg)
-        if not match:
-            rest.append(arg)
-        elif match[1] is not None:
-            specs.append(match[1][1:])
+        if match := _EXPERIMENT.match(arg):
+            specs.append(match[1][1:] if match[1] else next(args, ""))
         else:
-            specs.append(next(args, ""))
+            rest.append(arg)
     if len(specs) > 1:
         raise BadInput(f"--experiment is given {len(specs)} times ({', '.join(specs)}): give one")
     if specs:
@@ -267,44 +295,42 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     config = None
     if not _asks_for_help(argv):
         argv, config = define_experiment(argv)
-    try:
-        rest = flags.FLAGS(argv)
-    except flags.Error as error:
-        raise BadInput(_reworded(str(error), config)) from None
-    if len(rest) > 1:
-        known = list(registry.available())
-        hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in known else ""
-        raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
-    return rest
+    return _check_no_arguments(_parse_known(flags.FLAGS, argv, lambda: config), config)
+
+
+def _check_no_arguments(rest: list[str], config: Experiment | None) -> list[str]:
+    if len(rest) < 2:
+        return rest
+    hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in registry.available() else ""
+    field, equals, value = rest[1].partition("=")
+    if equals and config and (meant := meant_fields(field, overridable(config))):
+        hint = f"; did you mean {' or '.join(f'--experiment.{name}={value}' for name in meant)}?"
+    raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
 
 
 def _parse_plain_flags(argv: Sequence[str]) -> list[str]:
     _check_renamed(argv)
+    return _parse_known(flags.FLAGS, argv, lambda: None)
+
+
+def _parse_known(
+    flag_values: flags.FlagValues, argv: Sequence[str], find_config: Callable[[], Experiment | None]
+) -> list[str]:
+    """Parse flags; raise BadInput, in the words of the experiment's fields, where absl fails."""
     try:
-        return flags.FLAGS(list(argv))
+        return flag_values(list(argv))
+    except flags.UnrecognizedFlagError as error:
+        config = find_config()
+        hint = flag_hint(error.flagname, flag_values, overridable(config) if config else ())
+        raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
-        raise BadInput(_reworded(str(error), None)) from None
-
-
-def _reworded(message: str, config: Experiment | None) -> str:
-    """Says of a field's value what is allowed, where absl says what Python could not do."""
-    match = re.match(r"^flag --experiment\.([^=]+)=(.*?): ", message, re.DOTALL)
-    if match and config is not None:
-        hint = overridable(config).get(match[1])
-        return f"--experiment.{match[1]}={match[2]}: must be {describe_type(hint)}"
-    return " ".join(message.split())
-
-
-def _run_main(main: Callable[[], int | None]) -> int:
-    if not flags.FLAGS["verbosity"].present:
-        # absl's default shows what JAX logs about backends that this machine does not have.
-        logging.set_verbosity(logging.WARNING)
-    return main() or 0
+        config, message = find_config(), str(error)
+        match = re.match(r"^flag --experiment\.([^=]+)=(.*?): ", message, re.DOTALL)
+        if match and config:
+            allowed = describe_type(overridable(config).get(match[1]))
+            message = f"--experiment.{match[1]}={match[2]}: must be {allowed}"
+        raise BadInput(" ".join(message.split())) from None
 
 
 def _asks_for_help(argv: Sequence[str]) -> bool:
     return any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv)
-
-
-def _say(words: object) -> None:
-    print(f"jaxbench: {words}", file=sys.stderr, flush=True)

@@ -3,11 +3,12 @@
 from absl import flags
 
 from jaxbench.cli import price_flags
+from jaxbench.jobs import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
 
 MODE = flags.DEFINE_enum(
     "mode",
     None,
-    ["train", "throughput", "scaling", "input", "memory", "conv2d", "describe"],
+    [*MODES, "describe"],
     "What to do; the default is the experiment's own mode. throughput: measure how fast the "
     "devices train. scaling: the same on 1 to all devices. input: measure what the host can feed "
     "and what the devices can take. memory: find out whether the batch fits. describe: show the "
@@ -15,6 +16,12 @@ MODE = flags.DEFINE_enum(
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
+)
+TARGET = flags.DEFINE_string(
+    "target",
+    None,
+    "With --mode=describe: compile for machines that are not here, such as tpu:v5e:2x4 or "
+    "gpu:h100:8; several with commas between them. list shows all.",
 )
 JSON = flags.DEFINE_bool("json", False, "With --mode=describe: print one JSON object.")
 COMPILE_CACHE = flags.DEFINE_string(
@@ -32,7 +39,7 @@ XLA_FLAGS = flags.DEFINE_string(
 FEED = flags.DEFINE_enum(
     "feed",
     "synthetic",
-    ["synthetic", "resident", "stream"],
+    FEEDS,
     "With --mode=throughput or memory: synthetic, one constant batch on the devices, measures them "
     "alone; or the experiment's data, resident or streamed.",
 )
@@ -43,7 +50,10 @@ STEPS_PER_CALL = flags.DEFINE_integer(
     lower_bound=1,
 )
 ROUNDS = flags.DEFINE_integer(
-    "rounds", 11, "With --mode=throughput or scaling: measurements of each stage.", lower_bound=6
+    "rounds",
+    11,
+    "With --mode=throughput or scaling: measurements of each stage.",
+    lower_bound=FEWEST_ROUNDS,
 )
 WINDOW_S = flags.DEFINE_float(
     "window_s",
@@ -54,7 +64,7 @@ WINDOW_S = flags.DEFINE_float(
 SCALING = flags.DEFINE_enum(
     "scaling",
     "both",
-    ["both", "weak", "strong"],
+    SCALINGS,
     "With --mode=scaling: weak keeps each device's batch, batch_size / the most devices; strong "
     "the global one.",
 )
@@ -158,35 +168,17 @@ WANDB = flags.DEFINE_string(
 )
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
-# How processes join: each is given its own.
-COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
 # These flags decide which steps the devices take, so they are the same in all processes, as most
 # fields are. All other flags count in process 0 only, and each process has these fields of its own.
 OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "target_accuracy")
 OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
-# The modes that a flag is for.
+# The modes that a flag is for; all others are for every mode.
 MODES_OF = {
     "json": ("describe",),
-    "workdir": ("train", "throughput", "scaling", "input", "memory", "conv2d"),
-    "telemetry_s": ("train", "throughput", "scaling", "input", "memory", "conv2d"),
-    "feed": ("throughput", "memory"),
-    "steps_per_call": ("throughput",),
-    "rounds": ("throughput", "scaling"),
-    "window_s": ("throughput", "scaling"),
-    "scaling": ("scaling",),
-    "device_counts": ("scaling",),
-    "link_gb_per_s": ("scaling",),
-    "page_cache": ("input",),
-    "profile": ("train", "throughput"),
-    "target_accuracy": ("train",),
-    "resume": ("train",),
-    "checkpoint_minutes": ("train",),
-    "checkpoint_epochs": ("train",),
-    "keep_checkpoints": ("train",),
-    **dict.fromkeys(
-        (*COORDINATOR_FLAGS, "local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
-        ("train", "throughput"),
-    ),
-    **dict.fromkeys(price_flags.NAMES, ("train", "throughput")),
-    "wandb": ("train",),
+    "target": ("describe",),
+    **dict.fromkeys(("workdir", "telemetry_s"), tuple(MODES)),
+    **{
+        flag: tuple(name for name, mode in MODES.items() if flag in mode.flags)
+        for flag in {flag: None for mode in MODES.values() for flag in mode.flags}
+    },
 }

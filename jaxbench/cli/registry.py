@@ -1,22 +1,21 @@
-"""Finds experiments: the shipped ones by name, a user's own by path."""
+"""Find experiments: the shipped ones by name, a user's own by path."""
 
 import ast
 import importlib.util
 import os
 import pathlib
 import sys
+import traceback
 
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
+from jaxbench.paths import user_path
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 
 
 def experiments_dir() -> pathlib.Path:
-    """Returns the folder of the shipped experiments.
-
-    In an installed wheel they lie inside the package, in a checkout beside it.
-    """
+    """Return the shipped experiments' folder: in a wheel's package, beside a checkout's."""
     for folder in (_PACKAGE / "experiments", _PACKAGE.parent / "experiments"):
         if folder.is_dir():
             return folder
@@ -24,18 +23,16 @@ def experiments_dir() -> pathlib.Path:
 
 
 def available() -> dict[str, str]:
-    """Returns {name: purpose} of the shipped experiments, by name; none of them is imported."""
+    """Return {name: purpose} of the shipped experiments, by name; none of them is imported."""
     purposes = {}
-    for path in sorted(experiments_dir().glob("*.py")):
-        if path.stem == "__init__":
-            continue
+    for path in sorted(experiments_dir().glob("[!_]*.py")):
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-        purposes[path.stem] = docstring.split("\n", 1)[0]
+        purposes[path.stem] = docstring.partition("\n")[0]
     return purposes
 
 
 def load(spec: str) -> Experiment:
-    """Loads an experiment.
+    """Load an experiment.
 
     Args:
       spec: `NAME` of a shipped experiment or `path/to/file.py`, either with `:tiny` behind it for
@@ -50,13 +47,13 @@ def load(spec: str) -> Experiment:
     """
     where, _, variant = spec.partition(":")
     if where.endswith(".py") or os.sep in where:
-        path = pathlib.Path(where).expanduser()
+        path = user_path(where)
         if path.suffix != ".py":
             raise BadInput(f"--experiment={spec}: an experiment of your own is a .py file")
         if not path.is_file():
             raise BadInput(f"--experiment={spec}: no such file {where}")
     else:
-        names = list(available())
+        names = available()
         if where not in names:
             raise BadInput(
                 f"--experiment={spec}: no experiment {where!r}; there are {', '.join(names)}, "
@@ -93,18 +90,17 @@ def _import_file(path: pathlib.Path):
 
 
 def _call(path, function, *args):
-    """Runs code of an experiment file; whatever goes wrong in it names that file and line."""
-    own_name = str(path.resolve())
+    """Run code of an experiment file; whatever goes wrong in it names that file and line."""
     try:
         return function(*args)
     except Exception as error:
         line = getattr(error, "lineno", None)
-        traceback = error.__traceback__
-        while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename == own_name:
-                line = traceback.tb_lineno
-            traceback = traceback.tb_next
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(path.resolve()):
+                line = frame.lineno
         where = f"{path}:{line}" if line else str(path)
+        if isinstance(error, BadInput):
+            raise BadInput(f"{where}: {error}") from error
         message = str(error).split("\n", 1)[0]
         raise BadInput(
             f"{where}: the experiment file fails with {type(error).__name__}: {message}"

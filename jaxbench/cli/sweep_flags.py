@@ -1,10 +1,12 @@
 """The flags of `python -m jaxbench.sweep`, beside those of jaxbench.main that its trials get."""
 
+import sys
+
 from absl import flags
 
 from jaxbench.cli import main_flags
-from jaxbench.distributed.child import check_memory_limit
 from jaxbench.errors import BadInput
+from jaxbench.jobs import COORDINATOR_FLAGS
 from jaxbench.records.reader import TRIAL_STATUSES
 
 # Of seconds and of MiB.
@@ -61,7 +63,7 @@ def check_sweep_flags() -> None:
     for name in _OF_ONE_RUN:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; a sweep has --sweepdir")
-    for name in main_flags.COORDINATOR_FLAGS:
+    for name in COORDINATOR_FLAGS:
         if flags.FLAGS[name].present:
             raise BadInput(
                 f"--{name}: is for one run; a sweep's trials take --local_processes, or a sweep of "
@@ -77,11 +79,8 @@ def check_sweep_flags() -> None:
         value = flags.FLAGS[name].value
         if value is not None and not value <= _MOST:  # nan fails it too
             raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
-    check_memory_limit(MEMORY_LIMIT_MB.value)
-    _check_mode()
-
-
-def _check_mode() -> None:
+    if MEMORY_LIMIT_MB.value and not sys.platform.startswith("linux"):
+        raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
     mode = flags.FLAGS["mode"]
     if FIND_MAX_BATCH.value:
         if mode.present and mode.value != "memory":
@@ -96,11 +95,7 @@ def _check_mode() -> None:
 
 def forwarded_flags() -> list[str]:
     """Return the flags of jaxbench.main that were given, as every trial gets them."""
-    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(main_flags)}
-    given = [
-        f"--{name}={flags.FLAGS[name].value}"
-        for name in sorted(own)
-        if flags.FLAGS[name].present and name != "mode"
-    ]
+    own = sorted(flags.FLAGS.get_key_flags_for_module(main_flags), key=lambda flag: flag.name)
+    given = [f"--{f.name}={f.value}" for f in own if f.present and f.name != "mode"]
     mode = flags.FLAGS["mode"].value
     return given + ([f"--mode={mode}"] if mode else [])

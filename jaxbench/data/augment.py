@@ -77,14 +77,8 @@ def crop_and_flip(
     Each pixel is gathered from its place in the image; no padded image is made. Of the forms that
     `benchmarks/resident_input.py` compares this one is the fastest.
 
-    Args:
-      windows: of each example.
-      images_BxHxWxC: pixels; masks may lack the last axis.
-      padding, fill, flip: as `crop_padding`, `padding_mode` and `flip` of `DataConfig`.
-      numpy: jax.numpy inside the step, NumPy on the host; the resulting pixels are the same.
-
-    Returns:
-      Images of the same shape and type.
+    Masks may lack the last axis. `numpy` is jax.numpy inside the step and NumPy on the host; the
+    resulting pixels are the same.
     """
     if not padding and not flip:
         return images_BxHxWxC
@@ -140,18 +134,12 @@ def distort(
     contrast: tuple[float, float],
     dtype: Any,
 ) -> jax.Array:
-    """Shift brightness and stretch contrast, in this order, within 0 to 255.
+    """Shift brightness and stretch contrast, in this order, within 0 to 255, all in `dtype`.
 
     Args:
-      keys_B: one key for each example.
-      images_BxHxWxC: pixels from 0 to 255.
       brightness: the most grey levels by which an image is shifted, up or down.
       contrast: (low, high): differences from each channel's mean are multiplied by a factor
         drawn from this range.
-      dtype: of the arithmetic and of the result.
-
-    Returns:
-      Images of the same shape.
     """
     if not brightness and contrast == (1, 1):
         return images_BxHxWxC

@@ -1,10 +1,12 @@
 """A data set: two splits of uint8 images and their labels or masks, held in memory or on disk."""
 
 import dataclasses
+import functools
 import zlib
 from typing import Any
 
 import numpy as np
+import psutil
 
 from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.errors import BadInput
@@ -54,6 +56,8 @@ class Dataset:
       description: where it came from, for the record.
       train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
+      statistics: whose mean and deviation normalise the pixels, `ImageNet's` or `the training
+        split's`. A folder has ImageNet's in either feed: its own would take decoding all of it.
       cache: a description of the copies that it reads, None where it reads the originals.
     """
 
@@ -61,6 +65,7 @@ class Dataset:
     train: Split | EncodedSplit
     eval: Split | EncodedSplit
     num_classes: int
+    statistics: str = "the training split's"
     cache: dict[str, Any] | None = None
 
     @property
@@ -74,10 +79,7 @@ class Dataset:
         return self.train.image_shape
 
     def check(self, label_shape: tuple[int, ...] = ()) -> None:
-        """Check the arrays of splits held in memory.
-
-        Args:
-          label_shape: of one example's label; (height, width) for masks.
+        """Check the arrays of splits held in memory; labels have `label_shape`, () or a mask's.
 
         Raises:
           BadInput: a wrong type or shape, no examples, or labels that are not 0 to K-1.
@@ -120,25 +122,47 @@ class Dataset:
         }
 
     def normalization(self, dtype: Any) -> dict[str, np.ndarray]:
-        """Return `mean` and `std` of the training pixels by channel, for the step's arguments."""
-        mean_C, std_C = self.channel_statistics()
+        """Return `mean` and `std` by channel, for the step's arguments."""
+        mean_C, std_C = self.channel_statistics
         return {"mean": mean_C.astype(dtype), "std": std_C.astype(dtype)}
 
+    @functools.cached_property
     def channel_statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean_C and std_C of the training pixels, float64, on the scale 0 to 255.
+        """mean_C and std_C of `statistics`, float64, on the scale 0 to 255.
 
-        They are exact: sums over a histogram of the 256 values, not over the pixels. For encoded
-        images they are ImageNet's: computing their own would decode all of them.
+        The split's are exact: sums over a histogram of the 256 values, not over the pixels.
         """
-        if self.encoded:
+        if self.statistics == "ImageNet's":
             return np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
         values = np.arange(256, dtype=np.float64)
         means, stds = [], []
         for channel in range(self.image_shape[-1]):
             pixels = self.train.images_NxHxWxC[..., channel].reshape(-1)
             share = np.bincount(pixels, minlength=256) / pixels.size
-            mean = float(share @ values)
-            means.append(mean)
+            means.append(mean := float(share @ values))
             stds.append(float(np.sqrt(share @ (values - mean) ** 2)))
         # A channel that never varies (all black) divides by 1, not by 0.
         return np.array(means), np.array([std or 1.0 for std in stds])
+
+
+def check_image_shape(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raise BadInput where a data set's images have another shape than the experiment's."""
+    if shape != expected:
+        raise BadInput(
+            f"{what}: images are {shape}, the experiment is made for {expected}; "
+            f"--experiment.data.image_shape='{shape}' changes it"
+        )
+
+
+def check_fits_in_memory(what: str, needed_bytes: int, *, is_limited: bool = True) -> None:
+    """Raise BadInput where `what` takes more than half of the free memory.
+
+    `is_limited`: whether a smaller number of examples takes less.
+    """
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes // 2:
+        raise BadInput(
+            f"{what}: {needed_bytes / 2**30:.1f} GiB, more than half of the "
+            f"{free_bytes / 2**30:.1f} GiB of free memory"
+            + ("; data.train_examples and data.eval_examples limit them" if is_limited else "")
+        )

@@ -2,7 +2,8 @@
 
 Letters: N examples of a split, D devices, L of them in this process, S steps, B examples per
 device, R models (1, or D when each device trains its own). The global batch of a step is the same
-on any number of devices: device d gets its d-th slice.
+on any number of devices, and so is each of its parts where gradients are accumulated: device d gets
+the d-th slice of each part.
 """
 
 import numpy as np
@@ -22,12 +23,21 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def train_order(
-    num_examples: int, *, seed: int, epoch: int, batch_size: int, num_devices: int
+    num_examples: int,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    num_devices: int,
+    num_parts: int = 1,
 ) -> np.ndarray:
-    """Return order_DxSxB of one epoch: full batches only, the rest waits for another epoch."""
+    """Return order_DxSxB of one epoch: full batches only, the rest waits for another epoch.
+
+    A device works through its B examples in `num_parts` equal parts.
+    """
     steps = num_examples // batch_size
     order_N = epoch_order(num_examples, seed, epoch)[: steps * batch_size]
-    return _split(order_N.reshape(steps, batch_size), num_devices)
+    return _split(order_N.reshape(steps, batch_size), num_devices, num_parts)
 
 
 def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.ndarray:
@@ -44,10 +54,10 @@ def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.nd
     return _split(order_SxN, num_devices)
 
 
-def _split(order_SxN: np.ndarray, num_devices: int) -> np.ndarray:
-    steps, batch = order_SxN.shape
-    order_SxDxB = order_SxN.reshape(steps, num_devices, batch // num_devices)
-    return np.ascontiguousarray(order_SxDxB.transpose(1, 0, 2))
+def _split(order_SxN: np.ndarray, num_devices: int, num_parts: int = 1) -> np.ndarray:
+    steps = len(order_SxN)
+    order_SxPxDxN = order_SxN.reshape(steps, num_parts, num_devices, -1)
+    return np.ascontiguousarray(order_SxPxDxN.transpose(2, 0, 1, 3)).reshape(num_devices, steps, -1)
 
 
 def device_seeds(geometry: BatchGeometry, seeds_R: tuple[int, ...]) -> np.ndarray:
@@ -60,11 +70,6 @@ class EpochSampler:
     """Say which example each of this process's L devices reads in which step.
 
     Each process reads its own devices' examples only, and all together read every example.
-
-    Args:
-      geometry: how batches are split over the devices.
-      num_train, num_eval: examples of the splits.
-      seeds_R: one for each model.
     """
 
     def __init__(
@@ -89,7 +94,18 @@ class EpochSampler:
         """Return the order of an epoch, 0 the first; several threads may call this."""
         order_LxSxB = self._train_by_epoch.get(epoch)
         if order_LxSxB is None:
-            order_LxSxB = self._draw(epoch)
+            orders = [
+                train_order(
+                    self.num_train,
+                    seed=seed,
+                    epoch=epoch,
+                    batch_size=self.geometry.global_batch,
+                    num_devices=self.geometry.devices_per_model,
+                    num_parts=self.geometry.gradient_accumulation_steps,
+                )
+                for seed in self._seeds_R
+            ]
+            order_LxSxB = np.concatenate(orders)[self.geometry.local_slice]
             # Two epochs are read at once where one ends and the other begins.
             last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}
             self._train_by_epoch = {**last, epoch: order_LxSxB}
@@ -98,16 +114,3 @@ class EpochSampler:
     def keys(self, epoch: int) -> dict[str, np.ndarray]:
         """Return `seed` and `epoch` for each device: what random draws are keyed by."""
         return {"seed": self.seeds_L, "epoch": np.full(len(self.seeds_L), epoch, np.int32)}
-
-    def _draw(self, epoch: int) -> np.ndarray:
-        orders = [
-            train_order(
-                self.num_train,
-                seed=seed,
-                epoch=epoch,
-                batch_size=self.geometry.global_batch,
-                num_devices=self.geometry.devices_per_model,
-            )
-            for seed in self._seeds_R
-        ]
-        return np.concatenate(orders)[self.geometry.local_slice]

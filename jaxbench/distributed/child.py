@@ -7,11 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxbench.clock import Stopwatch
-from jaxbench.errors import OUT_OF_MEMORY, BadInput
+from jaxbench.errors import OUT_OF_MEMORY
 
 # Seconds that a program has from SIGTERM to SIGKILL.
 _GRACE_S = 15.0
@@ -22,25 +22,12 @@ LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("ch
 
 
 class ProcessResult(NamedTuple):
-    """How a program ended.
+    """How a program ended."""
 
-    Attributes:
-      status: `exited`, `timeout`, or `oom` where the system or the program says so.
-      reason: why it failed; None where it exited with 0.
-      exit_code: as a shell has it: 128 + the signal's number for a signal.
-      wall_s: seconds from start to end.
-    """
-
-    status: str
-    reason: str | None
-    exit_code: int
+    status: str  # `exited`, `timeout`, or `oom` where the system or the program says so
+    reason: str | None  # None where it exited with 0
+    exit_code: int  # as a shell has it: 128 + the signal's number for a signal
     wall_s: float
-
-
-def check_memory_limit(memory_limit_mb: float | None) -> None:
-    """Raise BadInput where this system cannot limit a process's memory."""
-    if memory_limit_mb and not sys.platform.startswith("linux"):
-        raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
 
 
 def run_child(
@@ -49,6 +36,7 @@ def run_child(
     *,
     timeout_s: float | None = None,
     memory_limit_mb: float | None = None,
+    variables: Mapping[str, str] | None = None,
     watch: Callable[[str], None] = lambda line: None,
 ) -> ProcessResult:
     """Run a program to its end. On Linux it ends with this process, however that ends.
@@ -58,6 +46,7 @@ def run_child(
       log: the file for its output.
       timeout_s: seconds until SIGTERM; SIGKILL follows 15 s later.
       memory_limit_mb: MiB of private memory for each of its processes (RLIMIT_DATA).
+      variables: of its environment, beside this process's own.
       watch: called now and then with its last line of output.
 
     Returns:
@@ -74,14 +63,14 @@ def run_child(
             stderr=subprocess.STDOUT,
             # Ctrl-C in the terminal goes to this process alone, which then ends its child.
             start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
         )
     try:
         timed_out = False
         while process.poll() is None and not timed_out:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_S)
-            watch(_last_line(log))
+            watch(next(iter(_last_lines(log)), ""))
             timed_out = bool(timeout_s) and clock.elapsed_s() > timeout_s
     finally:
         _end(process)
@@ -107,37 +96,32 @@ def _end(process: subprocess.Popen) -> None:
 
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:
     """Return the status and reason of a program that failed."""
-    lines = _tail(log)
+    lines = _last_lines(log)
     killed_by = signal.Signals(-return_code).name if return_code < 0 else None
     if killed_by == "SIGKILL" and system_killed:
         return "oom", "killed by the system, which was out of memory"
     if killed_by in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGKILL") or return_code == 127:
         # It could not record its end; its last output tells.
-        said = next((line for line in reversed(lines) if OUT_OF_MEMORY.search(line)), None)
+        said = next(filter(OUT_OF_MEMORY.search, lines), None)
         if said is not None:
-            return "oom", said.strip().removeprefix("what():").strip()
+            return "oom", said.removeprefix("what():").strip()
     if killed_by:
         return "exited", f"killed by {killed_by}"
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return "exited", last.removeprefix("jaxbench: ")
+    return "exited", (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
 
 
-def _tail(log: pathlib.Path) -> list[str]:
+def _last_lines(log: pathlib.Path) -> list[str]:
+    """Return the last lines that are not empty, the very last one first."""
     with open(log, "rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()
-
-
-def _last_line(log: pathlib.Path) -> str:
-    return next((line.strip() for line in reversed(_tail(log)) if line.strip()), "")
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line.strip() for line in reversed(lines) if line.strip()]
 
 
 def _oom_kills() -> int:
     """Return how many processes the system has killed out of memory; 0 where it does not say."""
-    try:
+    with contextlib.suppress(OSError):
         text = pathlib.Path("/proc/vmstat").read_text()
-    except OSError:
-        return 0
-    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(match[1]) if match else 0
+        if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+            return int(match[1])
+    return 0

@@ -10,9 +10,9 @@ JAX is imported only to connect: a program that runs nothing starts without it.
 """
 
 import contextlib
+import dataclasses
 import json
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -23,10 +23,20 @@ from jaxbench.distributed.coordinator import CoordinatorConfig
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.distributed.watch import ExitStatus, Store, Watch
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded
+from jaxbench.terminal import warn
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
-_group: "_ProcessGroup | None" = None
+
+@dataclasses.dataclass
+class _ProcessGroup:
+    store: Store
+    watch: Watch
+    num_broadcasts: int = 0
+    cause: BaseException | None = None
+
+
+_group: _ProcessGroup | None = None
 
 
 def index() -> int:
@@ -45,21 +55,48 @@ def is_primary() -> bool:
 
 
 def broadcast_value(value: Any) -> Any:
-    """Return process 0's value in every process; all must call it, in the same order.
+    """Return process 0's JSON value in every process; all must call it, in the same order.
 
     For what depends on a clock or a cache and decides what the devices do next: processes that
     decided differently would wait for one another for ever.
-
-    Args:
-      value: a JSON value.
     """
-    return _group.broadcast_value(value) if _group else value
+    if _group is None:
+        return value
+    _group.num_broadcasts += 1
+    folder = f"broadcast/{_group.num_broadcasts}"
+    if is_primary():
+        _group.store.put(folder, json.dumps(value))
+        return value
+    return json.loads(_wait_for(_group.store, folder, 1)[0])
 
 
 def barrier(name: str) -> None:
     """Return once every process has called it with this name, which may be used once."""
     if _group:
-        _group.barrier(name)
+        _barrier(_group.store, name)
+
+
+def _barrier(store: Store, name: str) -> None:
+    # Only process 0 asks who has come: if all asked, the answers would grow with the square of the
+    # number of processes.
+    store.put(f"barrier/{name}/each")
+    if store.index == 0:
+        _wait_for(store, f"barrier/{name}/each", store.count)
+        store.put(f"barrier/{name}/all")
+    else:
+        _wait_for(store, f"barrier/{name}/all", 1)
+
+
+def _wait_for(store: Store, folder: str, num_texts: int) -> dict[int, str]:
+    # By polling: Ctrl-C and the watch could not interrupt JAX's own barrier and blocking get.
+    found: dict[int, str] = {}
+
+    def complete() -> bool:
+        found.update(store.read(folder))
+        return len(found) >= num_texts
+
+    wait_until(complete)
+    return found
 
 
 def barrier_before_first_step(clock: Clock) -> None:
@@ -85,8 +122,21 @@ def check_same(name: str, facts: Mapping[str, Any]) -> None:
     Raises:
       BadInput: a value differs from process 0's; the message names it.
     """
-    if _group:
-        _group.check_same(name, facts)
+    if _group is None:
+        return
+    # A function's text holds its address, which differs from process to process.
+    text = json.dumps(facts, default=lambda value: _ADDRESS.sub("", str(value)))
+    own = json.loads(text)
+    primary = broadcast_value(own)
+    differing = [
+        f"{key}={own.get(key)}, process 0 has {primary.get(key)}"
+        for key in {**primary, **own}
+        if own.get(key) != primary.get(key)
+    ]
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise BadInput(f"{'; '.join(differing[:3])}{more}: must be the same in all processes")
+    barrier(name)
 
 
 def on_abort(callback: Callable[[OtherProcessEnded], None]) -> None:
@@ -101,7 +151,16 @@ def root_cause(error: BaseException) -> BaseException:
     Waits until the watch knows, at most for the heartbeat timeout. From then on the watch no longer
     interrupts the main thread.
     """
-    return _group.root_cause(error) if _group else error
+    if _group is None:
+        return error
+    _group.watch.is_main_ending = True
+    if _group.cause is None:
+        import jax
+
+        if isinstance(error, jax.errors.JaxRuntimeError) and not OUT_OF_MEMORY.search(str(error)):
+            error = _group.watch.wait_for_other_end() or error
+        _group.cause = error
+    return _group.cause
 
 
 @contextlib.contextmanager
@@ -111,11 +170,8 @@ def process_group(
     """Connect to the other processes for the body of the `with`, which all end together.
 
     Where one of them fails or is stopped, the others end too, with its reason and exit code; where
-    one dies, they end after the heartbeat timeout and a grace period.
-
-    Args:
-      config: how to join them; None for a single process, for which nothing is done.
-      exit_status: exception -> how a process ends that it ends.
+    one dies, they end after the heartbeat timeout and a grace period. A single process has no
+    `config`, and nothing is done.
 
     Raises:
       Unreachable: the processes do not come together in time.
@@ -129,96 +185,24 @@ def process_group(
     _group = _ProcessGroup(store, Watch(store, config.heartbeat_timeout_s))
     try:
         yield
-        _group.finish()
+        barrier("the end")
+        _group.watch.is_main_ending = True
+        _group.watch.stop()
+        disconnect()
     except BaseException as error:
         with defer_signals():
-            cause = _group.root_cause(error)
-            _group.leave(exit_status(cause), cause)
+            cause = root_cause(error)
+            _leave(_group, exit_status(cause), cause)
 
 
-class _ProcessGroup:
-    """All processes of a run, from within one of them."""
-
-    def __init__(self, store: Store, watch: Watch):
-        self.store, self.watch = store, watch
-        self._num_broadcasts = 0
-        self._cause: BaseException | None = None
-
-    def broadcast_value(self, value: Any) -> Any:
-        self._num_broadcasts += 1
-        folder = f"broadcast/{self._num_broadcasts}"
-        if self.store.index == 0:
-            self.store.put(folder, json.dumps(value))
-            return value
-        return json.loads(self._wait_for(folder, 1)[0])
-
-    def barrier(self, name: str) -> None:
-        # Only process 0 asks who has come: if all asked, the answers would grow with the square of
-        # the number of processes.
-        self.store.put(f"barrier/{name}/each")
-        if self.store.index == 0:
-            self._wait_for(f"barrier/{name}/each", self.store.count)
-            self.store.put(f"barrier/{name}/all")
-        else:
-            self._wait_for(f"barrier/{name}/all", 1)
-
-    def _wait_for(self, folder: str, num_texts: int) -> dict[int, str]:
-        # By polling: Ctrl-C and the watch could not interrupt JAX's own barrier and blocking get.
-        found: dict[int, str] = {}
-
-        def complete() -> bool:
-            found.update(self.store.read(folder))
-            return len(found) >= num_texts
-
-        wait_until(complete)
-        return found
-
-    def check_same(self, name: str, facts: Mapping[str, Any]) -> None:
-        # A function's text holds its address, which differs from process to process.
-        text = json.dumps(facts, default=lambda value: _ADDRESS.sub("", str(value)))
-        own = json.loads(text)
-        primary = self.broadcast_value(own)
-        differing = [
-            f"{key}={own.get(key)}, process 0 has {primary.get(key)}"
-            for key in {**primary, **own}
-            if own.get(key) != primary.get(key)
-        ]
-        if differing:
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            raise BadInput(f"{'; '.join(differing[:3])}{more}: must be the same in all processes")
-        self.barrier(name)
-
-    def root_cause(self, error: BaseException) -> BaseException:
-        self.watch.is_main_ending = True
-        if self._cause is None:
-            if _may_be_of_another(error):
-                error = self.watch.wait_for_other_end() or error
-            self._cause = error
-        return self._cause
-
-    def finish(self) -> None:
-        """End the connection, once every process has finished."""
-        self.barrier("the end")
-        self.watch.is_main_ending = True
-        self.watch.stop()
-        disconnect()
-
-    def leave(self, status: ExitStatus, error: BaseException) -> NoReturn:
-        """Tell the other processes how this one ends, and end it."""
-        self.watch.is_main_ending = True
-        with contextlib.suppress(Exception):
-            if not isinstance(error, OtherProcessEnded):
-                self.store.put("end", json.dumps(status._asdict()))
-        if status.line is None:
-            traceback.print_exception(error)
-        else:
-            print(f"jaxbench: {status.line}", file=sys.stderr)
-        self.watch.stop()
-        self.watch.exit(status.code)
-
-
-def _may_be_of_another(error: BaseException) -> bool:
-    """Return whether the end of another process may have caused an error: not out of memory."""
-    import jax
-
-    return isinstance(error, jax.errors.JaxRuntimeError) and not OUT_OF_MEMORY.search(str(error))
+def _leave(group: _ProcessGroup, status: ExitStatus, error: BaseException) -> NoReturn:
+    """Tell the other processes how this one ends, and end it."""
+    with contextlib.suppress(Exception):
+        if not isinstance(error, OtherProcessEnded):
+            group.store.put("end", json.dumps(status._asdict()))
+    if status.line is None:
+        traceback.print_exception(error)
+    else:
+        warn(f"jaxbench: {status.line}")
+    group.watch.stop()
+    group.watch.exit(status.code)

@@ -10,43 +10,38 @@ from jaxbench.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class CoordinatorConfig:
-    """How a process joins the others of a run.
+    """How process `index` of `count` joins the others of a run.
 
     Attributes:
       address: HOST:PORT of process 0, whose coordination service listens there; None where JAX
         detects the cluster (Cloud TPU, Slurm and others that `jax.distributed` knows).
-      count: the number of processes; None as above.
-      index: the index of this process; None as above.
       initialization_timeout_s: how long the processes wait for one another.
       heartbeat_timeout_s: a process that is silent for so long is lost.
     """
 
-    address: str | None = None
-    count: int | None = None
-    index: int | None = None
-    initialization_timeout_s: int = 300
-    heartbeat_timeout_s: int = 30
+    address: str | None
+    count: int
+    index: int
+    initialization_timeout_s: int
+    heartbeat_timeout_s: int
 
 
 def check_coordinator(
     distributed: str | None, address: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
     """Raise BadInput where the flags of these names are incomplete or contradict each other."""
-    given = {
-        "--coordinator_address": address,
-        "--num_processes": num_processes,
-        "--process_id": process_id,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given):
+    names = ("--coordinator_address", "--num_processes", "--process_id")
+    values = (address, num_processes, process_id)
+    missing = [name for name, value in zip(names, values, strict=True) if value is None]
+    if len(missing) == len(names):
         return
     if distributed:
         raise BadInput(
-            f"--distributed={distributed} with {next(n for n in given if n not in missing)}: give "
+            f"--distributed={distributed} with {next(n for n in names if n not in missing)}: give "
             "one of them; auto detects what the three flags say"
         )
     if missing:
-        raise BadInput(f"{' and '.join(missing)} missing: {', '.join(given)} go together")
+        raise BadInput(f"{' and '.join(missing)} missing: {', '.join(names)} go together")
     match = re.fullmatch(r"(.+):(\d{1,5})", address)
     if not match or not 0 < int(match[2]) < 2**16:
         raise BadInput(
@@ -103,9 +98,6 @@ def detect_cluster(
         )
     if num_processes == 1:
         return None
-    return CoordinatorConfig(
-        count=num_processes,
-        index=int(cluster.get_process_id()),
-        initialization_timeout_s=initialization_timeout_s,
-        heartbeat_timeout_s=heartbeat_timeout_s,
-    )
+    index = int(cluster.get_process_id())
+    timeouts_s = (initialization_timeout_s, heartbeat_timeout_s)
+    return CoordinatorConfig(None, num_processes, index, *timeouts_s)

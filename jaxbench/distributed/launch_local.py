@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Sequence
 
 from jaxbench.distributed.child import LAUNCHER
-from jaxbench.distributed.signals import defer_signals
+from jaxbench.distributed.signals import defer_signals, reason_of
 from jaxbench.errors import Terminated
+from jaxbench.terminal import warn
 
 # Seconds that processes have from a signal to SIGKILL; each exits on its own before.
 _GRACE_S = 30.0
@@ -27,13 +28,8 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
     """Run this command in several processes, which connect on a free port.
 
     Process 0 prints the run's output. The end of the others' output is printed where the run fails.
-
-    Args:
-      command: the command line of this process, the interpreter first.
-      count: the number of processes; process i sees GPU i.
-
-    Returns:
-      The exit code of process 0 if that is not 0, else of the first process that failed.
+    Process i sees GPU i. Return the exit code of process 0 if that is not 0, else of the first
+    process that failed.
     """
     command = _without_own_flag([sys.executable, *command[1:]])
     with socket.socket() as probe:
@@ -48,14 +44,16 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
                     children.append(_start(command, port, count, index, log))
             codes = [child.wait() for child in children]
         except (KeyboardInterrupt, Terminated) as error:
-            ctrl_c = isinstance(error, KeyboardInterrupt)
+            ctrl_c = isinstance(reason_of(error), KeyboardInterrupt)
             codes = _stop(children, signal.SIGINT if ctrl_c else signal.SIGTERM)
         finally:
             for child in children:
                 if child.poll() is None:
                     child.kill()
         if codes[0] not in (0, 2, 130, 143):
-            _show(logs[1:])
+            for index, log in enumerate(logs[1:], 1):
+                for line in log.read_text(errors="replace").splitlines()[-20:]:
+                    warn(f"process {index}: {line}")
     codes = [code if code >= 0 else 128 - code for code in codes]
     return next(filter(None, codes), 0)
 
@@ -82,17 +80,14 @@ def _stop(children: Sequence[subprocess.Popen], number: signal.Signals) -> list[
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(number)
     for child in children:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_S)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE_S)
+        except (KeyboardInterrupt, Terminated):  # a second Ctrl-C: they end at once, too
+            return _stop(children, signal.SIGINT)
         if child.poll() is None:
             child.kill()
     return [child.wait() for child in children]
-
-
-def _show(logs: Sequence[pathlib.Path]) -> None:
-    for index, log in enumerate(logs, 1):
-        for line in log.read_text(errors="replace").splitlines()[-20:]:
-            print(f"process {index}: {line}", file=sys.stderr)
 
 
 def _without_own_flag(command: Sequence[str]) -> list[str]:

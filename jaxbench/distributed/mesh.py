@@ -40,17 +40,12 @@ class DataMesh:
 
     @property
     def local_devices(self) -> tuple[jax.Device, ...]:
-        """Return the devices of this process."""
         return local_devices(self.devices)
 
     @property
     def process(self) -> tuple[int, int]:
         """Return the index of this process and the number of processes."""
         return coordination.index(), self.num_devices // len(self.local_devices)
-
-    @property
-    def _mesh(self) -> Mesh:
-        return Mesh(np.array(self.devices), (AXIS,))
 
     def replicate(self, tree: Any) -> Any:
         """Place a copy of every array on every device; all processes pass the same arrays."""
@@ -67,15 +62,12 @@ class DataMesh:
         # device_put offers, would compare all values over the network.
         if self.parallelism == "pmap" or self.process[1] == 1:
             return placed
-        everywhere = NamedSharding(self._mesh, spec)
+        everywhere = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
 
         def join(array: jax.Array) -> jax.Array:
-            rows = len(self.devices) if spec else None
-            return jax.make_array_from_single_device_arrays(
-                (rows, *array.shape[1:]) if rows else array.shape,
-                everywhere,
-                [shard.data for shard in array.addressable_shards],
-            )
+            shape = (self.num_devices, *array.shape[1:]) if spec else array.shape
+            shards = [shard.data for shard in array.addressable_shards]
+            return jax.make_array_from_single_device_arrays(shape, everywhere, shards)
 
         return jax.tree.map(join, placed)
 
@@ -123,7 +115,7 @@ class DataMesh:
         # of a replicated parameter would arrive already summed over the devices.
         mapped = jax.shard_map(
             on_one_row,
-            mesh=self._mesh,
+            mesh=Mesh(np.array(self.devices), (AXIS,)),
             in_specs=tuple(PartitionSpec(AXIS) if rows else PartitionSpec() for rows in sharded),
             out_specs=PartitionSpec(AXIS) if sharded_output else PartitionSpec(),
             check_vma=False,
@@ -160,13 +152,11 @@ def create_mesh(config: Experiment) -> DataMesh:
     by_process = [jax.local_devices(process_index=index) for index in range(count)]
     fewest = min(map(len, by_process))
     if config.num_devices > fewest * count or config.num_devices % count:
-        kind = local[0].device_kind
-        allowed = f"this machine has {fewest} {kind} device(s), so 1 to {fewest}"
+        have = f"{fewest} {local[0].device_kind} device(s)"
+        allowed = f"this machine has {have}, so 1 to {fewest}"
         if count > 1:
-            allowed = (
-                f"{count} processes have {fewest} {kind} device(s) each, so a multiple of {count} "
-                f"up to {fewest * count}"
-            )
+            most = fewest * count
+            allowed = f"{count} processes have {have} each, so a multiple of {count} up to {most}"
         raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
     if max(map(len, by_process)) > fewest and not config.num_devices:
         raise BadInput(
@@ -178,15 +168,14 @@ def create_mesh(config: Experiment) -> DataMesh:
     return DataMesh(tuple(taken), config.parallelism)
 
 
-def create_training_mesh(config: Config) -> DataMesh:
-    """Return the mesh of an experiment that trains a network.
+def create_training_mesh(config: Config) -> tuple[DataMesh, BatchGeometry]:
+    """Return the mesh of a network's training, and how the batch is split over it.
 
     Raises:
-      BadInput: there are fewer devices, or the batch does not split evenly over them.
+      BadInput: see `create_mesh`; or the batch does not split evenly.
     """
     mesh = create_mesh(config)
-    BatchGeometry.create(config, mesh.num_devices, mesh.process)
-    return mesh
+    return mesh, BatchGeometry.create(config, mesh.num_devices, mesh.process)
 
 
 def broadcast_arrays(tree: Any) -> Any:
@@ -230,11 +219,8 @@ def mixed_devices(
     None for one kind, for other errors, and for running out of memory.
     """
     kinds = list(dict.fromkeys(device.device_kind for device in devices))
-    if (
-        len(kinds) == 1
-        or not isinstance(error, jax.errors.JaxRuntimeError)
-        or "RESOURCE_EXHAUSTED" in str(error)
-    ):
+    of_backend = isinstance(error, jax.errors.JaxRuntimeError)
+    if len(kinds) == 1 or not of_backend or "RESOURCE_EXHAUSTED" in str(error):
         return None
     return MixedDevices(
         f"{' with '.join(kinds)}: the backend does not run one program on such a mix "
@@ -245,18 +231,11 @@ def mixed_devices(
 
 def device_memory_bytes() -> int | None:
     """Return the memory that a local device may use; None where the backend does not say."""
-    stats = jax.local_devices()[0].memory_stats()
-    return stats.get("bytes_limit") if stats else None
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """Return the peak memory of any of these devices; None where the backend does not count it.
-
-    Of this process's devices: other processes' have no statistics here.
-    """
-    peaks = []
-    for device in local_devices(devices):
-        stats = device.memory_stats()
-        if stats and "peak_bytes_in_use" in stats:
-            peaks.append(stats["peak_bytes_in_use"])
+    """Return the peak memory of any local one of these devices; None where nothing counts it."""
+    stats = [device.memory_stats() or {} for device in local_devices(devices)]
+    peaks = [known["peak_bytes_in_use"] for known in stats if "peak_bytes_in_use" in known]
     return max(peaks, default=None)

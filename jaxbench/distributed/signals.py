@@ -1,20 +1,25 @@
-"""Raise Ctrl-C and SIGTERM as exceptions, never in the middle of a record.
+"""Raise Ctrl-C, SIGTERM and SIGHUP as exceptions, never in the middle of a record.
 
-An exception out of a signal handler can rise between a lock's being taken and the `with` that
-would release it, inside any library; whoever needs that lock next then waits for ever (seen with
-the queue behind TensorBoard's event files). So quick code that takes such locks runs under
-`defer_signals`, and a process that still hangs is forced to exit.
+A signal handler can raise between taking a lock and the `with` that releases it, inside any
+library. Whoever needs that lock next waits for ever: seen with the queue behind TensorBoard's event
+files. So quick code that takes such locks runs under `defer_signals`. A process that still hangs is
+forced to exit.
+
+A process ends once, for the first signal: a scheduler that sends SIGTERM and SIGINT means one end.
+Only a Ctrl-C some time later is a wish of its own: to end at once, whatever is lost.
 """
 
 import contextlib
 import os
 import signal
-import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jaxbench.clock import Stopwatch
 from jaxbench.errors import Terminated
+from jaxbench.terminal import warn
 
 # How long a process may take from the signal to its end. Clouds give 30 s (Google's spot machines)
 # to 120 s (Amazon's) between the notice and the end.
@@ -22,24 +27,60 @@ LONGEST_END_S = 20.0
 # How soon to try again where an exception would be lost, and in which functions it would (the
 # second is JAX's).
 _SOON_S, _SWALLOWING = 0.02, ("__del__", "_xla_gc_callback")
-_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+# A Ctrl-C that comes sooner after the first signal belongs to it.
+_SAME_END_S = 0.1
 
+# The signal that the process ends for, and the time since.
+_first: tuple[int, Stopwatch] | None = None
+_at_once = False  # whether a second Ctrl-C has come
 _depth = 0
 _pending: int | None = None
+_interruptible = False  # by a second Ctrl-C, while signals are deferred
 _asking = False
-_asked = False
+_asked: int | None = None
 _from_thread: BaseException | None = None
-_instead: Callable[[], None] | None = None
+_instead: Callable[[int], None] | None = None
+_lives_on = False  # whether the process has more to do after this end
 
 
 def raise_on_signals() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated from now on.
+    """Have Ctrl-C raise KeyboardInterrupt, SIGTERM and SIGHUP raise Terminated from now on.
 
-    For the main thread of an entry point. A Ctrl-C that is ignored (nohup) stays ignored.
+    For the main thread of an entry point. A Ctrl-C or SIGHUP that is ignored (nohup) stays ignored.
     """
+    global _first, _at_once
+    _first, _at_once = None, False
     signal.signal(signal.SIGTERM, _handle)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _handle)
+
+
+@contextlib.contextmanager
+def handle_ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C end what is inside the `with` as it ends a command, and the process live on.
+
+    Nothing changes in other threads than the main one, and where Ctrl-C has another handler than
+    Python's own.
+    """
+    global _first, _at_once, _lives_on
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not on_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    on_alarm = signal.getsignal(signal.SIGALRM)
+    _first, _at_once, _lives_on = None, False, True
+    signal.signal(signal.SIGINT, _handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if _first:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, on_alarm)
+        _first, _at_once, _lives_on = None, False, False
 
 
 @contextlib.contextmanager
@@ -51,88 +92,132 @@ def defer_signals() -> Iterator[None]:
         yield
     finally:
         _depth -= 1
-        if _depth == 0 and _pending is not None:
+        if _pending is not None and not _is_deferring():
             number, _pending = _pending, None
             _raise(number)
 
 
 @contextlib.contextmanager
-def graceful_stop() -> Iterator[Callable[[], bool]]:
-    """Have SIGTERM raise nothing inside the `with`; yield a function: whether it has arrived.
+def defer_first_signal() -> Iterator[None]:
+    """Do the same, but let a second Ctrl-C end the `with`: for long work that takes no locks."""
+    global _interruptible
+    with defer_signals():
+        if _at_once:
+            _raise(_first[0])
+        _interruptible = _depth == 1
+        try:
+            yield
+        finally:
+            _interruptible = False
 
-    For work that ends soon, at a point of its choosing. The end of the `with` raises Terminated,
-    unless another exception leaves it.
+
+@contextlib.contextmanager
+def graceful_stop() -> Iterator[Callable[[], bool]]:
+    """Have a first signal raise nothing inside the `with`; yield a function: whether it has come.
+
+    For work that ends soon, at a point of its choosing. The end of the `with` raises it, unless
+    another exception leaves it.
     """
     global _asking, _asked
     _asking = True
     try:
-        yield lambda: _asked
+        yield lambda: _asked is not None
     finally:
-        _asking, asked, _asked = False, _asked, False
-    if asked:
-        raise Terminated
+        _asking, asked, _asked = False, _asked, None
+    if asked is not None:
+        _raise(asked)
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return Terminated for a Ctrl-C that a SIGTERM or SIGHUP came with, else the error itself.
+
+    Python calls the handler of SIGINT first, and after its exception the other's not before it is
+    asked to.
+    """
+    if isinstance(error, KeyboardInterrupt) and _first:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [])  # calls handlers that have not been called
+        if _first[0] != signal.SIGINT:
+            return Terminated(signal.Signals(_first[0]).name)
+    return error
 
 
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
     global _from_thread
     _from_thread = error
-    terminate_main_thread()
-
-
-def terminate_main_thread() -> None:
-    """Send SIGTERM to the main thread; for other threads."""
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
-def instead_of_terminating(ask: Callable[[], None]) -> None:
-    """Have SIGTERM call a quick function in place of raising, for the rest of the process."""
+def stop_main_thread(number: int) -> None:
+    """Send a signal to the main thread, unless it has had one; for other threads."""
+    if _first is None:
+        signal.pthread_kill(threading.main_thread().ident, number)
+
+
+def instead_of_raising(ask: Callable[[int], None]) -> None:
+    """Have a signal call a quick function with its number, for the rest of the process."""
     global _instead
     _instead = ask
 
 
 def _handle(number: int, frame: Any) -> None:
-    global _asked, _pending
+    global _asked, _at_once, _first, _pending
+    _limit_time(number)
+    if _from_thread is None:
+        if _instead:
+            _instead(number)
+            return
+        if _first is None:
+            _first = number, Stopwatch()
+            if _asking:
+                _asked = number
+                return
+        elif number == signal.SIGINT and _first[1].elapsed_s() > _SAME_END_S:
+            _at_once = True
+        else:
+            if number != signal.SIGINT and _first[1].elapsed_s() <= _SAME_END_S:
+                # Python handles signals that come together by their numbers, SIGINT first.
+                _first = number, _first[1]
+                _asked, _pending = _asked and number, _pending and number
+            return
+        number = _first[0]
+    _deliver(number, frame)
+
+
+def _limit_time(number: int) -> None:
     # Set once: a repeated signal gives no more time.
-    if hasattr(signal, "setitimer") and not signal.getitimer(signal.ITIMER_REAL)[0]:
+    if not _lives_on and not signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.signal(signal.SIGALRM, lambda *_: _force_exit(_EXIT_CODES[number]))
         signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
-    if number == signal.SIGTERM and _from_thread is None and (_instead or _asking):
-        if _instead:
-            _instead()
-        else:
-            _asked = True
-    elif _depth:
+
+
+def _deliver(number: int, frame: Any) -> None:
+    """Raise a signal's exception, now or where it is not lost."""
+    global _pending
+    if _is_deferring():
         _pending = number
-    elif _is_swallowed(frame):
-        _try_again(number)
+    elif any(outer.f_code.co_name in _SWALLOWING for outer, _ in traceback.walk_stack(frame)):
+
+        def again(_: int, frame: Any) -> None:
+            _limit_time(number)
+            _deliver(number, frame)
+
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, _SOON_S)
     else:
         _raise(number)
 
 
-def _is_swallowed(frame: Any) -> bool:
-    """Return whether Python drops exceptions here: in finalizers and gc callbacks."""
-    while frame is not None:
-        if frame.f_code.co_name in _SWALLOWING:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _try_again(number: int) -> None:
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, lambda _, frame: _handle(number, frame))
-        signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+def _is_deferring() -> bool:
+    return _depth > (_at_once and _interruptible)
 
 
 def _raise(number: int) -> None:
     if _from_thread is not None:
         raise _from_thread
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(signal.Signals(number).name)
 
 
 def _force_exit(code: int) -> None:
-    print(
-        f"jaxbench: did not end in {LONGEST_END_S:g} s, forced to exit", file=sys.stderr, flush=True
-    )
+    warn(f"jaxbench: did not end in {LONGEST_END_S:g} s, forced to exit")
     os._exit(code)

@@ -5,6 +5,7 @@ quicker.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -14,11 +15,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.distributed.signals import (
-    instead_of_terminating,
+    instead_of_raising,
     raise_in_main_thread,
-    terminate_main_thread,
+    stop_main_thread,
 )
 from jaxbench.errors import OtherProcessEnded
+from jaxbench.terminal import warn
 
 # How often a process says that it is alive, and looks at the others.
 _HEARTBEAT_S = 0.5
@@ -37,23 +39,18 @@ class ExitStatus(NamedTuple):
 
 
 class Store:
-    """The key-value store that all processes reach: in each folder a text for each process.
-
-    Args:
-      client: of JAX's coordination service.
-      index, count: of this process, and of all.
-    """
+    """The key-value store that all processes reach: in each folder a text for each process."""
 
     def __init__(self, client: Any, index: int, count: int):
         self._client = client
         self.index, self.count = index, count
 
-    def put(self, folder: str, text: str = "", *, replace: bool = False) -> None:
-        """Set this process's text in a folder; without `replace` it may be set once."""
-        self.put_for(self.index, folder, text, replace=replace)
-
-    def put_for(self, index: int, folder: str, text: str, *, replace: bool = False) -> None:
-        self._client.key_value_set(f"jaxbench/{folder}/{index}", text, allow_overwrite=replace)
+    def put(
+        self, folder: str, text: str = "", *, index: int | None = None, replace: bool = False
+    ) -> None:
+        """Set a process's text in a folder, this one's by default; only `replace` sets it again."""
+        key = f"jaxbench/{folder}/{self.index if index is None else index}"
+        self._client.key_value_set(key, text, allow_overwrite=replace)
 
     def read(self, folder: str) -> dict[int, str]:
         """Return {process: text} of a folder."""
@@ -64,30 +61,24 @@ class Store:
 class Watch:
     """A thread that exchanges heartbeats with the other processes, and ends this one with them.
 
-    Only process 0 ends a run on SIGTERM, with a checkpoint. Another process that gets SIGTERM asks
+    Only process 0 ends a run on a signal, with a checkpoint. Another process that gets one asks
     process 0 to stop and trains on until it has: process 0 would wait for its steps.
-
-    Args:
-      store: reaches the other processes.
-      heartbeat_timeout_s: a process that is silent for so long is lost.
-
-    Attributes:
-      on_abort: called where this process must end while its main thread hangs.
-      is_main_ending: whether the main thread ends already, and must not be interrupted.
     """
 
     def __init__(self, store: Store, heartbeat_timeout_s: float):
+        # Called where this process must end while its main thread hangs.
         self.on_abort: Callable[[OtherProcessEnded], None] = lambda error: None
+        # Whether the main thread ends already, and must not be interrupted.
         self.is_main_ending = False
         self._store = store
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._stopped = threading.Event()
         self._lost: frozenset[int] = frozenset()
         self._other: OtherProcessEnded | None = None
-        self._stop_requested = threading.Event()
-        self._has_terminated = False
+        self._stop_requests: list[int] = []  # the signals that came
+        self._has_stopped = False
         if store.index:
-            instead_of_terminating(self._stop_requested.set)
+            instead_of_raising(self._stop_requests.append)
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -117,18 +108,29 @@ class Watch:
         os._exit(code)
 
     def _run(self) -> None:
-        heartbeats = _Heartbeats(self._store.count, self._heartbeat_timeout_s)
-        number = 0
-        while not self._stopped.wait(_HEARTBEAT_S):
-            number += 1
+        # By process, its last heartbeat and the time since.
+        seen = {index: ("", Stopwatch()) for index in range(self._store.count)}
+        for number in itertools.count(1):
+            if self._stopped.wait(_HEARTBEAT_S):
+                return
             try:
                 self._store.put("alive", str(number), replace=True)
-                if self._stop_requested.is_set():
-                    self._store.put("stop", replace=True)
+                if self._stop_requests:
+                    self._store.put("stop", str(int(self._stop_requests[0])), replace=True)
                 if self._store.index == 0:
-                    self._lost = heartbeats.silent(self._store.read("alive"))
+                    for index, text in self._store.read("alive").items():
+                        if seen[index][0] != text:
+                            seen[index] = text, Stopwatch()
+                    self._lost = frozenset(
+                        index
+                        for index, (_, watch) in seen.items()
+                        if watch.elapsed_s() > self._heartbeat_timeout_s
+                    )
                     self._report_lost()
-                    self._forward_stop()
+                    # The main thread answers a signal that another process got, once.
+                    if not self._has_stopped and (stops := self._store.read("stop")):
+                        self._has_stopped = True
+                        stop_main_thread(int(stops[min(stops)]))
                 ends = self._store.read("end")
             except Exception:  # process 0 is gone, or cannot answer yet: JAX will say
                 continue
@@ -137,22 +139,14 @@ class Watch:
                 self._end_with(min(others), json.loads(ends[min(others)]))
                 return
 
-    def _forward_stop(self) -> None:
-        """Have the main thread of process 0 answer a SIGTERM that another process got, once."""
-        if not self._has_terminated and self._store.read("stop"):
-            self._has_terminated = True
-            terminate_main_thread()
-
     def _report_lost(self) -> None:
         """Say in the place of processes that died how they ended."""
         for index in self._lost:
-            reason = (
-                f"process {index} was lost: it has not been heard of for "
-                f"{self._heartbeat_timeout_s:g} s"
-            )
+            timeout_s = f"{self._heartbeat_timeout_s:g} s"
+            reason = f"process {index} was lost: it has not been heard of for {timeout_s}"
             notice = ExitStatus("failed", reason, 1, None)._asdict() | {"lost": True}
             with contextlib.suppress(Exception):  # it may have said so itself before
-                self._store.put_for(index, "end", json.dumps(notice))
+                self._store.put("end", json.dumps(notice), index=index)
 
     def _end_with(self, index: int, notice: Mapping[str, Any]) -> None:
         """End this process as another did, without its main thread if that hangs."""
@@ -165,24 +159,5 @@ class Watch:
         # The main thread hangs in a collective that the other process does not answer.
         with contextlib.suppress(Exception):
             self.on_abort(self._other)
-        print(f"jaxbench: {self._other}", file=sys.stderr)
+        warn(f"jaxbench: {self._other}")
         self.exit(self._other.code)
-
-
-class _Heartbeats:
-    """How long each process has been silent."""
-
-    def __init__(self, count: int, timeout_s: float):
-        self._timeout_s = timeout_s
-        self._watches = {index: Stopwatch() for index in range(count)}
-        self._seen: dict[int, str] = {}
-
-    def silent(self, heartbeats: Mapping[int, str]) -> frozenset[int]:
-        """Return the processes whose heartbeat has not changed within the timeout."""
-        for index, text in heartbeats.items():
-            if self._seen.get(index) != text:
-                self._seen[index] = text
-                self._watches[index] = Stopwatch()
-        return frozenset(
-            index for index, watch in self._watches.items() if watch.elapsed_s() > self._timeout_s
-        )

@@ -15,6 +15,8 @@ import jax
 import psutil
 
 from jaxbench.distributed.mesh import local_devices
+from jaxbench.hardware.accelerators import nvidia_driver
+from jaxbench.hardware.system import available_cores, search_file
 from jaxbench.xla.variables import relevant_variables
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
@@ -46,7 +48,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "num_devices": len(devices),
         "num_processes": jax.process_count(),
         "num_local_devices": len(local_devices(devices)),
-        "driver": _driver(),
+        "driver": nvidia_driver(),
         "variables": relevant_variables(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
         "matmul_precision": jax.config.jax_default_matmul_precision,
@@ -57,7 +59,9 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
             else None
         ),
         "git": _git(),
-        "cpu": _cpu(),
+        "cpu": search_file("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
+        or platform.processor()
+        or None,
         "cpu_cores": available_cores(),
         "host_memory_bytes": psutil.virtual_memory().total,
     }
@@ -75,25 +79,14 @@ def describe_code() -> dict[str, str]:
     }
 
 
-def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(psutil.Process, "cpu_affinity"):
-        return len(psutil.Process().cpu_affinity())
-    return psutil.cpu_count() or 1
-
-
 def host_peak_memory_bytes() -> int:
     """Return the peak resident memory of this process on the host.
 
     Without Linux's /proc it is at least that of the process that started this one, from which
     `ru_maxrss` continues.
     """
-    try:
-        status = pathlib.Path("/proc/self/status").read_text()
-    except OSError:
-        status = ""
-    if own := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
-        return int(own[1]) * 1024
+    if kib := search_file("/proc/self/status", r"^VmHWM:\s*(\d+) kB$"):
+        return int(kib) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -122,20 +115,9 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _driver() -> str | None:
-    """Return the version of NVIDIA's kernel driver, None without one."""
-    try:
-        text = pathlib.Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
-        return None
-    match = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", text)
-    return match[1] if match else None
-
-
 def _git() -> dict[str, Any] | None:
     """Return the commit of jaxbench's checkout or `git archive`; None for an installed wheel."""
     here = pathlib.Path(__file__).resolve()
-    archived = _PACKAGE / "commit.txt"
 
     def git(*args):
         return subprocess.run(
@@ -145,26 +127,18 @@ def _git() -> dict[str, Any] | None:
     try:
         # An environment inside somebody else's repository is not jaxbench's checkout.
         if git("ls-files", "--error-unmatch", here.name).returncode:
-            return _archived(archived)
+            return _archived()
         commit = git("rev-parse", "HEAD").stdout.strip()
         dirty = bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
     except FileNotFoundError:  # no git
-        return _archived(archived)
+        return _archived()
     except (OSError, subprocess.TimeoutExpired):
         return None
     return {"commit": commit, "dirty": dirty} if commit else None
 
 
-def _archived(path: pathlib.Path) -> dict[str, Any] | None:
+def _archived() -> dict[str, Any] | None:
     """Return the commit that `git archive` wrote into a file (launch/tpu_vm.sh sends one)."""
+    path = _PACKAGE / "commit.txt"
     commit = path.read_text().strip() if path.exists() else ""
     return {"commit": commit, "dirty": False} if re.fullmatch("[0-9a-f]{40,64}", commit) else None
-
-
-def _cpu() -> str | None:
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or None
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1] if match else platform.processor() or None

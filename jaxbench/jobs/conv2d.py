@@ -1,4 +1,4 @@
-"""Measures one convolution on 1 to N devices, each part of the work alone: --mode=conv2d.
+"""Measure one convolution on 1 to N devices, each part of the work alone: --mode=conv2d.
 
 One number for everything would hide that compiling and moving pixels take most of the time. So each
 trial (a problem on a number of devices) is split into compiling, host to device, computing on the
@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ import psutil
 from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.distributed.mesh import DataMesh, create_mesh
 from jaxbench.errors import BadInput
+from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.conv2d_summary import findings, table
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import RunContext
+from jaxbench.jobs.setup import RunContext, check_device_counts
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -34,6 +35,7 @@ from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import Conv2dRecord, Conv2dSummary
+from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.training.program import compile_step
 from jaxbench.xla.compile_cache import without_cache
@@ -53,13 +55,7 @@ def measure_conv2d(
 ) -> JobResult:
     """Measure every trial that the config names and print them as a table.
 
-    Args:
-      config: the experiment.
-      workdir, telemetry_s: see `run_job`.
-      console: where progress is shown; None picks one for standard output.
-
-    Raises:
-      BadInput: before anything is written.
+    Arguments and errors as for `measure_throughput`.
     """
     config.validate()
     check_workdir(workdir, config.name)
@@ -76,15 +72,10 @@ def measure_conv2d(
         )
         context = RunContext(config, Clock(), console, mesh)
         benchmark = Conv2dBenchmark(context, counts)
-        result = run_job(context, benchmark, workdir, telemetry_s=telemetry_s)
-        for line in (*table(result.records), *result.summary["findings"]):
-            console.say(line)
-    return result
+        return run_job(context, benchmark, workdir, telemetry_s=telemetry_s)
 
 
 class Conv2dBenchmark(Measurement):
-    """Measures the problems of an experiment, one after another, on some numbers of devices."""
-
     mode = "conv2d"
     csv_record = Conv2dRecord
 
@@ -99,16 +90,32 @@ class Conv2dBenchmark(Measurement):
         return {"device_counts": self._counts, "problems": problems}
 
     def measure(self, recorder: Recorder) -> None:
-        progress = _Progress(self._context.console, self._problems, self._config.rounds)
+        total_macs = sum(problem.macs for problem in self._problems) * self._config.rounds
+        done_macs: list[int] = []
+        watch = Stopwatch()
+
+        def round_done(problem: Problem) -> None:
+            done_macs.append(problem.macs)
+            # By the arithmetic that is left.
+            left_s = watch.elapsed_s() * (total_macs / sum(done_macs) - 1)
+            self._context.console.progress(
+                f"kernel {problem.kernel}, channels {problem.channels}",
+                len(done_macs),
+                len(self._problems) * self._config.rounds,
+                f"rounds, about {duration(left_s)} left",
+            )
+
         for problem in self._problems:
             counts = self._counts
             if self._config.sweep == "axes" and problem != self._problems[0]:
                 counts = sorted({counts[0], counts[-1]})
-            for record in self._measure_problem(problem, counts, progress):
+            for record in self._measure_problem(problem, counts, round_done):
                 recorder.write(record)
+        for line in table(recorder.records):
+            self._context.console.say(line)
 
     def _measure_problem(
-        self, problem: Problem, counts: list[int], progress: "_Progress"
+        self, problem: Problem, counts: list[int], round_done: Callable[[Problem], None]
     ) -> list[Conv2dRecord]:
         """Return the records of one problem, one for each number of devices.
 
@@ -118,9 +125,8 @@ class Conv2dBenchmark(Measurement):
         images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
         trials = []
         for count in counts:
-            mesh = dataclasses.replace(
-                self._context.mesh, devices=self._context.mesh.devices[:count]
-            )
+            devices = self._context.mesh.devices[:count]
+            mesh = dataclasses.replace(self._context.mesh, devices=devices)
             trials.append(Conv2dTrial(config, problem, mesh, inputs))
             trials[-1].compile(clock)
         scipy_s = []
@@ -133,24 +139,32 @@ class Conv2dBenchmark(Measurement):
                         watch = Stopwatch()
                         convolve_with_scipy(kernel, images_NxHxWxC)
                         scipy_s.append(watch.elapsed_s())
-                progress.round_done(problem)
+                round_done(problem)
         alone_s = trials[0].compute_s if counts[0] == 1 else None
         return [trial.describe(alone_s, scipy_s) for trial in trials]
 
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
-        return Conv2dSummary(status=status, cells=len(records), findings=findings(records))
+        invalid = []
+        for record in records:
+            limit = flops_limit(self._context.mesh.devices[: record.devices])
+            flops_per_s = 1e9 * record.gflop_per_s / record.devices
+            name = f"kernel {record.kernel}, channels {record.channels}"
+            invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
+        found = findings(records)
+        return Conv2dSummary(status=status, cells=len(records), findings=found, invalid=invalid)
 
 
 def describe(config: Conv2dConfig) -> dict[str, Any]:
     """Return the fields that `--mode=describe` shows; nothing is measured."""
     config.validate()
     mesh = create_mesh(config)
+    counts = _device_counts(config, mesh)
     return {
         "experiment": config.name,
         "config": dataclasses.asdict(config),
         "devices": [device.device_kind for device in mesh.devices],
-        "device_counts": _device_counts(config, mesh),
-        "shared_by": _shared_by(config, _device_counts(config, mesh)),
+        "device_counts": counts,
+        "shared_by": _shared_by(config, counts),
         "problems": [
             {
                 **problem._asdict(),
@@ -187,47 +201,14 @@ def _shared_by(config: Conv2dConfig, counts: list[int]) -> str:
 
 def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
     if config.device_counts:
-        if max(config.device_counts) > mesh.num_devices:
-            raise BadInput(
-                f"device_counts={config.device_counts}: this machine has {mesh.num_devices} "
-                f"{mesh.devices[0].device_kind} device(s)"
-            )
-        return sorted(set(config.device_counts))
+        return check_device_counts("device_counts", config.device_counts, mesh)
     return [count for count in range(1, mesh.num_devices + 1) if config.images % count == 0]
-
-
-class _Progress:
-    """Shows how far the run is, and how long it will take by the arithmetic that is left."""
-
-    def __init__(self, console: Console, problems: list[Problem], rounds: int):
-        self._console = console
-        self._num_rounds = len(problems) * rounds
-        self._total = sum(problem.macs for problem in problems) * rounds
-        self._done = self._count = 0
-        self._watch = Stopwatch()
-
-    def round_done(self, problem: Problem) -> None:
-        self._done += problem.macs
-        self._count += 1
-        left_s = self._watch.elapsed_s() * (self._total / self._done - 1)
-        self._console.progress(
-            f"kernel {problem.kernel}, channels {problem.channels}",
-            self._count,
-            self._num_rounds,
-            f"rounds, about {duration(left_s)} left",
-        )
 
 
 class Conv2dTrial:
     """One problem on the devices of a mesh."""
 
-    def __init__(
-        self,
-        config: Conv2dConfig,
-        problem: Problem,
-        mesh: DataMesh,
-        inputs: tuple[np.ndarray, np.ndarray],
-    ):
+    def __init__(self, config: Conv2dConfig, problem: Problem, mesh: DataMesh, inputs: Any):
         self._problem = problem
         self._calls = config.calls
         self._mesh = mesh
@@ -258,9 +239,8 @@ class Conv2dTrial:
         self._first_use["max_relative_error"] = self._relative_error(outputs_DxBxHxWxF)
 
     def _place(self) -> tuple[jax.Array, jax.Array]:
-        images_DxBxHxWxC = self._images_NxHxWxC.reshape(
-            self._mesh.num_devices, -1, *self._images_NxHxWxC.shape[1:]
-        )
+        images, shape = self._images_NxHxWxC, self._images_NxHxWxC.shape
+        images_DxBxHxWxC = images.reshape(self._mesh.num_devices, -1, *shape[1:])
         arguments = (self._mesh.replicate(self._kernel), self._mesh.shard(images_DxBxHxWxC))
         # Blocking: `wait_until` would notice the end late, by up to a tenth of the time.
         return jax.block_until_ready(arguments)
@@ -292,8 +272,8 @@ class Conv2dTrial:
         """Return its record.
 
         Args:
-          alone_s: what one device computes for; None where it was not measured.
-          scipy_s: what SciPy took each time; empty where it was not measured.
+          alone_s: one device's computing; None where it was not measured.
+          scipy_s: each of SciPy's times; empty where it was not measured.
         """
         parts = {part: statistics.median(self._samples[part]) for part in _PARTS}
         compute_s = parts["compute_s"]

@@ -82,4 +82,4 @@ def table(records: Sequence[Conv2dRecord]) -> list[str]:
                 f"{record.scipy_s * 1e3:,.1f}" if record.scipy_s else "",
             )
         )
-    return text_table(_HEADINGS, rows)
+    return text_table(_HEADINGS, rows, spare=("first use", "speed-up", "compile", "steady total"))

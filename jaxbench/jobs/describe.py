@@ -1,21 +1,27 @@
-"""Describes an experiment without running it: config, layers, arithmetic, estimated memory."""
+"""Describe an experiment without running it: config, layers, arithmetic, estimated memory."""
 
-import dataclasses
+import operator
+import re
+from collections import Counter
 from typing import Any
 
 import flax
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
 
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.fields import overridable
+from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.jobs import conv2d
+from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
+from jaxbench.terminal import printable, wrap
 from jaxbench.training.program import Program, build_program, compile_step
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
+from jaxbench.xla.flops import find_products
 
 
 def describe(config: Experiment) -> dict[str, Any]:
@@ -28,105 +34,100 @@ def describe(config: Experiment) -> dict[str, Any]:
         return conv2d.describe(config)
     config.validate()
     with get_precision(config.precision).enabled():
-        mesh = create_training_mesh(config)
-        program = build_program(config, mesh, steps_per_epoch=1)
+        mesh, geometry = create_training_mesh(config)
+        program = build_program(config, mesh, geometry, steps_per_epoch=1)
         program.check()
-        macs = program.forward_macs()
-        compiled = compile_step(
-            "train_step",
-            program.train_step,
-            program.abstract_placed_state(),
-            *abstract_args(
-                config,
-                mesh.num_devices,
-                program.task.label_shape(config.data.image_shape),
-                program.precision.param_dtype,
-            ),
-        )
+        state = program.abstract_placed_state()
+        label_shape = program.task.label_shape(config.data.image_shape)
+        args = abstract_args(config, geometry, label_shape, program.precision.param_dtype)
+        compiled = compile_step("train_step", program.train_step, state, *args)
         return {
             "experiment": config.name,
-            "config": dataclasses.asdict(config),
+            "config": config_record(config),
             "devices": [device.device_kind for device in mesh.devices],
-            "layers": list_layers(program, macs),
+            "layers": list_layers(program),
+            "warnings": [
+                *unused_accelerators(mesh.devices[0].platform),
+                *program.facts.warnings(config, program.precision),
+            ],
             "parameters": program.num_parameters(),
-            "forward_macs_per_image": sum(macs.values()),
-            "training_flops_per_image": sum(macs.values()) * TRAINING_FLOPS_PER_MAC,
+            "forward_macs_per_image": program.forward_macs,
+            "training_flops_per_image": program.training_flops,
             "planned_memory_per_device": compiled.memory,
             "xla_flops_per_step_per_device": compiled.xla_flops_per_device,
         }
 
 
-def list_layers(program: Program, macs: dict[str, int]) -> list[dict[str, Any]]:
-    """Return one row for each layer that has parameters, in the order they are called."""
-    calls: list[tuple[str, str, tuple[int, ...]]] = []
+def list_layers(program: Program) -> list[dict[str, Any]]:
+    """Return one row for each module with parameters or MACs of its own, in the order of calls.
 
-    def note_call(next_call, args, kwargs, context):
-        output = next_call(*args, **kwargs)
-        if context.method_name == "__call__":
-            path = "/".join(context.module.path)
-            calls.append((path, type(context.module).__name__, getattr(output, "shape", ())))
+    The MACs and the parameters of all rows add up to those of the network.
+    """
+    modules: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    def mark(next_call, args, kwargs, context):
+        if context.method_name == "setup":
+            return next_call(*args, **kwargs)
+        path = "/".join(context.module.path)
+        # Flax names scopes too, but a scope's end may be the path of several modules.
+        with jax.named_scope(f"<{path}>"):
+            output = next_call(*args, **kwargs)
+        modules[path] = (type(context.module).__name__, getattr(output, "shape", ()))
         return output
 
-    image = jnp.zeros((1, *program.config.data.image_shape), program.precision.compute_dtype)
-    with nn.intercept_methods(note_call):
-        jax.eval_shape(lambda key: program.model.init(key, image, train=False), jax.random.key(0))
-    params = flax.traverse_util.flatten_dict(program.abstract_train_state().params, sep="/")
-    rows = []
-    for path, kind, shape in calls:
-        own = [leaf.size for name, leaf in params.items() if name.rpartition("/")[0] == path]
-        if own and path:
-            rows.append(
-                {
-                    "layer": path,
-                    "kind": kind,
-                    "output_shape": list(shape[1:]),
-                    "parameters": sum(own),
-                    "forward_macs_per_image": sum(
-                        count for scope, count in macs.items() if _in_scope(scope, path)
-                    ),
-                }
-            )
-    return rows
+    with nn.intercept_methods(mark):
+        traced = program.trace_network()
+    macs = Counter()
+    for product in find_products(traced.jaxpr.jaxpr):
+        # NNX modules are no scopes: their products are the whole network's.
+        macs[(re.findall("<(.*?)>", product.scope) or [""])[-1]] += product.macs
+    parameters = Counter()
+    for path, leaf in flax.traverse_util.flatten_dict(
+        program.abstract_train_state().params
+    ).items():
+        parameters["/".join(path[:-1])] += leaf.size
+    for path in parameters:
+        modules.setdefault(path, ("", ()))
+    return [
+        {
+            "layer": path,
+            "kind": kind,
+            "output_shape": list(shape[1:]),
+            "parameters": parameters[path],
+            "forward_macs_per_image": macs[path],
+        }
+        for path, (kind, shape) in modules.items()
+        if parameters[path] or macs[path]
+    ]
 
 
-def _in_scope(scope: str, path: str) -> bool:
-    """Return whether a named scope (`WideResNet/group1_block1/conv1`) is of a module's path."""
-    return f"/{scope}/".endswith(f"/{path}/")
-
-
-def print_description(description: dict[str, Any], config: Experiment) -> None:
-    """Print the description as tables."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    fields = Table(title=description["experiment"], title_justify="left", show_header=False)
+def print_description(
+    description: dict[str, Any], config: Experiment, console: Console | None = None
+) -> None:
+    """Print the description as tables, on standard output where no console is given."""
+    console = console or Console(highlight=False, markup=False)
+    title = printable(description["experiment"])
+    fields = _table(title, "field", "value", show_header=False)
     for name in overridable(config):
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part)
-        fields.add_row(name, repr(value))
+        fields.add_row(name, repr(operator.attrgetter(name)(config)))
     console.print(fields)
 
     if "problems" in description:
         _print_problems(console, description)
         return
-    layers = Table(title="layers, for one image", title_justify="left")
-    for heading in ("layer", "kind", "output"):
-        layers.add_column(heading)
-    for heading in ("parameters", "forward MACs"):
-        layers.add_column(heading, justify="right")
+    for line in description["warnings"]:
+        for part in wrap(f"warning: {line}"):
+            console.print(part, soft_wrap=True)
+    layers = _table("layers, for one image", "layer", "kind", "output")
+    layers.add_column("parameters", justify="right")
+    layers.add_column("forward MACs", justify="right")
     for row in description["layers"]:
-        layers.add_row(
-            row["layer"],
-            row["kind"],
-            "x".join(map(str, row["output_shape"])),
-            f"{row['parameters']:,}",
-            f"{row['forward_macs_per_image']:,}" if row["forward_macs_per_image"] else "",
-        )
+        shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
+        parameters = f"{row['parameters']:,}"
+        layers.add_row(row["layer"], row["kind"], shape, parameters, f"{macs:,}" if macs else "")
     console.print(layers)
 
-    totals = Table(title="totals", title_justify="left", show_header=False)
+    totals = _table("totals", "name", "value", show_header=False)
     totals.add_row("parameters", f"{description['parameters']:,}")
     totals.add_row("forward, one image", f"{description['forward_macs_per_image'] / 1e9:.4g} GMAC")
     totals.add_row(
@@ -143,14 +144,25 @@ def print_description(description: dict[str, Any], config: Experiment) -> None:
     flops = description["xla_flops_per_step_per_device"]
     if flops:
         totals.add_row("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP")
-    totals.add_row("devices", ", ".join(description["devices"]))
+    totals.add_row("devices", _describe_devices(description))
     console.print(totals)
 
 
-def _print_problems(console: Any, description: dict[str, Any]) -> None:
-    from rich.table import Table
+def _describe_devices(description: dict[str, Any]) -> str:
+    kinds = Counter(description["devices"])
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
-    table = Table(title="problems", title_justify="left")
+
+def _table(title: str, *headings: str, **options: Any) -> Table:
+    """Return a table that cuts no text: what is too long goes on in the next line."""
+    table = Table(title=f"\n{title}", title_justify="left", box=None, pad_edge=False, **options)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _print_problems(console: Console, description: dict[str, Any]) -> None:
+    table = _table("problems")
     for heading in ("images", "size", "kernel", "channels", "filters", "GMAC", "in MiB", "out MiB"):
         table.add_column(heading, justify="right")
     for problem in description["problems"]:
@@ -163,4 +175,5 @@ def _print_problems(console: Any, description: dict[str, Any]) -> None:
             f"{problem['output_bytes'] / 2**20:,.1f}",
         )
     console.print(table)
-    console.print(f"devices: {', '.join(description['devices'])}; {description['shared_by']}")
+    devices = f"devices: {_describe_devices(description)}; {description['shared_by']}"
+    console.print("\n".join(wrap(devices)), soft_wrap=True)

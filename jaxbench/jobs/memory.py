@@ -1,4 +1,4 @@
-"""Finds out whether a batch fits in memory: --mode=memory.
+"""Find out whether a batch fits in memory: --mode=memory.
 
 Both steps are compiled and run a few times, and nothing is timed. The records hold the memory that
 the compiler estimates and the most that was used.
@@ -21,7 +21,7 @@ from jaxbench.records.writers.console import Console
 _STEPS = 3
 
 
-def check_fit(
+def measure_memory(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
@@ -31,14 +31,7 @@ def check_fit(
 ) -> JobResult:
     """Train and evaluate a few batches; the run's status says whether they fit.
 
-    Args:
-      config: the experiment.
-      workdir, telemetry_s: see `run_job`.
-      console: where progress is shown; None picks one for standard output.
-      feed: see `measure_throughput`; a resident data set takes memory, too.
-
-    Raises:
-      BadInput: before anything is written.
+    Arguments and errors as for `measure_throughput`; a resident data set takes memory, too.
     """
     config = with_feed(config, feed)
     with setup_job(config, workdir, console) as job:
@@ -46,8 +39,6 @@ def check_fit(
 
 
 class MemoryCheck(Measurement):
-    """Runs both steps of a job."""
-
     mode = "memory"
 
     def __init__(self, job: Job):

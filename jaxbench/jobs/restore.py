@@ -1,8 +1,7 @@
-"""Find the run to resume and read its checkpoint, in every process."""
+"""Find the run that a training run resumes, and restore its checkpoint in every process."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -13,20 +12,14 @@ from jaxbench.checkpoints.checkpoint import (
     read_checkpoint,
     read_newest,
 )
-from jaxbench.checkpoints.resume import (
-    CHECKPOINTS,
-    Resume,
-    check_same,
-    find_resume,
-    resume_run_dir,
-)
+from jaxbench.checkpoints.kept_records import read_epochs
+from jaxbench.checkpoints.point import check_point
+from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, check_same, find_resume
 from jaxbench.config import Config
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import broadcast_arrays
 from jaxbench.errors import BadInput
 from jaxbench.jobs.setup import Job
-from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema.document import RunDocument
 from jaxbench.training.program import Program
 
 
@@ -46,28 +39,16 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
 def restore(job: Job, resumed: Resume | None, workdir: str | None) -> Checkpoint | None:
     """Return the checkpoint to resume from, in every process; None where the run begins."""
     with job.clock.phase("restore"):
-        saved = _share(_read_saved(job, resumed, workdir) if resumed else None, job.program)
+        saved = _read_saved(job, resumed, workdir) if resumed else None
+        if coordination.count() > 1:
+            saved = _broadcast_checkpoint(saved, job.program)
     if saved:
         job.clock.add(saved.point["totals_s"])
     return saved
 
 
-def resume_into(
-    resumed: Resume | None, saved: Checkpoint | None, workdir: str | None, config: Config
-) -> Callable[[RunDocument], RunDir] | None:
-    """Return the function that opens the folder of a resumed run; None for a new run."""
-    if resumed is None:
-        return None
-    without_state = saved and saved._replace(state=None)
-    return functools.partial(resume_run_dir, resumed, without_state, workdir, config.name)
-
-
 def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | None:
-    """Read the checkpoint to resume from; None where the run begins again.
-
-    Raises:
-      BadInput: there is none, or it is another model's.
-    """
+    """Read the checkpoint to resume from; None where the run begins again."""
     path, say = resumed.run.path, job.console.say
     folder, target = path / CHECKPOINTS, job.program.abstract_placed_state()
     with job.console.phase("reading the checkpoint"):
@@ -80,18 +61,20 @@ def _read_saved(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | 
             found = read_newest(folder, target, say, set_aside=workdir is None or resumed.again)
     if found is None:
         if not resumed.again:
-            raise BadInput(f"{path}: has no checkpoint that can be read")
+            raise BadInput(
+                f"{path}: has no checkpoint that can be read; "
+                f"--workdir={path} --resume=auto begins again"
+            )
         say(f"{path} has no checkpoint that can be read: beginning again")
         return None
+    shape = (job.program.geometry.num_models, job.feed.steps_per_epoch)
+    check_point(folder / found.name, found.point, job.program.task.metrics, *shape)
     # As they were recorded: those of later epochs are done again.
-    epochs = resumed.run.of_kind("epoch")[: found.point["epochs_done"]]
-    return found._replace(point=found.point | {"epochs": epochs})
+    return found._replace(point=found.point | {"epochs": read_epochs(path, found.point)})
 
 
-def _share(saved: Checkpoint | None, program: Program) -> Checkpoint | None:
+def _broadcast_checkpoint(saved: Checkpoint | None, program: Program) -> Checkpoint | None:
     """Send every process the checkpoint of the first; the others need not see its disk."""
-    if coordination.count() == 1:
-        return saved
     found = coordination.broadcast_value(saved and [saved.name, saved.point])
     if found is None:
         return None

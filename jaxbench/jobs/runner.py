@@ -1,6 +1,8 @@
-"""Runs a mode: it prepares and records the run, ends it and sums it up; the mode only measures.
+"""Run a mode. What all modes share is here: a mode itself only measures and summarizes.
 
-A new mode is a `Measurement` and a function that hands it to `run_job`; see jobs/memory.py.
+A new mode is a `Measurement` and a function that hands it to `run_job`; see jobs/memory.py. Its
+line in jobs/__init__.py is all that the commands need; a summary with fields of its own stands in
+records/schema/measurements.py, and in the list RECORDS beside it.
 """
 
 import abc
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.distributed.mesh import peak_memory_bytes
+from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.environment import host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.setup import RunContext
@@ -18,6 +21,7 @@ from jaxbench.records.recorder import Recorder, recording
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import CompileRecord, Record, Summary
 from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.validity import clock_disagreements
 from jaxbench.records.writers.files import CsvWriter
 
 
@@ -42,27 +46,17 @@ class Measurement(abc.ABC):
 
     @abc.abstractmethod
     def summarize(self, status: str, records: Sequence[Record]) -> Summary:
-        """Return the mode's own fields of the summary; the runner adds those of every mode.
-
-        Args:
-          status: how the run ended.
-          records: everything that was written until then.
-        """
+        """Return the mode's own fields of the summary, from everything that was written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JobResult:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-      records: everything that was written before the summary.
-      summary: the summary record.
-      run_dir: the folder; None in all processes of a run but the first.
-    """
-
-    records: list[Record]
+    records: list[Record]  # before the summary
     summary: dict[str, Any]
-    run_dir: RunDir | None
+    run_dir: RunDir | None  # None in all processes but the first
+    state: Any = None  # of --mode=train at its end; None where the run was done already
 
     def of_kind(self, kind: type[Record]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
@@ -91,6 +85,9 @@ def run_job(
       BadInput: before anything is written.
       Exception: whatever ended the measurement. Status and reason are in run.json by then.
     """
+    unused = unused_accelerators(context.mesh.devices[0].platform)
+    for warning in unused:
+        context.console.say(f"warning: {warning}")
     document = {"mode": measurement.mode} | context.document() | measurement.document()
     with recording(
         workdir,
@@ -103,7 +100,9 @@ def run_job(
         price,
         resume_into,
     ) as recorder:
-        recorder.summarize = functools.partial(_summarize, context, measurement, recorder.records)
+        recorder.summarize = functools.partial(
+            _summarize, context, measurement, recorder.records, unused
+        )
         if recorder.folder and (record := measurement.csv_record):
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
         measurement.measure(recorder)
@@ -111,7 +110,11 @@ def run_job(
 
 
 def _summarize(
-    context: RunContext, measurement: Measurement, records: Sequence[Record], status: str
+    context: RunContext,
+    measurement: Measurement,
+    records: Sequence[Record],
+    warnings: Sequence[str],
+    status: str,
 ) -> Summary:
     # Read together: the phases are the whole time.
     phases_s, wall_s = context.clock.totals_s(), context.clock.wall_s()
@@ -125,4 +128,10 @@ def _summarize(
         host_peak_memory_bytes=host_peak_memory_bytes(),
         phases_s=phases_s,
         wall_s=wall_s,
+        warnings=[
+            *warnings,
+            *context.warnings(records),
+            *clock_disagreements(context.clock.elapsed_s()),
+            *summary.warnings,
+        ],
     )

@@ -1,4 +1,4 @@
-"""Measures how a training step scales over devices: --mode=scaling.
+"""Measure how a training step scales over devices: --mode=scaling.
 
 A trial is one training step on some devices with one batch. Trials and all-reduces of the
 gradient's size take turns, so that drift hits all alike. A trial that does not fit in memory is
@@ -7,26 +7,24 @@ recorded as lost, and the others continue.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from jaxbench.analysis.scaling_model import efficiency, split
+from jaxbench.analysis.statistics import held_up
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import DataMesh, create_mesh, mixed_devices
 from jaxbench.errors import BadInput, MixedDevices
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs import scaling_summary
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.scaling_trials import AllReduce, ScalingTrial, job_on
-from jaxbench.jobs.setup import Job, setup_job, with_feed
+from jaxbench.jobs.setup import Job, check_device_counts, setup_job, with_feed
 from jaxbench.jobs.windows import (
     Interleaved,
-    check_window_s,
     falling_loss_warnings,
     in_turn,
     unsettled_warnings,
@@ -59,18 +57,13 @@ def measure_scaling(
     """Measure an experiment's training step on 1 to N devices.
 
     Args:
-      config: the experiment; its `batch_size` is the global batch on N devices, and on any number
-        of devices under strong scaling.
-      workdir, telemetry_s: see `run_job`.
-      console: where progress is shown; None picks one for standard output.
+      config, workdir, console, rounds, window_s, telemetry_s: see `measure_throughput`.
       scaling: weak: each device has `batch_size / N` images, on any number of devices. strong: all
         together have `batch_size`. both.
       device_counts: numbers of local devices, the first ones; the largest is N. Empty takes 1, 2, 4
         ... and all.
       link_gb_per_s: the bandwidth of the links for predictions, in 1e9 bytes a second; None takes
         what the all-reduce over most devices was measured to use.
-      rounds: windows of each trial.
-      window_s: how long a window should take.
 
     Raises:
       BadInput: before anything is written.
@@ -79,59 +72,34 @@ def measure_scaling(
         each one alone has been measured by then.
     """
     config = with_feed(config, "synthetic")
-    check_window_s(window_s)
     if config.replicas == "independent":
         raise BadInput(
             "--mode=scaling with replicas='independent': models that exchange nothing have nothing "
             "to scale; replicas=data_parallel goes with it"
         )
-    check_link(link_gb_per_s)
-    counts = _device_counts(device_counts, create_mesh(config))
+    mesh = create_mesh(config)
+    counts = _powers_of_two(mesh)
+    if device_counts:
+        counts = check_device_counts("--device_counts", device_counts, mesh)
     config = dataclasses.replace(config, num_devices=counts[-1])
-    if scaling != "weak":
-        for count in counts:
-            BatchGeometry.create(config, count)
     with setup_job(config, workdir, console) as job:
-        benchmark = ScalingBenchmark(
-            job,
-            scaling=scaling,
-            counts=counts,
-            link_gb_per_s=link_gb_per_s,
-            rounds=rounds,
-            window_s=window_s,
-        )
+        benchmark = ScalingBenchmark(job, scaling, counts, link_gb_per_s, rounds, window_s)
         return run_job(job, benchmark, workdir, telemetry_s=telemetry_s)
 
 
-def check_link(link_gb_per_s: float | None) -> None:
-    """Raise BadInput for a value that is no bandwidth."""
-    if link_gb_per_s is not None and not 0 < link_gb_per_s < math.inf:
-        raise BadInput(f"--link_gb_per_s={link_gb_per_s}: must be more than 0")
-
-
-def _device_counts(given: Sequence[int], mesh: DataMesh) -> list[int]:
-    """Return the numbers of devices to measure, in rising order."""
+def _powers_of_two(mesh: DataMesh) -> list[int]:
+    """Return 1, 2, 4 ... and all of the mesh's devices."""
     most = mesh.num_devices
-    if not given:
-        return sorted({most, *(2**power for power in range(most.bit_length()))} - {0})
-    if min(given) < 1 or max(given) > most:
-        raise BadInput(
-            f"--device_counts={','.join(map(str, given))}: must lie within 1 and {most}, the "
-            f"{mesh.devices[0].device_kind} device(s) that take part"
-        )
-    return sorted(set(given))
+    return sorted({most, *(2**power for power in range(most.bit_length()))} - {0})
 
 
 class ScalingBenchmark(Measurement):
-    """Measures all trials and all-reduces, round after round."""
-
     mode = "scaling"
     csv_record = ScalingRecord
 
     def __init__(
         self,
         job: Job,
-        *,
         scaling: str,
         counts: Sequence[int],
         link_gb_per_s: float | None,
@@ -145,13 +113,10 @@ class ScalingBenchmark(Measurement):
             "device_counts": counts,
             "link_gb_per_s": link_gb_per_s,
         }
-        self._rounds = rounds
-        self._link_gb_per_s = link_gb_per_s
+        self._rounds, self._link_gb_per_s = rounds, link_gb_per_s
         self._mixed: MixedDevices | None = None
-        params = job.program.abstract_train_state().params
-        self._gradient_bytes = sum(
-            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)
-        )
+        params = jax.tree.leaves(job.program.abstract_train_state().params)
+        self._gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
         devices, geometry = job.mesh.devices, job.program.geometry
         share, whole = geometry.batch_per_device, geometry.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
@@ -164,15 +129,8 @@ class ScalingBenchmark(Measurement):
         }
         self._alone = [trial((device,), share) for device in devices]
         self._trials = list(dict.fromkeys([*self._scaled.values(), *self._alone]))
-        self._all_reduces = [
-            AllReduce(
-                dataclasses.replace(job.mesh, devices=devices[:count]),
-                self._gradient_bytes,
-                window_s,
-            )
-            for count in counts
-            if count > 1
-        ]
+        meshes = [dataclasses.replace(job.mesh, devices=devices[:n]) for n in counts if n > 1]
+        self._all_reduces = [AllReduce(mesh, self._gradient_bytes, window_s) for mesh in meshes]
 
     def document(self) -> dict[str, Any]:
         return self._flags
@@ -183,7 +141,13 @@ class ScalingBenchmark(Measurement):
         try:
             self._warm_up()
             self._measure_windows()
-            self._compare_replicas()
+            with (
+                self._job.clock.phase("compare"),
+                self._job.console.phase("comparing the replicas"),
+            ):
+                for trial in self._trials:
+                    if trial.status == "done":
+                        trial.compare_replicas()
         finally:
             # However it ends, what has been measured until then is recorded.
             records = list(self._describe())
@@ -201,8 +165,7 @@ class ScalingBenchmark(Measurement):
         with job.clock.phase("init"), job.console.phase("initialising the parameters"):
             initial = jax.device_get(job.program.create_train_state())
         for trial in self._trials:
-            record = self._unless_lost(trial, functools.partial(trial.start, initial))
-            if record:
+            if record := self._unless_lost(trial, functools.partial(trial.start, initial)):
                 yield record
         if self._mixed:
             self._all_reduces = []
@@ -232,11 +195,10 @@ class ScalingBenchmark(Measurement):
             turns = self._turns()
             for place, turn in enumerate(turns):
                 self._job.console.progress("warming up", place, len(turns), turn.name)
-                warm_up = functools.partial(turn.warm_up, self._rounds)
                 if isinstance(turn, ScalingTrial):
-                    self._unless_lost(turn, warm_up)
+                    self._unless_lost(turn, functools.partial(turn.warm_up, self._rounds))
                 else:
-                    warm_up()
+                    turn.warm_up(self._rounds)
 
     def _measure_windows(self) -> None:
         turns = self._turns()
@@ -249,12 +211,6 @@ class ScalingBenchmark(Measurement):
                     left_s = watch.elapsed_s() / done * (total - done)
                     status = f"windows  {duration(left_s)} left"
                     self._job.console.progress("measuring", done, total, status)
-
-    def _compare_replicas(self) -> None:
-        with self._job.clock.phase("compare"), self._job.console.phase("comparing the replicas"):
-            for trial in self._trials:
-                if trial.status == "done":
-                    trial.compare_replicas()
 
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
@@ -290,23 +246,20 @@ class ScalingBenchmark(Measurement):
         turns = [*self._trials, *self._all_reduces]
         warmups = {turn.name: (turn.warmup, turn.warmup.calls) for turn in turns if turn.warmup}
         falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
+        late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
         return ScalingSummary(
             status=status,
             efficiencies=scaling_summary.efficiencies(scaled),
             exchange=scaling_summary.exchange(compiled, self._gradient_bytes),
             devices=split(alone) if len(alone) == len(devices) else None,
             predictions=scaling_summary.predictions(
-                alone,
-                all_reduces,
-                first=devices[0],
-                gradient_bytes=self._gradient_bytes,
-                link_gb_per_s=self._link_gb_per_s,
+                alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
             ),
-            invalid=scaling_summary.failed_checks([*scaled, *alone]),
+            invalid=scaling_summary.failed_checks([*scaled, *alone], devices),
             warnings=[
                 *scaling_summary.efficiency_warnings(scaled),
                 *scaling_summary.device_warnings(devices),
                 *unsettled_warnings(warmups),
-                *(warning for warnings in falling for warning in warnings),
+                *(warning for warnings in (*falling, *late) for warning in warnings),
             ],
         )

@@ -6,13 +6,9 @@ from typing import Any
 import jax
 
 from jaxbench.analysis.scaling_model import predict
-from jaxbench.hardware.environment import available_cores
-from jaxbench.records.schema import (
-    AllReduceRecord,
-    CompileRecord,
-    DeviceRecord,
-    ScalingRecord,
-)
+from jaxbench.hardware.peaks import flops_limit
+from jaxbench.hardware.system import available_cores
+from jaxbench.records.schema import AllReduceRecord, CompileRecord, DeviceRecord, ScalingRecord
 from jaxbench.records.validity import impossible
 
 PREDICTED_DEVICES = (8, 64, 256, 1024)
@@ -30,29 +26,23 @@ def exchange(compiled: Sequence[CompileRecord], gradient_bytes: int) -> dict[str
     told = [record for record in compiled if record.collectives is not None]
     if not told:
         return None
-    record = max(told, key=lambda record: record.num_devices)
-    return {
-        "num_devices": record.num_devices,
-        "gradient_bytes": gradient_bytes,
-        "collectives": record.collectives,
-    }
+    most = max(told, key=lambda record: record.num_devices)
+    figures = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
+    return figures | {"collectives": most.collectives}
 
 
 def predictions(
     alone: Sequence[DeviceRecord],
     all_reduces: Sequence[AllReduceRecord],
-    *,
     first: jax.Device,
     gradient_bytes: int,
     link_gb_per_s: float | None,
 ) -> list[dict[str, Any]]:
-    """Predict weak scaling beyond the devices that are here.
+    """Predict weak scaling beyond the devices that are here, from the first device's step.
 
     Args:
       alone: the devices that were measured alone.
       all_reduces: the last one is over most devices.
-      first: the device whose step is the base.
-      gradient_bytes: what every step exchanges.
       link_gb_per_s: the links' stated bandwidth; None takes what the last all-reduce used.
 
     Returns:
@@ -83,14 +73,15 @@ def predictions(
     ]
 
 
-def failed_checks(records: Sequence[ScalingRecord | DeviceRecord]) -> list[str]:
-    """Return which rates fail a sanity check, and which replicas differ."""
-    reasons = [
-        f"{_label(record)}: {reason}"
-        for record in records
-        if record.images_per_s is not None
-        for reason in impossible(record)
-    ]
+def failed_checks(
+    records: Sequence[ScalingRecord | DeviceRecord], devices: Sequence[jax.Device]
+) -> list[str]:
+    """Return which rates of some of the devices fail a sanity check, and which replicas differ."""
+    reasons = []
+    for record in records:
+        if record.images_per_s is not None:
+            limit = flops_limit(devices[: record.num_devices])
+            reasons += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
     for record in records:
         if isinstance(record, ScalingRecord) and record.unequal:
             reasons.append(

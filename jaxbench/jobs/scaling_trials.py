@@ -14,42 +14,37 @@ from jaxbench.analysis.scaling_model import Interval, ring_bytes
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import AXIS, DataMesh, unequal_copies
-from jaxbench.hardware.utilization import utilization
+from jaxbench.geometry import BatchGeometry
 from jaxbench.jobs.setup import Job
 from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
 from jaxbench.records.schema import AllReduceRecord, CompileRecord
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import TrainState
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 def job_on(devices: tuple[jax.Device, ...], batch_size: int, job: Job) -> Job:
     """Return a job's network on these devices, with a synthetic batch of this global size."""
     mesh = dataclasses.replace(job.mesh, devices=devices)
     config = dataclasses.replace(job.config, num_devices=len(devices), batch_size=batch_size)
-    feed = create_feed(config, None, mesh, job.program.precision.param_dtype)
-    program = build_program(config, mesh, feed.steps_per_epoch)
+    geometry = BatchGeometry.create(config, len(devices))
+    feed = create_feed(config, None, mesh, geometry, job.program.precision.param_dtype)
+    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
     return dataclasses.replace(job, config=config, mesh=mesh, feed=feed, program=program)
 
 
 class ScalingTrial(Interleaved):
-    """One training step on some devices with one batch.
-
-    Attributes:
-      job: the network on these devices.
-      collectives: what the compiled step exchanges; None before it is compiled.
-      unequal: the arrays that differ between replicas; None unless they were compared.
-      status: done, or how it was lost; `reason` says why.
-    """
+    """One training step on some devices with one batch."""
 
     def __init__(self, job: Job, window_s: float):
         self.job = job
+        # What the compiled step exchanges; None before it is compiled.
         self.collectives: dict[str, dict[str, int]] | None = None
+        # The arrays that differ between replicas; None unless they were compared.
         self.unequal: list[str] | None = None
+        # done, or how it was lost, and why.
         self.status, self.reason = "done", None
         self._stepper = Stepper(job, None)
-        self._batch: Any = None
-        self._steps = 0
+        self._batch, self._steps = None, 0
         ids = [device.id for device in self.devices]
         where = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
         super().__init__(f"batch {job.config.batch_size} on {where}", window_s)
@@ -67,7 +62,7 @@ class ScalingTrial(Interleaved):
         """Images/s with its interval, None without windows."""
         if not self.windows_s:
             return None
-        images = self.job.config.batch_size * self.warmup.calls_per_window
+        images = self.job.program.geometry.images_per_step * self.warmup.calls_per_window
         return median_interval([images / window_s for window_s in self.windows_s])
 
     def start(self, initial: TrainState) -> CompileRecord:
@@ -81,12 +76,9 @@ class ScalingTrial(Interleaved):
         self.collectives = record.collectives
         with job.clock.phase("first_step"):
             self.run(1)
-        return dataclasses.replace(
-            record,
-            num_devices=len(self.devices),
-            device_ids=[device.id for device in self.devices],
-            batch_size=job.config.batch_size,
-        )
+        ids, batch_size = [device.id for device in self.devices], job.config.batch_size
+        how = {"num_devices": len(ids), "device_ids": ids, "batch_size": batch_size}
+        return dataclasses.replace(record, **how)
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -108,20 +100,20 @@ class ScalingTrial(Interleaved):
     def describe(self) -> dict[str, Any]:
         """Return the fields that all records of a trial have; its rate is None without windows."""
         config, program = self.job.config, self.job.program
+        images_per_step = program.geometry.images_per_step
         rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
         if self.windows_s:
             steps = self.warmup.calls_per_window
-            rates = describe_windows(config.batch_size * steps, self.windows_s)
+            rates = describe_windows(images_per_step * steps, self.windows_s)
             rate = rates["images_per_s"]
-            flops = sum(program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
-            rates |= utilization(program.mesh, config.precision, rate, flops)
-            rates |= {"step_s": config.batch_size / rate, "steps_per_window": steps}
+            rates |= program.utilization(rate)
+            rates |= {"step_s": images_per_step / rate, "steps_per_window": steps}
         return rates | {
             "precision": config.precision,
             "num_devices": len(self.devices),
             "batch_size": config.batch_size,
             "batch_per_device": program.geometry.batch_per_device,
-            "images_per_step": config.batch_size,
+            "images_per_step": images_per_step,
             "images_counted": self._stepper.images_counted,
             "steps": self._steps,
             "warmup_steps": self.warmup.calls if self.warmup else None,
@@ -143,12 +135,8 @@ class AllReduce(Interleaved):
         self._one_by_one = mesh.devices[0].platform == "cpu"
         self._mesh = mesh
         self._buffers_Dx: Any = None
-        self._call = mesh.parallelize(
-            lambda buffer: jax.lax.psum(buffer, AXIS),
-            sharded=(True,),
-            sharded_output=True,
-            donate=(0,),
-        )
+        how = {"sharded": (True,), "sharded_output": True, "donate": (0,)}
+        self._call = mesh.parallelize(lambda buffer: jax.lax.psum(buffer, AXIS), **how)
 
     def start(self) -> None:
         """Place the buffers and compile."""

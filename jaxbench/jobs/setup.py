@@ -1,9 +1,9 @@
-"""Prepares a run: the devices, the data, their feed, the network and its steps."""
+"""Prepare a run: the devices, the data, their feed, the network and its steps."""
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +18,11 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.errors import BadInput
+from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
 from jaxbench.records.run_dir import check_workdir
-from jaxbench.records.schema import CompileRecord
+from jaxbench.records.schema import CompileRecord, Record
+from jaxbench.records.validity import missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.training.program import Program, build_program, compile_step
 from jaxbench.training.train_step import TrainState
@@ -29,49 +31,36 @@ from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """What every run has. Nothing has run yet, nothing has been written.
-
-    Attributes:
-      config: the experiment.
-      clock: counts from the run's first moment.
-      console: where progress is shown.
-      mesh: the devices that take part.
-    """
+    """What every run has. Nothing has run yet, nothing has been written."""
 
     config: Experiment
-    clock: Clock
+    clock: Clock  # counts from the run's first moment
     console: Console
     mesh: DataMesh
 
     def document(self) -> dict[str, Any]:
         """Return run.json's fields at the start."""
-        return {"config": dataclasses.asdict(self.config)}
+        return {"config": config_record(self.config)}
+
+    def warnings(self, records: Sequence[Record]) -> list[str]:
+        """Return what is doubtful about the run, from what it has recorded."""
+        return []
 
 
 @dataclasses.dataclass(frozen=True)
 class Job(RunContext):
-    """What a run on a network has.
-
-    Attributes:
-      dataset: what the feed reads; None with a synthetic feed.
-      feed: how the data reach the devices.
-      program: the network and its steps.
-    """
+    """What a run on a network has."""
 
     config: Config
-    dataset: Dataset | None
+    dataset: Dataset | None  # None with a synthetic feed
     feed: Feed
     program: Program
 
     def document(self) -> dict[str, Any]:
-        """Return run.json's fields at the start."""
         config, program, feed = self.config, self.program, self.feed
         geometry = program.geometry
-        macs = sum(program.forward_macs().values())
-        seeds_R = config.seeds(self.mesh.num_devices)
         sync = config.batch_norm == "sync"
         batch_norm_examples = geometry.global_batch if sync else geometry.batch_per_device
-        has_batch_norm = bool(jax.tree.leaves(program.abstract_train_state().batch_stats))
         data: dict[str, Any] = {
             "feed": feed.name,
             "steps_per_epoch": feed.steps_per_epoch,
@@ -84,27 +73,82 @@ class Job(RunContext):
                 "cache": self.dataset.cache,
                 "train_examples": len(self.dataset.train),
                 "eval_examples": len(self.dataset.eval),
+                **_normalization(config.data.standardization, self.dataset),
             }
         return super().document() | {
-            "task": config.task,
-            "model": type(config.model).__name__.removesuffix("Config"),
+            "task": self.program.task.name,
+            "model": config.model.network_name.removesuffix("Config"),
             "models": geometry.num_models,
-            "seeds": list(seeds_R),
+            "seeds": list(config.seeds(self.mesh.num_devices)),
             "parameters": program.num_parameters(),
-            "forward_macs_per_image": macs,
-            "training_flops_per_image": macs * TRAINING_FLOPS_PER_MAC,
+            "forward_macs_per_image": program.forward_macs,
+            "forward_macs_by_dtype": program.facts.macs_by_dtype,
+            "training_flops_per_image": program.training_flops,
             "data": data,
             "batch_per_device": geometry.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
             "batch_norm_examples": batch_norm_examples // geometry.gradient_accumulation_steps
-            if has_batch_norm
+            if program.facts.batch_norm
             else None,
         }
 
-    def place_train_state(self) -> TrainState:
-        """Initialise the state on the devices, as a phase that is timed and shown."""
-        with self.clock.phase("init"), self.console.phase("initialising the parameters"):
-            state = self.program.place_train_state()
+    def warnings(self, records: Sequence[Record]) -> list[str]:
+        program = self.program
+        warnings = program.facts.warnings(self.config, program.precision)
+        for record in records:
+            if not isinstance(record, CompileRecord):
+                continue
+            if record.function == "train_step":
+                warnings += self._exchange_warnings(record)
+            # On GPUs products are calls of libraries, whose arithmetic XLA need not know.
+            if self.mesh.devices[0].platform != "gpu":
+                warnings += missing_arithmetic(record, self._least_flops(record))
+        return warnings
+
+    def _least_flops(self, record: CompileRecord) -> float:
+        """Return the network's own FLOPs for a device in a call of a compiled step, at least.
+
+        Bodies of loops count once, gradient accumulation's too; 0 for steps that are such a loop.
+        """
+        geometry = self.program.geometry
+        images = geometry.batch_per_device
+        if record.num_devices:  # its network ran on some of the devices
+            images = record.batch_size // record.num_devices
+        if record.function == "train_step":
+            parts = geometry.gradient_accumulation_steps
+            return TRAINING_FLOPS_PER_MAC * self.program.facts.macs_once * images / parts
+        if record.function != "eval_step":
+            return 0.0
+        # An evaluation batch may be shorter than a training batch, and than it could be.
+        per_device = (geometry.global_eval_batch, self.feed.num_eval)
+        images = min(images, *(count // geometry.devices_per_model for count in per_device))
+        return 2 * self.program.facts.macs_once * images
+
+    def _exchange_warnings(self, record: CompileRecord) -> list[str]:
+        """Return a warning where the compiled step does not exchange what the config says."""
+        if record.collectives is None or (record.num_devices or self.mesh.num_devices) == 1:
+            return []
+        exchanged_bytes = sum(count["bytes"] for count in record.collectives.values())
+        state = self.program.abstract_train_state()
+        gradient_bytes = sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.params)
+        )
+        alone = self.config.replicas == "independent"
+        if alone == (not exchanged_bytes) and (alone or exchanged_bytes >= gradient_bytes):
+            return []
+        return [
+            f"replicas={self.config.replicas}, but the compiled step exchanges {exchanged_bytes:,} "
+            f"bytes; its gradients have {gradient_bytes:,}"
+        ]
+
+    def place_train_state(self, saved: TrainState | None = None) -> TrainState:
+        """Initialise the state on the devices, or place a saved one; timed and shown."""
+        what = "initialising the parameters" if saved is None else "placing the saved state"
+        with self.clock.phase("init"), self.console.phase(what):
+            if saved is None:
+                state = self.program.place_train_state()
+            else:
+                state = self.program.place_saved_state(saved)
             wait_until(lambda: all_ready(state))
             return state
 
@@ -112,8 +156,7 @@ class Job(RunContext):
         self, name: str, step: Any, state: TrainState, data: Any, batch: Any, how: str = ""
     ) -> CompileRecord:
         """Compile a step for these arguments; return its record."""
-        what = f"compiling {name} for {self.mesh.num_devices} device(s){how}"
-        with self.console.phase(what):
+        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s){how}"):
             return compile_step(name, step, state, data, batch, clock=self.clock)
 
 
@@ -147,23 +190,24 @@ def setup_job(
         console = console or create_console()
         stack.callback(console.close)
         with clock.phase("devices"):
-            mesh = create_training_mesh(config)
+            mesh, geometry = create_training_mesh(config)
         console.say(_headline(config, mesh))
         dataset = None
         if config.data.feed != "synthetic":
-            reading = f"reading {config.data.source} data"
-            with clock.phase("read_data"), console.phase(reading):
+            with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
                 dataset = load_dataset(config, console.say)
                 if coordination.count() > 1:
                     coordination.check_same("the data", dataset.fingerprint())
         data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
         with clock.phase("place_data"):
-            feed = create_feed(config, dataset, mesh, precision.param_dtype)
+            feed = create_feed(config, dataset, mesh, geometry, precision.param_dtype)
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
-            program = build_program(config, mesh, feed.steps_per_epoch, data_dependent_params)
+            program = build_program(
+                config, mesh, geometry, feed.steps_per_epoch, data_dependent_params
+            )
             program.check()
         yield Job(config, clock, console, mesh, dataset, feed, program)
 
@@ -174,17 +218,14 @@ def _data_dependent_params(
     """Return a function that computes, once, the parameters that follow from training images.
 
     Without a data set, for throughput alone, it computes none, and all are drawn. A resumed run has
-    them in its checkpoint.
-
-    Raises:
-      BadInput: the images are decoded on the fly.
+    them in its checkpoint. Raise BadInput where the images are decoded on the fly.
     """
     count = config.model.num_init_images()
     if not count or dataset is None:
         return dict
     if dataset.encoded:
         raise BadInput(
-            f"{type(config.model).__name__} computes parameters from {count} training images, "
+            f"{config.model.network_name} computes parameters from {count} training images, "
             f"which are decoded on the fly in {dataset.description}; data.feed=resident and "
             "data.random_resized_crop=False read them whole"
         )
@@ -210,6 +251,14 @@ def _data_dependent_params(
     return functools.cache(compute)
 
 
+def _normalization(standardization: str, dataset: Dataset) -> dict[str, Any]:
+    """Return what normalises the pixels, on the scale 0 to 255, and whose statistics it is."""
+    if standardization == "per_image":
+        return {"mean": None, "std": None, "statistics": "each image's own"}
+    mean_C, std_C = dataset.channel_statistics
+    return {"mean": mean_C.tolist(), "std": std_C.tolist(), "statistics": dataset.statistics}
+
+
 def _check_across_processes(config: Config) -> None:
     """Raise BadInput for an experiment that several processes cannot run together."""
     across = f"across {coordination.count()} processes"
@@ -226,12 +275,10 @@ def _check_across_processes(config: Config) -> None:
 
 
 def with_feed(config: Config, feed: str) -> Config:
-    """Return a valid experiment with another feed.
+    """Return a valid experiment with another feed: `resident`, `stream` or `synthetic`.
 
-    Args:
-      config: the experiment.
-      feed: `resident`, `stream`, or `synthetic`: one synthetic, device-resident batch, which
-        measures the devices alone. No experiment has that feed itself.
+    A synthetic feed is one device-resident batch, which measures the devices alone. No experiment
+    has it itself.
 
     Raises:
       BadInput: the experiment is not valid, or not with this feed.
@@ -243,13 +290,29 @@ def with_feed(config: Config, feed: str) -> Config:
     return config
 
 
+def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> list[int]:
+    """Return the numbers of devices that a flag or field gives, in rising order.
+
+    Raises:
+      BadInput: a number is less than 1, or more than the mesh has.
+    """
+    most = mesh.num_devices
+    if min(counts) < 1 or max(counts) > most:
+        raise BadInput(
+            f"{name}={','.join(map(str, counts))}: must lie within 1 and {most}, the "
+            f"{mesh.devices[0].device_kind} device(s) that take part"
+        )
+    return sorted(set(counts))
+
+
 def _headline(config: Config, mesh: DataMesh) -> str:
     models = config.num_models(mesh.num_devices)
     each = f"{models} independent models, each with batch" if models > 1 else "global batch"
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
     return (
         f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
         f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "
         f"{each} {config.batch_size}, {config.data.feed} feed, "
         f"{config.precision}, {config.parallelism}, "
-        f"batch norm {config.batch_norm}, {config.epochs} epoch(s), seed {config.seed}"
+        f"batch norm {config.batch_norm}, {epochs}, seed {config.seed}"
     )

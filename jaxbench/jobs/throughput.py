@@ -1,4 +1,4 @@
-"""Measures how fast the devices train: --mode=throughput.
+"""Measure how fast the devices train: --mode=throughput.
 
 Rates come from windows of many steps closed by one barrier, latencies from steps closed one by
 one. Stages take turns, so that drift hits all alike.
@@ -12,18 +12,18 @@ from typing import Any
 import jax
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.analysis.statistics import slowed_down
+from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.distributed.coordination import barrier_before_first_step, broadcast_value
 from jaxbench.errors import BadInput
+from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job, with_feed
-from jaxbench.jobs.throughput_stages import ForwardStage, RepeatedStage, Stage, TrainStage
+from jaxbench.jobs.throughput_stages import ForwardStage, RepeatedStage, TimedStage, TrainStage
 from jaxbench.jobs.windows import (
     Stepper,
-    check_window_s,
     falling_loss_warnings,
     in_turn,
     unsettled_warnings,
@@ -74,7 +74,6 @@ def measure_throughput(
     config = with_feed(config, feed)
     # One forward pass for each image, whatever an evaluation does.
     config = dataclasses.replace(config, test_time_augmentation="none")
-    check_window_s(window_s)
     if steps_per_call > 1 and feed == "stream":
         raise BadInput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
@@ -83,23 +82,15 @@ def measure_throughput(
     traced_steps = parse_steps(profile)
     check_end(traced_steps, _MOST_PROFILE_STEPS, "those after the measurement")
     with setup_job(config, workdir, console) as job:
-        benchmark = ThroughputBenchmark(
-            job,
-            steps_per_call=steps_per_call,
-            rounds=rounds,
-            window_s=window_s,
-            traced_steps=traced_steps,
-        )
+        benchmark = ThroughputBenchmark(job, steps_per_call, rounds, window_s, traced_steps)
         return run_job(job, benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
 class ThroughputBenchmark(Measurement):
-    """Measures the stages of a job, round after round."""
-
     mode = "throughput"
 
     def __init__(
-        self, job: Job, *, steps_per_call: int, rounds: int, window_s: float, traced_steps: range
+        self, job: Job, steps_per_call: int, rounds: int, window_s: float, traced_steps: range
     ):
         self._job = job
         self._steps_per_call = steps_per_call
@@ -107,7 +98,7 @@ class ThroughputBenchmark(Measurement):
         self._window_s = window_s
         self._traced_steps = traced_steps
         self._stepper: Stepper | None = None
-        self._stages: list[Stage] = []
+        self._stages: list[TimedStage] = []
         self._first_step_s: float | None = None
         self._profiler: Profiler | None = None
 
@@ -158,14 +149,11 @@ class ThroughputBenchmark(Measurement):
         forward = ForwardStage(*own, eval_batch)
         self._stages = [TrainStage(*own), forward]
         if count > 1:
-            how = {"step": steps[repeated][0], "batch": batch, "steps_per_call": count}
-            self._stages.insert(1, RepeatedStage(repeated, *own, **how))
+            self._stages.insert(1, RepeatedStage(repeated, *own, count, steps[repeated][0], batch))
         return compiled
 
     def _measure_windows(
-        self,
-        train: TrainStage,
-        measured: Callable[[int], contextlib.AbstractContextManager],
+        self, train: TrainStage, measured: Callable[[int], contextlib.AbstractContextManager]
     ) -> None:
         """Take every stage's windows; `measured(images)` surrounds those of the training step."""
         with self._job.clock.phase("measure"):
@@ -189,7 +177,9 @@ class ThroughputBenchmark(Measurement):
         }
         warnings = unsettled_warnings(warmups) + falling_loss_warnings(losses)
         for stage in self._stages:
-            warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
+            for told in (dependent, slowed_down):
+                warnings += told(f"{stage.name}: windows", stage.windows_s)
+            warnings += held_up(f"{stage.name}: window", dict(enumerate(stage.windows_s, 1)))
         return ThroughputSummary(
             status=status,
             **({name: getattr(train, name) for name in rates} if train else {}),
@@ -200,7 +190,9 @@ class ThroughputBenchmark(Measurement):
             corrupt=self._job.feed.corrupt,
             profile=self._profiler.summary() if self._profiler else None,
             invalid=[
-                f"{record.stage}: {reason}" for record in stages for reason in impossible(record)
+                f"{stage.stage}: {why}"
+                for stage in stages
+                for why in impossible(stage, flops_limit(self._job.mesh.devices))
             ],
             warnings=warnings,
         )
@@ -209,13 +201,7 @@ class ThroughputBenchmark(Measurement):
 def _compile_cold_and_warm(
     job: Job, steps: dict[str, tuple[Any, Any, Any]], state: TrainState
 ) -> dict[str, CompileRecord]:
-    """Compile every step with nothing in the cache and, where there is a cache, out of it.
-
-    Args:
-      job: what they belong to.
-      steps: {name: (step, data, batch)}.
-      state: what they are called with.
-    """
+    """Compile {name: (step, data, batch)} with a cold cache and, where there is one, a warm one."""
     found: list[dict[str, CompileRecord]] = []
     turns: list[tuple[str, Callable]] = [("", contextlib.nullcontext)]
     while turns:
@@ -224,12 +210,10 @@ def _compile_cold_and_warm(
         # All turns compile in this one line: in the cache, a program's name may contain the line
         # that it is called from.
         with around():
-            found.append(
-                {
-                    name: job.compile(name, step, state, *args, how)
-                    for name, (step, *args) in steps.items()
-                }
-            )
+            compiled = {}
+            for name, (step, *args) in steps.items():
+                compiled[name] = job.compile(name, step, state, *args, how)
+        found.append(compiled)
         if how:
             continue
         outcomes = set(broadcast_value([record.compile_cache for record in found[0].values()]))

@@ -5,19 +5,17 @@ All stages use the same state; the training stages replace it.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxbench.clock import Stopwatch
-from jaxbench.hardware.utilization import utilization
 from jaxbench.jobs.setup import Job
 from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.training.dispatch import DispatchLimiter
 from jaxbench.training.profiler import Profiler
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
@@ -25,29 +23,18 @@ _LATENCY_STEPS = 20
 _ENDLESS = 2**40
 
 
-class Stage(Interleaved):
-    """A stage of a job.
-
-    Attributes:
-      function: the name of the compiled step that it calls.
-      flops_per_mac: floating-point operations for each multiply-accumulate of a forward pass.
-      images_per_step: over all devices and models.
-      steps_per_call: steps in one call.
-      steps: taken so far, in and between windows.
-      warmup_steps: of these, the steps of the warm-up.
-      sync_residual_s: how long work went on after its windows.
-    """
-
-    flops_per_mac: ClassVar[int] = TRAINING_FLOPS_PER_MAC
+class TimedStage(Interleaved):
+    """A stage of a job, timed in windows."""
 
     def __init__(self, name: str, job: Job, stepper: Stepper, window_s: float):
         super().__init__(name, window_s)
-        self.function = name
+        self.function = name  # of the compiled step that it calls
+        # Over all devices and models.
         self.images_per_step = job.program.geometry.images_per_step
         self.steps_per_call = 1
-        self.steps = 0
-        self.warmup_steps = 0
-        self.sync_residual_s = 0.0
+        # Taken so far, in and between windows; of these, the steps of the warm-up.
+        self.steps = self.warmup_steps = 0
+        self.sync_residual_s = 0.0  # how long work went on after its windows
         self._job, self._stepper = job, stepper
 
     @property
@@ -74,8 +61,8 @@ class Stage(Interleaved):
         rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
         rate = rates["images_per_s"]
         step_s = self.images_per_step / rate
-        flops = sum(job.program.forward_macs().values()) * self.flops_per_mac
-        used = utilization(mesh, job.config.precision, rate, flops)
+        flops = self._flops_per_image()
+        used = job.program.utilization(rate, flops)
         return ThroughputRecord(
             stage=self.name,
             feed=job.feed.name,
@@ -98,10 +85,7 @@ class Stage(Interleaved):
     def _roofline(
         self, xla_bytes: float | None, flops_per_image: int, peak: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Return how many operations a step has for each byte that it reads or writes.
-
-        Beside it, how many operations the devices can do in the time of one byte.
-        """
+        """Return a step's operations for each byte of memory, and the devices' in a byte's time."""
         if not xla_bytes or self.steps_per_call > 1:  # XLA counts a loop's body once
             return {}
         flops = flops_per_image * self.images_per_step
@@ -115,20 +99,19 @@ class Stage(Interleaved):
             "bound_by": "arithmetic" if intensity >= ridge else "memory",
         }
 
+    def _flops_per_image(self) -> int:
+        return self._job.program.training_flops
+
     def _own_fields(self, step_s: float) -> dict[str, Any]:
         """Return what only some stages' records have."""
         if self._job.feed.corrupt:  # then a step counts fewer images than it has places for
             return {}
-        images_counted = self._stepper.images_counted
-        return {"images_per_step": self.images_per_step, "images_counted": images_counted}
+        counted = self._stepper.images_counted
+        return {"images_per_step": self.images_per_step, "images_counted": counted}
 
 
-class TrainStage(Stage):
-    """The loop over single training steps, each with the feed's next batch.
-
-    Attributes:
-      latencies_s: of steps closed one by one.
-    """
+class TrainStage(TimedStage):
+    """The loop over single training steps, each with the feed's next batch."""
 
     def __init__(self, job: Job, stepper: Stepper, window_s: float):
         super().__init__("train_step", job, stepper, window_s)
@@ -172,7 +155,7 @@ class TrainStage(Stage):
             profiler.trace(profiler.steps, self._batches, self._queue)
 
     def _own_fields(self, step_s: float) -> dict[str, Any]:
-        p50, p95, p99 = (float(np.percentile(self.latencies_s, p)) for p in (50, 95, 99))
+        p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))
         return super()._own_fields(step_s) | {
             "latency_p50_s": p50,
             "latency_p95_s": p95,
@@ -183,7 +166,7 @@ class TrainStage(Stage):
         }
 
 
-class RepeatedStage(Stage):
+class RepeatedStage(TimedStage):
     """Several training steps in one call, all with the same batch."""
 
     def __init__(
@@ -192,14 +175,12 @@ class RepeatedStage(Stage):
         job: Job,
         stepper: Stepper,
         window_s: float,
-        *,
+        count: int,
         step: Any,
         batch: Any,
-        steps_per_call: int,
     ):
         super().__init__(name, job, stepper, window_s)
-        self.steps_per_call = steps_per_call
-        self._step, self._batch = step, batch
+        self.steps_per_call, self._step, self._batch = count, step, batch
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -208,10 +189,8 @@ class RepeatedStage(Stage):
         self._stepper.wait()
 
 
-class ForwardStage(Stage):
+class ForwardStage(TimedStage):
     """The forward pass of one evaluation batch."""
-
-    flops_per_mac = 2
 
     def __init__(self, job: Job, stepper: Stepper, window_s: float, batch: Any):
         super().__init__("forward", job, stepper, window_s)
@@ -233,6 +212,9 @@ class ForwardStage(Stage):
 
     def _results(self) -> Any:
         return self._metrics
+
+    def _flops_per_image(self) -> int:
+        return 2 * self._job.program.forward_macs
 
     def _own_fields(self, step_s: float) -> dict[str, Any]:
         return {}

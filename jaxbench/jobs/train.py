@@ -2,58 +2,47 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.checkpoints.checkpoint import Checkpoint
-from jaxbench.checkpoints.checkpointer import NO_CHECKPOINTS, Checkpoints, Policy, check_policy
-from jaxbench.checkpoints.resume import CHECKPOINTS, Resume
+from jaxbench.checkpoints.checkpointer import NO_CHECKPOINTS, Checkpoints, Policy
+from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
+from jaxbench.data.eval_split import eval_split_warnings
 from jaxbench.distributed import coordination
+from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.restore import restore, resume_into, run_to_resume
-from jaxbench.jobs.runner import Measurement, run_job
+from jaxbench.jobs.restore import restore, run_to_resume
+from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job
+from jaxbench.own.code import config_record
+from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import EpochRecord, Record, TrainSummary
+from jaxbench.records.schema import CompileRecord, Record, TrainSummary
+from jaxbench.records.stretches import describe_changes
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.records.writers.files import CsvWriter
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
-from jaxbench.records.writers.wandb import WandbWriter, check_wandb
-from jaxbench.training.checkpointing import CheckpointSaver
+from jaxbench.records.writers.wandb import WandbWriter
 from jaxbench.training.loop import train
-from jaxbench.training.plan import TrainPlan
-from jaxbench.training.prepare import prepare
+from jaxbench.training.loss_scale import LossScales
+from jaxbench.training.plan import AccuracyTarget, TrainPlan
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.run import TrainRun
 from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.summary import RunFacts, summarize
-from jaxbench.training.target import AccuracyTarget
-from jaxbench.training.train_records import optional_epoch_fields
+from jaxbench.training.summary import summarize
+from jaxbench.training.train_records import epochs_table
 from jaxbench.training.train_step import TrainState
 
+_RATE_PER_DEVICE = "images_per_s_per_device"
 # Steps are counted in int32 on the devices.
 _MAX_STEPS = 2**31 - 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The outcome of `train_and_evaluate`.
-
-    Attributes:
-      summary: the summary record.
-      run_dir: its folder; None in all processes but the first.
-      state: the final state; None where the run was done already.
-    """
-
-    summary: dict[str, Any]
-    run_dir: RunDir | None
-    state: TrainState | None
 
 
 def train_and_evaluate(
@@ -69,19 +58,17 @@ def train_and_evaluate(
     checkpoints: Policy = NO_CHECKPOINTS,
     resume: str = "none",
     import_s: float | None = None,
-) -> Result:
+) -> JobResult:
     """Run an experiment from its data to its last evaluation.
 
     Args:
       config: the experiment.
-      workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
+      workdir, telemetry_s, price: see `run_job`.
       console: where progress is shown; None picks one for standard output.
-      telemetry_s: seconds between readings of the hardware, 0 for none.
       profile: "START:STOP", the steps that JAX's profiler traces, see `parse_steps`.
       target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
-      price: of the hardware, recorded with the run; None where it is unknown.
       wandb: the Weights & Biases project that gets the records too.
-      checkpoints: when they are written; SIGTERM has one written if any are.
+      checkpoints: when they are written; Ctrl-C and SIGTERM have one written if any are.
       resume: `none`, `auto` or a path, see `find_resume`. A run that is done is not run again.
       import_s: seconds from the process's start to this call; None where they do not matter.
 
@@ -91,7 +78,7 @@ def train_and_evaluate(
     """
     watch = Stopwatch()
     options = _Options(parse_steps(profile), target_accuracy, checkpoints, wandb)
-    _check(config, options)
+    config.validate()
     with contextlib.ExitStack() as stack:
         resumed = stack.enter_context(run_to_resume(workdir, resume, config))
         if coordination.broadcast_value(resumed is not None and resumed.is_done):
@@ -102,18 +89,21 @@ def train_and_evaluate(
         _check_steps(job, options)
         saved = restore(job, resumed, workdir)
         training = Training(job, options, saved, import_s)
-        into = resume_into(resumed, saved, workdir, config)
+        into = None
+        if resumed:
+            point = saved and saved._replace(state=None)
+            into = functools.partial(
+                resume_run_dir, resumed, point, workdir, config.name, say=job.console.say
+            )
         del saved  # only `training` holds the host's copy of the state, until it is placed
         done = run_job(
             job, training, workdir, telemetry_s=telemetry_s, price=price, resume_into=into
         )
-        return Result(done.summary, done.run_dir, training.state)
+        return dataclasses.replace(done, state=training.state)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """The options of a run, see `train_and_evaluate`."""
-
     profiled_steps: range
     target_accuracy: float | None
     checkpoints: Policy
@@ -121,33 +111,31 @@ class _Options:
 
 
 class Training(Measurement):
-    """Train to the end of the plan, or resume there.
-
-    Attributes:
-      state: the final state; None before the end.
-    """
+    """Trains to the end of the plan, from its start or from a checkpoint."""
 
     mode = "train"
 
     def __init__(
         self, job: Job, options: _Options, saved: Checkpoint | None, import_s: float | None
     ):
-        self._options = options
-        self._saved = saved
-        self.state: TrainState | None = None
+        self._job, self._options, self._saved = job, options, saved
+        self._device_changes: dict[str, list[Any]] = {}  # since the run's first process
+        self.state: TrainState | None = None  # the final state
         task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
             target = AccuracyTarget(task.headline, options.target_accuracy)
         total_steps = job.config.num_steps(steps_per_epoch)
+        plan = TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target)
+        progress = RunProgress(import_s=import_s)
+        if saved:
+            progress = RunProgress.from_json(saved.point, task.metrics)
         self._run = TrainRun(
             program=job.program,
             feed=job.feed,
-            plan=TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target),
+            plan=plan,
             clock=job.clock,
             console=job.console,
-            progress=RunProgress.from_json(saved.point, task.metrics)
-            if saved
-            else RunProgress(import_s=import_s),
+            progress=progress,
         )
 
     def document(self) -> dict[str, Any]:
@@ -155,10 +143,20 @@ class Training(Measurement):
 
     def measure(self, recorder: Recorder) -> None:
         run, saved, self._saved = self._run, self._saved, None
+        self._device_changes = {
+            name: values
+            for name, values in recorder.changes.items()
+            if name in ("device_kind", "num_devices")
+        }
         image_writers = self._connect(recorder)
+        if not self._options.checkpoints.is_on:
+            run.console.say(
+                "no checkpoints: a run that is stopped begins again (--checkpoint_minutes=10 or "
+                "--checkpoint_epochs=1 writes them)"
+            )
         if saved:
             run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
-        state = prepare(run, saved and saved.state)
+        state = prepare(self._job, run, recorder.write, saved and saved.state)
         if not saved:
             with run.clock.phase("records"), defer_signals():
                 for writer in image_writers:
@@ -167,7 +165,7 @@ class Training(Measurement):
         try:
             self.state = train(run, state)
         finally:
-            run.checkpoints.wait()
+            run.wait_for_checkpoints()
 
     def _connect(self, recorder: Recorder) -> list[TensorBoardWriter | WandbWriter]:
         """Connect the run with its folder; return the writers that show images."""
@@ -178,11 +176,11 @@ class Training(Measurement):
         if not folder:
             return []
         if options.checkpoints.is_on:
-            writer = Checkpoints(folder / CHECKPOINTS, options.checkpoints, run.console.say)
-            run.checkpoints = CheckpointSaver(run.clock, writer, recorder.mark)
-        columns = optional_epoch_fields(run.program)
-        recorder.writers.add(CsvWriter(folder / "epochs.csv", EpochRecord, columns))
-        figures, config = run.program.task.eval_figures, dataclasses.asdict(run.program.config)
+            run.checkpoints = Checkpoints(
+                folder / CHECKPOINTS, options.checkpoints, run.console.say
+            )
+        recorder.writers.add(epochs_table(run, folder))
+        figures, config = run.program.task.eval_figures, config_record(run.program.config)
         image_writers = [TensorBoardWriter(folder, figures, config)]
         if options.wandb is not None:
             with run.clock.phase("records"), run.console.phase("starting the wandb run"):
@@ -194,7 +192,8 @@ class Training(Measurement):
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
         run, target = self._run, self._run.plan.target
         images_per_step = run.program.geometry.images_per_step
-        facts = RunFacts(
+        summary = summarize(
+            run.progress,
             status=status,
             headline=run.program.task.headline,
             num_devices=run.program.mesh.num_devices,
@@ -203,32 +202,71 @@ class Training(Measurement):
             target=target and target.describe(run.progress.epochs, images_per_step),
             profile=run.profiler and run.profiler.summary(),
             corrupt=run.corrupt or None,
-            warnings=run.checkpoints.warnings,
+            warnings=self._warnings(),
         )
-        summary = summarize(run.progress, facts)
+        if not self._device_changes:
+            summary.invalid.extend(run.impossible_rates())
         if summary.images_per_s is None:
             return summary
-        return dataclasses.replace(summary, **run.utilization(summary.images_per_s))
+        fields = run.program.utilization(summary.images_per_s)
+        if self._device_changes:
+            fields |= dict.fromkeys((*fields.keys() - {"flops_per_image"}, _RATE_PER_DEVICE))
+            told = f"{describe_changes(self._device_changes)}: figures per device are unknown"
+            fields["warnings"] = [*summary.warnings, told]
+        return dataclasses.replace(summary, **fields)
+
+    def _warnings(self) -> list[str]:
+        """Return what is doubtful about the evaluations, and the checkpoints' warnings."""
+        run, dataset = self._run, self._job.dataset
+        evaluated = any(epoch.eval_count is not None for epoch in run.progress.epochs)
+        doubts = eval_split_warnings(dataset) if dataset and evaluated else []
+        return doubts + (run.checkpoints.warnings if run.checkpoints else [])
 
 
-def _done_already(resumed: Resume | None, console: Console) -> Result:
+def prepare(
+    job: Job,
+    run: TrainRun,
+    write: Callable[[CompileRecord], None],
+    saved_state: TrainState | None = None,
+) -> TrainState:
+    """Return the state on the devices, with both steps compiled for it and their records written.
+
+    Without the saved state of a checkpoint, on the host, the parameters are initialised.
+    """
+    program, feed, progress = job.program, job.feed, run.progress
+    is_resumed = saved_state is not None
+    state = job.place_train_state(saved_state)
+    del saved_state
+    run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
+    with job.clock.phase("place_data"):
+        # Where only the last evaluation is left, the shapes of the last step's batch are enough.
+        step = min(progress.step, run.plan.total_steps - 1)
+        batch = run.batches.peek(*divmod(step, run.plan.steps_per_epoch))
+        eval_batch = next(feed.eval_batches())
+    for name, *step in (
+        ("train_step", program.train_step, state, feed.train_data, batch),
+        ("eval_step", program.eval_step, state, feed.eval_data, eval_batch),
+    ):
+        record = job.compile(name, *step)
+        if not is_resumed:  # else the run has its records of it
+            progress.compile_s += record.lower_s + record.compile_s
+            progress.compile_cache.append(record.compile_cache)
+            with run.clock.phase("records"):
+                write(record)
+    barrier_before_first_step(job.clock)
+    return state
+
+
+def _done_already(resumed: Resume | None, console: Console) -> JobResult:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
     if resumed is None:
-        return Result({}, None, None)
+        return JobResult([], {}, None)
     path = resumed.run.path
     console.say(f"{path}: this run is done already")
     console.close()
-    document = resumed.run.document
-    return Result(document.get("summary") or {}, RunDir(path, document), None)
-
-
-def _check(config: Config, options: _Options) -> None:
-    """Raise BadInput for what can be checked without devices or data."""
-    config.validate()
-    check_target(config, options.target_accuracy)
-    check_policy(options.checkpoints)
-    if options.wandb is not None:
-        check_wandb(options.wandb)
+    run_dir = RunDir(path, resumed.run.document)
+    say_next_steps(console, run_dir)
+    return JobResult([], run_dir.document.get("summary") or {}, run_dir)
 
 
 def _check_steps(job: Job, options: _Options) -> None:
@@ -240,17 +278,3 @@ def _check_steps(job: Job, options: _Options) -> None:
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
         )
     check_end(options.profiled_steps, config.num_steps(steps_per_epoch), "this run")
-
-
-def check_target(config: Config, target_accuracy: float | None) -> None:
-    """Raise BadInput where a run cannot end at an accuracy."""
-    if target_accuracy is None:
-        return
-    given = f"--target_accuracy={target_accuracy:g}"
-    if not 0 < target_accuracy <= 1:  # written so that nan fails it too
-        raise BadInput(f"{given}: must be a share, such as 0.94")
-    if config.replicas == "independent":
-        raise BadInput(
-            f"{given} with replicas='independent': its models reach it at different times; give "
-            "each seed a run (python -m jaxbench.sweep --grid=seed=0,1,2,3,4)"
-        )

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.statistics import autocorrelation, effective_size, median_interval
 from jaxbench.clock import Stopwatch
 from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import BadInput, Diverged
@@ -36,15 +36,13 @@ def check_window_s(window_s: float) -> None:
 
 
 def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float, int]:
-    """Wait for everything that the last step computes.
+    """Wait for the last step; return its mean loss over the models, and the images it counted.
+
+    Under fp16 a skipped step may have no finite loss; it does the same work as any other.
 
     Args:
       state: of the last step.
       metrics: of the last step, see `Program.train_metrics`.
-
-    Returns:
-      The step's mean loss over the models, and the images that it counted over all of them. Under
-      fp16 a skipped step may have no finite loss; it does the same work as any other.
 
     Raises:
       Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
@@ -62,21 +60,15 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
 
 
 class Stepper:
-    """Runs training steps, one after another, on a state that only it holds.
-
-    Attributes:
-      state: what the last queued step returns.
-      metrics: what the last queued step counts; None before the first.
-      losses: one for each `wait`, of the last step before it.
-      images_counted: by the last step before the last `wait`.
-      loss_scaling: the loss scale and the steps skipped, as a summary has them; {} without fp16.
-    """
+    """Runs training steps, one after another, on a state that only it holds."""
 
     def __init__(self, job: Job, state: Any):
-        self.state = state
-        self.metrics: Any = None
+        # Of the last queued step.
+        self.state, self.metrics = state, None
+        # Of the last step before each `wait`, and of the last step before the last one.
         self.losses: list[float] = []
         self.images_counted: int | None = None
+        # The loss scale and the steps skipped, as a summary has them; {} without fp16.
         self.loss_scaling: dict[str, float] = {}
         self._data = job.feed.train_data
         self._program = job.program
@@ -89,11 +81,7 @@ class Stepper:
         return self.metrics
 
     def wait(self) -> None:
-        """Wait for everything that has been queued.
-
-        Raises:
-          Diverged: see `wait_for_steps`.
-        """
+        """Wait for everything that has been queued, as `wait_for_steps` does."""
         metrics = self._program.train_metrics(self.metrics)
         loss, self.images_counted = wait_for_steps(self.state, metrics)
         self.losses.append(loss)
@@ -103,17 +91,16 @@ class Stepper:
 
 @dataclasses.dataclass(frozen=True)
 class WarmUp:
-    """The outcome of a warm-up.
-
-    Attributes:
-      calls_per_window: calls that a window holds.
-      calls: calls that were thrown away.
-      settled: whether the last windows agreed.
-    """
+    """The outcome of a warm-up."""
 
     calls_per_window: int
-    calls: int
-    settled: bool
+    calls: int  # that were thrown away
+    settled: bool  # whether the last windows agreed
+
+
+def _agree(rates: Sequence[float]) -> bool:
+    last = rates[-_AGREEING:]
+    return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
 
 
 def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) -> WarmUp:
@@ -139,21 +126,15 @@ def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) ->
 class Interleaved(abc.ABC):
     """Something that is measured in windows, in turn with others.
 
-    Attributes:
-      name: for progress and warnings.
-      warmup: its outcome; None before it.
-      windows_s: what each measured window took.
-
     Args:
-      name: see above.
+      name: for progress and warnings.
       window_s: how long a window should take.
     """
 
     def __init__(self, name: str, window_s: float):
-        self.name = name
+        self.name, self._window_s = name, window_s
         self.warmup: WarmUp | None = None
         self.windows_s: list[float] = []
-        self._window_s = window_s
 
     @abc.abstractmethod
     def run(self, calls: int) -> None:
@@ -192,17 +173,8 @@ def in_turn(stages: Sequence[Any], round_number: int) -> Sequence[Any]:
 def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
     """Return the warning about windows that never agreed, from {stage: (warm-up, its steps)}."""
     named = [f"{name} ({steps})" for name, (found, steps) in warmups.items() if not found.settled]
-    if not named:
-        return []
-    return [
-        f"throughput did not stabilise during warm-up, to within {_AGREEMENT:.0%}, in (steps): "
-        + ", ".join(named)
-    ]
-
-
-def _agree(rates: Sequence[float]) -> bool:
-    last = rates[-_AGREEING:]
-    return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
+    told = f"throughput did not stabilise during warm-up, to within {_AGREEMENT:.0%}, in (steps): "
+    return [told + ", ".join(named)] if named else []
 
 
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
@@ -215,7 +187,10 @@ def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any
         "images_per_s_high": high,
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
-        "images_per_s_standard_error": statistics.stdev(rates_R) / math.sqrt(len(rates_R)),
+        "images_per_s_standard_error": (
+            statistics.stdev(rates_R) / math.sqrt(effective_size(rates_R))
+        ),
+        "autocorrelation": autocorrelation(rates_R),
         "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
         "windows_s": list(windows_s),
     }

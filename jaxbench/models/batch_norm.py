@@ -3,7 +3,7 @@
 Ioffe and Szegedy (2015), with flax's variables and, to rounding, its numbers. Automatic
 differentiation has XLA:GPU write the gradient behind the ReLU to memory and read it two times more;
 the gradient written by hand here takes one pass for the sums over the batch and one for the
-input's gradient (`benchmarks/step_variants.py`, BUILD_NOTES.md).
+input's gradient (`benchmarks/step_variants.py`, docs/decisions/step.md).
 """
 
 import functools
@@ -12,10 +12,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
-
-# The name of values that `Config.remat` must not compute again.
-STATISTICS = "batch_norm_statistics"
 
 
 class BatchNorm(nn.Module):
@@ -28,12 +24,9 @@ class BatchNorm(nn.Module):
       use_running_average: use the running averages as statistics, and do not update them.
       relu: apply a ReLU to the output.
       momentum: the share of the running averages that a step keeps.
-      epsilon: added to the variance.
-      dtype: of the output.
-      param_dtype: of the variables.
+      dtype, param_dtype: of the output and of the variables.
       axis_name: the mesh axis over which statistics are averaged; None for each device's own.
       use_scale: whether there is a scale; without one it is 1.
-      scale_init: the initializer of the scale.
     """
 
     use_running_average: bool
@@ -80,7 +73,6 @@ def _forward(x_BxHxWxC, scale_C, bias_C, how):
     sums_2xC = jnp.stack([jnp.mean(x, (0, 1, 2)), jnp.mean(jnp.square(x), (0, 1, 2))])
     if axis_name is not None:
         sums_2xC = jax.lax.pmean(sums_2xC, axis_name)
-    sums_2xC = checkpoint_name(sums_2xC, STATISTICS)
     mean_C = sums_2xC[0]
     # Rounding may leave less than nothing of a channel that is constant.
     var_C = jnp.maximum(sums_2xC[1] - jnp.square(mean_C), 0)

@@ -7,44 +7,36 @@ layer are our reading, and the one that gives its 1.9 M.
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import number
-from jaxbench.models.layers import classify, conv_layer, norm_layer
+from jaxbench.models.layers import Network, classify
 
 
 @dataclasses.dataclass(kw_only=True)
 class Cnn10Config(ModelConfig):
-    # Channels at full, half and quarter resolution, three convolutions each.
-    channels: tuple[int, ...] = number((64, 128, 256), low=1)
+    channels: tuple[int, ...] = number(
+        (64, 128, 256),
+        low=1,
+        help="Channels at full, half and quarter resolution, three convolutions each.",
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Cnn10(
-            channels=self.channels,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+    def create(self, **given):
+        return Cnn10(**vars(self), **given)
 
 
-class Cnn10(nn.Module):
+class Cnn10(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
     channels: tuple[int, ...]
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
 
         x = images_BxHxWxC
         for stage, channels in enumerate(self.channels):

@@ -38,26 +38,36 @@ class Conv2dConfig(Experiment):
 
     job: typing.ClassVar[str] = "conv2d"
 
-    images: int = number(840, low=1)
-    # (height, width).
-    image_shape: tuple[int, ...] = number((100, 100), low=1)
-    # Sides of the square kernels and numbers of input channels to measure.
-    kernels: tuple[int, ...] = number((3,), low=1)
-    channels: tuple[int, ...] = number((1,), low=1)
-    # axes: one thing varies at a time, the devices, the kernel or the channels, the others being
-    # the first of theirs (devices: the fewest and the most). grid: everything with everything.
-    sweep: str = choice("axes", "grid")
-    # Output channels.
-    filters: int = number(1, low=1)
-    # How many devices share the images; () is every number, 1 to all, that divides them.
-    device_counts: tuple[int, ...] = number((), low=1)
-    precision: str = choice("fp32", "bf16", "fp16")
-    # How often everything is measured, in turn, and the calls that one window of computing holds
-    # (fewer where a call takes long).
-    rounds: int = number(5, low=3)
-    calls: int = number(10, low=1)
-    # How often SciPy does the same on one CPU thread; 0 leaves it out.
-    scipy_rounds: int = number(3, low=0)
+    images: int = number(840, low=1, help="Number of images.")
+    image_shape: tuple[int, ...] = number(
+        (100, 100), low=1, help="Height and width of an image, in pixels."
+    )
+    kernels: tuple[int, ...] = number(
+        (3,), low=1, help="Sides of the square kernels to measure, in pixels."
+    )
+    channels: tuple[int, ...] = number((1,), low=1, help="Numbers of input channels to measure.")
+    sweep: str = choice(
+        "axes",
+        "grid",
+        help="Which combinations are measured. axes: devices, kernel and channels vary one at a "
+        "time, and the others keep their first value (devices: the fewest and the most). grid: all "
+        "combinations.",
+    )
+    filters: int = number(1, low=1, help="Number of output channels.")
+    device_counts: tuple[int, ...] = number(
+        (),
+        low=1,
+        help="Numbers of devices that share the images; () takes every number, 1 to all, that "
+        "divides `images`.",
+    )
+    precision: str = choice("fp32", "bf16", "fp16", help="What the convolution computes in.")
+    rounds: int = number(5, low=3, help="Rounds; everything is measured once in each.")
+    calls: int = number(
+        10, low=1, help="Calls that one window of computing holds, fewer where a call takes long."
+    )
+    scipy_rounds: int = number(
+        3, low=0, help="Rounds in which SciPy does the same on one CPU thread; 0 leaves it out."
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -104,10 +114,8 @@ def make_inputs(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.Generator(np.random.Philox(key=seed))
     shape = (problem.images, problem.height, problem.width, problem.channels)
     kernel_shape = (problem.kernel, problem.kernel, problem.channels, problem.filters)
-    return (
-        generator.random(shape, dtype=np.float32),
-        generator.random(kernel_shape, dtype=np.float32),
-    )
+    images = generator.random(shape, dtype=np.float32)
+    return images, generator.random(kernel_shape, dtype=np.float32)
 
 
 def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -> jax.Array:
@@ -116,12 +124,11 @@ def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -
     Padding is 0. An even kernel reaches one pixel further to the top and left.
     """
     size = kernel_KxKxCxF.shape[0]
-    padding = [(size // 2, (size - 1) // 2)] * 2
     outputs = jax.lax.conv_general_dilated(
         images_BxHxWxC.astype(dtype),
         kernel_KxKxCxF.astype(dtype),
         window_strides=(1, 1),
-        padding=padding,
+        padding=[(size // 2, (size - 1) // 2)] * 2,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
     return outputs.astype(np.float32)

@@ -13,6 +13,36 @@ from jaxbench.models.batch_norm import BatchNorm
 _HE_NORMAL_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
+class Network(nn.Module):
+    """Base of the networks and their blocks.
+
+    Attributes:
+      dtype: what they compute in.
+      param_dtype: what parameters and batch norm's statistics are stored in.
+      norm_axis: the mesh axis over which batch norm averages; None for each device's own.
+    """
+
+    dtype: Any
+    param_dtype: Any
+    norm_axis: str | None
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """These attributes, for a block inside this one."""
+        return {
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "norm_axis": self.norm_axis,
+        }
+
+    def layers(self, train: bool) -> tuple[Any, Any]:
+        """Return `conv_layer` and `norm_layer` of these types."""
+        return (
+            conv_layer(self.dtype, self.param_dtype),
+            norm_layer(self.dtype, self.param_dtype, self.norm_axis, train),
+        )
+
+
 def conv_layer(dtype: Any, param_dtype: Any) -> Any:
     """Return a 2-D convolution layer without bias, for batch norm to follow."""
     return functools.partial(
@@ -30,8 +60,6 @@ def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool)
     return functools.partial(
         BatchNorm,
         use_running_average=not train,
-        momentum=0.9,
-        epsilon=1e-5,
         dtype=dtype,
         param_dtype=param_dtype,
         axis_name=axis_name,
@@ -50,14 +78,8 @@ def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax
 def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
     """Set a share `rate` of the values to 0 and scale the others up.
 
-    The mask depends on the example and the layer alone: not on the device, nor on the example's
-    place in the batch.
-
-    Args:
-      x_Bx: activations, examples first.
-      rate: the share to drop.
-      keys_B: a random key for each example.
-      layer: the index of the dropout layer in the network.
+    The mask depends on the example's key and the layer's index alone: not on the device, nor on the
+    example's place in the batch.
     """
 
     def one(key, x):
@@ -65,3 +87,59 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
         return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
     return jax.vmap(one)(keys_B, x_Bx)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -> jax.Array:
+    """Return the maximum of each square window; padding is never the maximum.
+
+    Its gradient is gathered, not scattered. XLA differentiates a maximum over windows by finding
+    the place of each maximum again, as four numbers of 32 bits, and adding into an array of zeros
+    there. Here the forward pass keeps the place, in 8 bits, and each pixel of the gradient sums
+    over the windows that hold it.
+
+    Where several values are the maximum, the gradient goes to the first of them, row by row. A
+    window's side is at most 16; windows may reach `padding` pixels beyond each edge.
+    """
+    sides = ((padding, padding), (padding, padding))
+    return nn.max_pool(x_BxHxWxC, (window, window), (stride, stride), sides)
+
+
+def _max_pool_forward(x_BxHxWxC, window, stride, padding):
+    batch, *sizes, channels = x_BxHxWxC.shape
+    height, width = ((size + 2 * padding - window) // stride + 1 for size in sizes)
+    margins = ((0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0))
+    padded = jax.lax.pad(x_BxHxWxC, jnp.array(-jnp.inf, x_BxHxWxC.dtype), margins)
+    largest, place = None, None
+    for number, (top, left) in enumerate(_places(window)):
+        bottom, right = top + (height - 1) * stride + 1, left + (width - 1) * stride + 1
+        corners = (0, top, left, 0), (batch, bottom, right, channels)
+        part = jax.lax.slice(padded, *corners, (1, stride, stride, 1))
+        if largest is None:
+            largest, place = part, jnp.zeros(part.shape, jnp.uint8)
+            continue
+        place = jnp.where(part > largest, jnp.uint8(number), place)
+        largest = jnp.maximum(largest, part)
+    return largest, (place, sizes)
+
+
+def _max_pool_backward(window, stride, padding, kept, dy_Bxhxw):
+    place, sizes = kept
+    dtype = jnp.promote_types(dy_Bxhxw.dtype, jnp.float32)
+    total = 0
+    for number, corner in enumerate(_places(window)):
+        part = jnp.where(place == number, dy_Bxhxw, 0).astype(dtype)
+        # Spread to the pixels at this place of the windows; negative margins cut off.
+        margins = [(0, 0, 0)]
+        for size, count, first in zip(sizes, place.shape[1:3], corner, strict=True):
+            before = first - padding
+            margins.append((before, size - before - (count - 1) * stride - 1, stride - 1))
+        total += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
+    return (total.astype(dy_Bxhxw.dtype),)
+
+
+def _places(window: int) -> list[tuple[int, int]]:
+    return [(top, left) for top in range(window) for left in range(window)]
+
+
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)

@@ -5,42 +5,36 @@ layer of 128, dropout 0.5, a dense layer of 10: 1,199,882 parameters at 28x28x1.
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import number
-from jaxbench.models.layers import classify, dropout
+from jaxbench.models.layers import Network, classify, dropout
 
 
 @dataclasses.dataclass(kw_only=True)
 class MnistCnnConfig(ModelConfig):
-    channels: tuple[int, ...] = number((32, 64), low=1)
-    hidden: int = number(128, low=1)
-    # Dropout after the pooling and after the hidden layer.
-    dropout: tuple[float, ...] = number((0.25, 0.5), low=0, high=0.99)
+    channels: tuple[int, ...] = number((32, 64), low=1, help="Channels of each convolution.")
+    hidden: int = number(128, low=1, help="Width of the hidden dense layer.")
+    dropout: tuple[float, ...] = number(
+        (0.25, 0.5),
+        low=0,
+        high=0.99,
+        help="Dropout rates after the pooling and after the hidden layer.",
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return MnistCnn(
-            channels=self.channels,
-            hidden=self.hidden,
-            dropout=self.dropout,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-        )
+    def create(self, **given):
+        return MnistCnn(**vars(self), **given)
 
 
-class MnistCnn(nn.Module):
+class MnistCnn(Network):
     """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
 
     channels: tuple[int, ...]
     hidden: int
     dropout: tuple[float, ...]
     num_classes: int
-    dtype: Any
-    param_dtype: Any
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):

@@ -9,52 +9,45 @@ Padding is that of torchvision's network, so that its weights give its outputs.
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from jaxbench.config import ModelConfig
-from jaxbench.fields import number
-from jaxbench.models.layers import classify, conv_layer, norm_layer
-from jaxbench.models.pooling import max_pool
+from jaxbench.fields import number, plain
+from jaxbench.models.layers import Network, classify, max_pool
 
 
 @dataclasses.dataclass(kw_only=True)
 class ResNetConfig(ModelConfig):
-    # Bottleneck blocks in each stage: (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) ResNet-101.
-    stages: tuple[int, ...] = number((3, 4, 6, 3), low=1)
-    # Channels inside the first stage's blocks; each stage doubles them.
-    width: int = number(64, low=1)
-    # Begin with every block as the identity: its last batch norm scales by 0 (Goyal et al. 2017).
-    zero_init: bool = True
+    stages: tuple[int, ...] = number(
+        (3, 4, 6, 3),
+        low=1,
+        help="Bottleneck blocks of each stage: (3,4,6,3) is ResNet-50, (3,4,23,3) ResNet-101.",
+    )
+    width: int = number(
+        64, low=1, help="Channels inside the first stage's blocks; each stage doubles them."
+    )
+    zero_init: bool = plain(
+        True,
+        help="Start with every block as the identity: its last batch norm scales by 0 "
+        "(Goyal et al. 2017).",
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return ResNet(
-            stages=self.stages,
-            width=self.width,
-            zero_init=self.zero_init,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+    def create(self, **given):
+        return ResNet(**vars(self), **given)
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(Network):
     """1x1, 3x3, 1x1, each with batch norm, plus the input, projected where its shape changes."""
 
     channels: int
     stride: int
     zero_init: bool
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, x_BxHxWxC, train: bool):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
         strides = (self.stride, self.stride)
         last_scale = nn.initializers.zeros if self.zero_init else nn.initializers.ones
 
@@ -71,21 +64,17 @@ class Bottleneck(nn.Module):
         return nn.relu(y + shortcut)
 
 
-class ResNet(nn.Module):
+class ResNet(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
     stages: tuple[int, ...]
     width: int
     zero_init: bool
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
 
         x = conv(self.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(images_BxHxWxC)
         x = norm(name="stem_norm", relu=True)(x)
@@ -96,9 +85,7 @@ class ResNet(nn.Module):
                     channels=self.width * 2**stage,
                     stride=2 if stage > 0 and block == 0 else 1,
                     zero_init=self.zero_init,
-                    dtype=self.dtype,
-                    param_dtype=self.param_dtype,
-                    norm_axis=self.norm_axis,
+                    **self.numerics,
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)
         features_BxF = jnp.mean(x.astype(self.param_dtype), axis=(1, 2))

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import number
-from jaxbench.models.layers import conv_layer, norm_layer
+from jaxbench.models.layers import Network, conv_layer, norm_layer
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.
@@ -38,25 +38,24 @@ _gelu = functools.partial(nn.gelu, approximate=False)
 
 @dataclasses.dataclass(kw_only=True)
 class SpeedNetConfig(ModelConfig):
-    # Of the three groups.
-    channels: tuple[int, ...] = number((64, 256, 256), low=1)
-    # The first convolution whitens the patches of so many training images and keeps its kernel; 0
-    # draws it, and lets it learn.
-    whiten_images: int = number(5000, low=0)
-    # Its bias learns for so many epochs, its rate falling to 0.
-    whiten_bias_epochs: float = number(3.0, low=0)
-    # The share of the running averages of batch norm that stays in a step.
-    norm_momentum: float = number(0.6, low=0, high=1)
+    channels: tuple[int, ...] = number((64, 256, 256), low=1, help="Channels of the three groups.")
+    whiten_images: int = number(
+        5000,
+        low=0,
+        help="Training images from which the first convolution's kernel is computed, to whiten "
+        "their patches; the kernel is then not trained. 0 draws the kernel and trains it.",
+    )
+    whiten_bias_epochs: float = number(
+        3.0,
+        low=0,
+        help="Epochs in which the first convolution's bias is trained, at a rate that falls to 0.",
+    )
+    norm_momentum: float = number(
+        0.6, low=0, high=1, help="Decay of batch norm's running averages in a step."
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return SpeedNet(
-            channels=self.channels,
-            norm_momentum=self.norm_momentum,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+    def create(self, **given):
+        return SpeedNet(channels=self.channels, norm_momentum=self.norm_momentum, **given)
 
     def num_init_images(self):
         return self.whiten_images
@@ -117,15 +116,12 @@ def _pool(x_BxHxWxC: jax.Array) -> jax.Array:
     return jnp.max(pairs, axis=(2, 4))
 
 
-class SpeedNet(nn.Module):
+class SpeedNet(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
     channels: tuple[int, ...]
     norm_momentum: float
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):

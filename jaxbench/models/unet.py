@@ -11,7 +11,6 @@ Without batch norm and for one channel that is 31,030,593 parameters, with eithe
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,48 +19,44 @@ import jax.numpy as jnp
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import conv_layer, norm_layer
+from jaxbench.models.layers import Network
 
 
 @dataclasses.dataclass(kw_only=True)
 class UNetConfig(ModelConfig):
-    # Channels of the first level; each level down has twice as many.
-    width: int = number(64, low=1)
-    # How often the size is halved.
-    levels: int = number(4, low=1, high=8)
-    # resize: repeat each pixel 2x2, then convolve 2x2. transposed: a transposed convolution of 2x2
-    # with stride 2, which some backends compile for minutes.
-    upsampling: str = choice("resize", "transposed")
-    # After each 3x3 convolution: batch norm (then without bias), or none as in 2015.
-    norm: str = choice("batch", "none")
+    width: int = number(
+        64, low=1, help="Channels of the first level; each level down has twice as many."
+    )
+    levels: int = number(4, low=1, high=8, help="Levels down; each halves height and width.")
+    upsampling: str = choice(
+        "resize",
+        "transposed",
+        help="How a level doubles height and width. resize: repeat each pixel 2x2, then convolve "
+        "2x2. transposed: a transposed 2x2 convolution with stride 2, which some backends compile "
+        "for minutes.",
+    )
+    norm: str = choice(
+        "batch",
+        "none",
+        help="What follows each 3x3 convolution. batch: batch norm, and the convolution has no "
+        "bias. none: nothing, as in the 2015 paper.",
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+    def create(self, *, num_classes, **given):
         if num_classes != 2:
             raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
-        return UNet(
-            width=self.width,
-            levels=self.levels,
-            upsampling=self.upsampling,
-            norm=self.norm,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+        return UNet(**vars(self), **given)
 
 
-class DoubleConv(nn.Module):
+class DoubleConv(Network):
     """Two 3x3 convolutions, each with ReLU and, if `norm` is `batch`, batch norm."""
 
     channels: int
     norm: str
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, x_BxHxWxC, train: bool):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
         x = x_BxHxWxC
         for number_ in (1, 2):
             use_bias = self.norm == "none"
@@ -70,16 +65,13 @@ class DoubleConv(nn.Module):
         return x
 
 
-class UNet(nn.Module):
+class UNet(Network):
     """Images in, logits_BxHxW in `param_dtype` out; arguments as in `WideResNet`."""
 
     width: int
     levels: int
     upsampling: str
     norm: str
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
@@ -91,9 +83,7 @@ class UNet(nn.Module):
             )
 
         def block(channels, name):
-            return DoubleConv(
-                channels, self.norm, self.dtype, self.param_dtype, self.norm_axis, name=name
-            )
+            return DoubleConv(channels=channels, norm=self.norm, name=name, **self.numerics)
 
         x, kept = images_BxHxWxC, []
         for level in range(self.levels):

@@ -7,40 +7,38 @@ Two dense layers of 4096, made for images of 224x224, become one of 512: 14,982,
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import classify, dropout, norm_layer
+from jaxbench.models.layers import Network, classify, dropout
 
 
 @dataclasses.dataclass(kw_only=True)
 class VggConfig(ModelConfig):
-    # Convolutions in each stage, and their channels in the first; stages double them up to 8 times.
-    stages: tuple[int, ...] = number((2, 2, 3, 3, 3), low=1)
-    width: int = number(64, low=1)
-    hidden: int = number(512, low=1)
-    dropout: float = number(0.5, low=0, high=0.99)
-    # After each convolution: nothing as in 2014, or batch norm.
-    norm: str = choice("none", "batch")
+    stages: tuple[int, ...] = number((2, 2, 3, 3, 3), low=1, help="Convolutions of each stage.")
+    width: int = number(
+        64,
+        low=1,
+        help="Channels of the first stage; each stage doubles them, up to 8 times as many.",
+    )
+    hidden: int = number(512, low=1, help="Width of the hidden dense layer.")
+    dropout: float = number(
+        0.5, low=0, high=0.99, help="Dropout rate after the hidden dense layer."
+    )
+    norm: str = choice(
+        "none",
+        "batch",
+        help="What follows each convolution. none: nothing, as in the 2014 paper. batch: batch "
+        "norm.",
+    )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Vgg(
-            stages=self.stages,
-            width=self.width,
-            hidden=self.hidden,
-            dropout=self.dropout,
-            norm=self.norm,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+    def create(self, **given):
+        return Vgg(**vars(self), **given)
 
 
-class Vgg(nn.Module):
+class Vgg(Network):
     """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
 
     stages: tuple[int, ...]
@@ -49,9 +47,6 @@ class Vgg(nn.Module):
     dropout: float
     norm: str
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
@@ -61,7 +56,7 @@ class Vgg(nn.Module):
             # Without batch norm a network so deep learns nothing from smaller values.
             "kernel_init": nn.initializers.he_normal(),
         }
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        _, norm = self.layers(train)
         x = images_BxHxWxC
         for stage, num_convs in enumerate(self.stages, 1):
             if min(x.shape[1:3]) < 2:
@@ -69,10 +64,8 @@ class Vgg(nn.Module):
             channels = self.width * min(2 ** (stage - 1), 8)
             for number_ in range(1, num_convs + 1):
                 x = nn.Conv(channels, (3, 3), name=f"conv{stage}_{number_}", **types)(x)
-                if self.norm == "batch":
-                    x = norm(name=f"norm{stage}_{number_}", relu=True)(x)
-                else:
-                    x = nn.relu(x)
+                name = f"norm{stage}_{number_}"
+                x = norm(name=name, relu=True)(x) if self.norm == "batch" else nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))

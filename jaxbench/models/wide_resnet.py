@@ -5,7 +5,6 @@ Pre-activation blocks of two 3x3 convolutions; three groups of (depth - 4) / 6 b
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,13 +12,15 @@ import jax.numpy as jnp
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import number
-from jaxbench.models.layers import classify, conv_layer, norm_layer
+from jaxbench.models.layers import Network, classify
 
 
 @dataclasses.dataclass(kw_only=True)
 class WideResNetConfig(ModelConfig):
-    depth: int = number(28, low=10)
-    width: int = number(10, low=1)
+    depth: int = number(28, low=10, help="Number of convolutions, projections included: 6n+4.")
+    width: int = number(
+        10, low=1, help="Widening factor: the groups have 16, 32 and 64 channels times this."
+    )
 
     def validate(self) -> None:
         if (self.depth - 4) % 6:
@@ -29,30 +30,19 @@ class WideResNetConfig(ModelConfig):
                 f"; near it: {below} and {below + 6}"
             )
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return WideResNet(
-            depth=self.depth,
-            width=self.width,
-            num_classes=num_classes,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            norm_axis=norm_axis,
-        )
+    def create(self, **given):
+        return WideResNet(**vars(self), **given)
 
 
-class WideBlock(nn.Module):
+class WideBlock(Network):
     """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 where its shape changes."""
 
     channels: int
     stride: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, x_BxHxWxC, train: bool):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
         strides = (self.stride, self.stride)
 
         y = norm(name="norm1", relu=True)(x_BxHxWxC)
@@ -68,7 +58,7 @@ class WideBlock(nn.Module):
         return y + shortcut
 
 
-class WideResNet(nn.Module):
+class WideResNet(Network):
     """Images in, logits out.
 
     Args of the call:
@@ -83,14 +73,10 @@ class WideResNet(nn.Module):
     depth: int
     width: int
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        conv, norm = self.layers(train)
         blocks_per_group = (self.depth - 4) // 6
 
         x = conv(16, (3, 3), name="stem")(images_BxHxWxC)
@@ -99,9 +85,7 @@ class WideResNet(nn.Module):
                 x = WideBlock(
                     channels=channels * self.width,
                     stride=2 if group > 0 and block == 0 else 1,
-                    dtype=self.dtype,
-                    param_dtype=self.param_dtype,
-                    norm_axis=self.norm_axis,
+                    **self.numerics,
                     name=f"group{group + 1}_block{block + 1}",
                 )(x, train)
         x = norm(name="norm", relu=True)(x)

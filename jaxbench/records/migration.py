@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.records.schema.base import SCHEMA_VERSION
 
 # Fields of an experiment, by their dotted names.
@@ -29,6 +30,8 @@ CONFIG_VALUES = {
 # Fields that are gone, with the values that computed the same.
 _REMOVED = {"model.stem": ("plain", "space_to_depth")}
 _DOCUMENT_FIELDS = {"stop_at_top1": "target_accuracy"}
+# The mean over all training, first epoch included, had the name of the steady state's rate.
+_TRAINING_RATE = {"images_per_s": "images_per_s_whole_run"}
 _RECORD_FIELDS = {
     "throughput": {"late_s": "sync_residual_s"},
     "summary": {"before_s": "import_s", "damaged": "corrupt"},
@@ -62,6 +65,10 @@ def migrate_run(
         document["config"] = _migrate_config(document["config"])
     if isinstance(document.get("summary"), Mapping):
         document["summary"] = _migrate_record({"kind": "summary", **document["summary"]})
+    if document["mode"] == "train":
+        rate = steady_rate(record for record in records if record.get("kind") == "epoch")
+        records = [_with_rate(record, rate) for record in records]
+        document["summary"] = _with_rate(document.get("summary"), rate)
     return document, records
 
 
@@ -69,6 +76,14 @@ def migrate_result(line: dict[str, Any]) -> dict[str, Any]:
     """Return a line of a sweep's results.jsonl as schema 2 has it."""
     if line.get("status") == "ok":
         line = line | {"status": "done"}
+    figures = line.get("figures")
+    # Of a training trial; its steady rate is in its run directory only.
+    if (
+        isinstance(figures, Mapping)
+        and "train_time_s" in figures
+        and "steady_epochs" not in figures
+    ):
+        line = line | {"figures": _renamed(figures, _TRAINING_RATE)}
     if isinstance(line.get("place"), Mapping):
         line = line | {"place": _renamed(line["place"], CONFIG_FIELDS)}
     return line
@@ -91,9 +106,22 @@ def _mode_of(document: Mapping[str, Any], records: list[dict[str, Any]]) -> str:
     return "memory" if planned or asked else "train"
 
 
+def _with_rate(value: Any, rate: Mapping[str, Any]) -> Any:
+    """Return the summary of a training run with both of its rates; anything else as it is."""
+    if not isinstance(value, Mapping) or value.get("kind") != "summary":
+        return value
+    if "images_per_s" not in value:
+        return value
+    whole_run, steady = value["images_per_s"], rate["images_per_s"]
+    found = _renamed(value, _TRAINING_RATE) | rate
+    for name in ("images_per_s_per_device", "flops_per_s_per_device", "mfu"):
+        known = steady and whole_run and found.get(name)
+        found[name] = found[name] * (steady / whole_run) if known else None
+    return found
+
+
 def _migrate_record(record: dict[str, Any]) -> dict[str, Any]:
-    kind = record.get("kind")
-    return _renamed(record, _RECORD_FIELDS.get(kind, {}) if isinstance(kind, str) else {})
+    return _renamed(record, _RECORD_FIELDS.get(str(record.get("kind")), {}))
 
 
 def _migrate_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Read run directories and sweeps' results back, in the names of the present schema."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
 from jaxbench.records.migration import migrate_result, migrate_run
 from jaxbench.records.schema.base import SCHEMA_VERSION
 
@@ -18,17 +20,12 @@ TRIAL_FOLDERS = ("trials", "cells")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A run directory.
-
-    Attributes:
-      path: the folder.
-      document: run.json, see schema/document.py.
-      records: the lines of metrics.jsonl, in order; one that a crash cut off is left out.
-    """
+class RunRecords:
+    """What a run directory holds."""
 
     path: pathlib.Path
-    document: dict[str, Any]
+    document: dict[str, Any]  # run.json, see schema/document.py
+    # The lines of metrics.jsonl, in order; one that a crash cut off is left out.
     records: list[dict[str, Any]]
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
@@ -37,8 +34,7 @@ class Run:
     def rates(self) -> dict[str, tuple[float, float, float]]:
         """Return {stage: (images/s, lower, upper end of its 95 % interval)}.
 
-        The stages of --mode=throughput, or `training` from the complete epochs of a training run
-        but the first, which is warm-up.
+        The stages of --mode=throughput, or `training` from three steady epochs on.
         """
         stages = {
             record["stage"]: tuple(
@@ -46,43 +42,36 @@ class Run:
             )
             for record in self.of_kind("throughput")
         }
-        epochs = [
-            record["images_per_s"]
-            for record in self.of_kind("epoch")
-            if record["complete"] and record["epoch"] > 1
-        ]
-        if len(epochs) >= 3:
-            stages["training"] = median_interval(epochs)
+        rate = steady_rate(self.of_kind("epoch"))
+        if rate.pop("steady_epochs") >= 3:
+            stages["training"] = tuple(rate.values())
         return stages
 
 
-def load_run(path: str) -> Run:
+def load_run(path: str) -> RunRecords:
     """Read a run directory; one of schema 1 is migrated.
 
     Raises:
       BadInput: it is no run directory, cannot be read, or has a later schema.
     """
-    folder = pathlib.Path(path).expanduser()
+    folder = user_path(path)
     try:
         document = json.loads(_read_file(folder / "run.json"))
         lines = _read_file(folder / "metrics.jsonl").splitlines()
     except FileNotFoundError as error:
-        raise BadInput(
-            f"{path}: no run directory, it has no {pathlib.Path(error.filename).name}"
-        ) from error
+        missing = pathlib.Path(error.filename).name
+        raise BadInput(f"{path}: no run directory, it has no {missing}") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
     records = []
     for number, line in enumerate(lines, 1):
-        try:
+        record = None
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            if number < len(lines):
-                raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt") from error
-            continue
-        if not isinstance(record, dict):
+        if isinstance(record, dict):
+            records.append(record)
+        elif record is not None or number < len(lines):
             raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
-        records.append(record)
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     version = document.get("schema_version")
@@ -91,7 +80,7 @@ def load_run(path: str) -> Run:
             f"{path}: has schema {version}, of a later jaxbench; this one reads up to "
             f"{SCHEMA_VERSION}"
         )
-    return Run(folder, *migrate_run(document, records))
+    return RunRecords(folder, *migrate_run(document, records))
 
 
 def read_document(folder: pathlib.Path) -> dict[str, Any]:
@@ -112,14 +101,17 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def missing_records(run: Run) -> str | None:
-    """Say which records of a run that has ended are missing; None where all are there."""
+def missing_records(run: RunRecords) -> str | None:
+    """Say which records of a run that has ended are missing or doubled; None where all is well."""
     summary = run.document.get("summary")
     # A running or killed run has no summary.
     if not isinstance(summary, dict) or not summary or run.document.get("status") == "running":
         return None
-    if not run.of_kind("summary"):
+    summaries = len(run.of_kind("summary"))
+    if not summaries:
         return "metrics.jsonl ends before its summary: records are lost"
+    if summaries > 1:
+        return f"metrics.jsonl has {summaries} summaries: records are doubled"
     told, found = summary.get("epochs_done"), len(run.of_kind("epoch"))
     if isinstance(told, int) and told != found:
         return f"metrics.jsonl has {found} epochs, its summary counts {told}: records are lost"
@@ -133,17 +125,13 @@ def _read_file(path: pathlib.Path) -> str:
 
 
 def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
-    """Read a sweep's results.jsonl, which need not exist yet; lines of schema 1 are migrated.
+    """Return {key: its last line} of a sweep's results.jsonl, which need not exist yet.
 
-    Args:
-      path: the file.
-      corrupt: gets the numbers of corrupt lines; without it the first of them is an error.
-
-    Returns:
-      {key: the last line of that key}; a line that a crash cut off is left out.
+    Lines of schema 1 are migrated; one that a crash cut off is left out. `corrupt` gets the numbers
+    of corrupt lines.
 
     Raises:
-      BadInput: a line is corrupt.
+      BadInput: a line is corrupt, and there is no list for its number.
     """
     if not path.exists():
         return {}

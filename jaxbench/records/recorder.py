@@ -1,4 +1,4 @@
-"""Records a run from its first moment to its end, however it ends."""
+"""Record a run from its first moment to its end, however it ends."""
 
 import contextlib
 import dataclasses
@@ -13,13 +13,17 @@ from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, mixed_devices
-from jaxbench.distributed.signals import defer_signals
+from jaxbench.distributed.signals import defer_signals, reason_of
 from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminated
 from jaxbench.hardware.environment import describe_environment
-from jaxbench.hardware.telemetry.sampler import Telemetry, check_interval, create_readers, merge
-from jaxbench.records.run_dir import RunDir, create_run_dir, measure_records
+from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge
+from jaxbench.records.next_steps import say_next_steps
+from jaxbench.records.reader import read_document
+from jaxbench.records.run_dir import RunDir, create_run_dir
 from jaxbench.records.schema import Record, Summary
+from jaxbench.records.schema.base import stated_fields
 from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.stretches import changes, describe_changes
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.console import Console
@@ -31,10 +35,11 @@ class Recorder:
 
     Attributes:
       run_dir: the folder with run.json; None in all processes but the first, which alone writes.
-      writers: where records go; a job may add its own.
-      records: what `write` was given, in order.
       telemetry: reads the hardware meanwhile; the job marks what it measures.
       is_resumed: whether another process began the run: telemetry covers this process only.
+      changes: {name: values} of the software, devices and price that changed meanwhile.
+      writers: where records go; a job may add its own.
+      records: what `write` was given, in order.
       summarize: status -> the summary of what has been done until then; the job sets it.
       summary: the summary record, once the job has ended.
     """
@@ -43,12 +48,14 @@ class Recorder:
         self,
         run_dir: RunDir | None,
         telemetry: Telemetry,
-        usd_per_hour: float | None = None,
+        price: Price | None = None,
+        is_resumed: bool = False,
     ):
         self.run_dir = run_dir
-        self._usd_per_hour = usd_per_hour
         self.telemetry = telemetry
-        self.is_resumed = False
+        self.is_resumed = is_resumed
+        self.changes = changes(read_document(run_dir.path)) if is_resumed else {}
+        self._usd_per_hour = price and price.usd_per_hour
         self.writers = Writers()
         self.records: list[Record] = []
         self.summarize: Callable[[str], Summary] = lambda status: Summary(status=status)
@@ -60,14 +67,8 @@ class Recorder:
         return self.run_dir and self.run_dir.path
 
     def write(self, record: Record) -> None:
-        """Write a record everywhere."""
         self.records.append(record)
         self.writers.write(record)
-
-    def mark(self) -> dict[str, int]:
-        """Return how long each file of records is, once all that was recorded is in them."""
-        self.writers.flush()
-        return measure_records(self.run_dir.path)
 
     def finish(self, status: str, reason: str | None) -> None:
         """End the telemetry and record how the job ended."""
@@ -83,9 +84,7 @@ class Recorder:
         if is_complete:
             self.writers.write(summary)
         if self.run_dir is not None:
-            self.run_dir.update(
-                status=status, reason=reason, finished_at=now().isoformat(), summary=self.summary
-            )
+            self.run_dir.end(status, reason, summary=self.summary)
         if not is_complete:
             self.writers.write(summary)
 
@@ -96,19 +95,19 @@ class Recorder:
         except Exception as error:  # the run's end must be recorded in any case
             warning = f"the summary could not be made: {type(error).__name__}: {error}"
             summary = Summary(status=status, warnings=[warning])
-        fields = summary.to_json()
-        del fields["kind"]
+        fields = stated_fields(summary)
         merge(fields, self.telemetry)
         if self.is_resumed and fields.get("telemetry"):
             fields["telemetry"]["over"] += " since the run was resumed"
-        add_costs(fields, self._usd_per_hour)
+        if "price" in self.changes:
+            told = describe_changes({"usd_per_hour": self.changes["price"]})
+            fields["warnings"] = [*fields["warnings"], f"{told}: what it cost is unknown"]
+        add_costs(fields, None if "price" in self.changes else self._usd_per_hour)
         if self.is_resumed and fields.get("target"):
             # Another process spent energy before this one measured any.
             fields["target"] |= {"energy_j": None, "energy_covers": None}
-        fields["invalid"] = [
-            *fields.get("invalid", ()),
-            *impossible_phases(fields.get("phases_s"), fields.get("wall_s")),
-        ]
+        impossible = impossible_phases(summary.phases_s, summary.wall_s)
+        fields["invalid"] = [*summary.invalid, *impossible]
         return type(summary)(**fields)
 
 
@@ -124,24 +123,21 @@ def recording(
     price: Price | None = None,
     resume_into: Callable[[RunDocument], RunDir] | None = None,
 ) -> Iterator[Recorder]:
-    """Make the run directory and record in it whatever ends the `with`, before that is raised.
+    """Make the run directory; when the `with` ends, record how, before an exception goes on.
 
     Args:
       workdir: a new or empty folder; None makes `runs/NAME/TIME`.
-      experiment: names the run.
-      mesh: the devices that take part.
+      experiment, mesh, clock: of the run.
       document: the job's own fields of run.json, `mode` among them.
       console: announces the folder, and gets every record.
-      clock: the run's.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       price: what the hardware costs, where that is known.
       resume_into: opens the folder of the run to resume; None makes a new one.
 
     Raises:
-      BadInput: the folder cannot be made, or there is no such interval.
+      BadInput: the folder cannot be made.
       MixedDevices: in place of what a backend says of devices that it does not run together.
     """
-    check_interval(telemetry_s)
     # Every process that cannot run has said so by now: nothing has been written then.
     coordination.barrier("the record")
     if not coordination.is_primary():
@@ -149,32 +145,7 @@ def recording(
         yield recorder
         recorder.finish("done", None)
         return
-    document = _describe_run(experiment, mesh, document, telemetry_s, price)
-    if resume_into is None:
-        run_dir = create_run_dir(workdir, experiment.name, document)
-    else:
-        run_dir = resume_into(document)
-    telemetry = _create_telemetry(run_dir, mesh, clock, telemetry_s)
-    recorder = Recorder(run_dir, telemetry, price and price.usd_per_hour)
-    recorder.is_resumed = resume_into is not None
-    with _ended(recorder, mesh):
-        console.say(f"records in {run_dir.path}")
-        recorder.writers.add(JsonlWriter(run_dir.path))
-        recorder.writers.add(console)
-        with defer_signals():
-            telemetry.start()
-        yield recorder
-
-
-def _describe_run(
-    experiment: Experiment,
-    mesh: DataMesh,
-    document: dict[str, Any],
-    telemetry_s: float,
-    price: Price | None,
-) -> RunDocument:
-    """Return run.json at the start."""
-    return RunDocument(
+    document = RunDocument(
         experiment=experiment.name,
         status="running",
         reason=None,
@@ -187,6 +158,19 @@ def _describe_run(
         pid=os.getpid(),
         environment=describe_environment(mesh.devices),
     )
+    if resume_into is None:
+        run_dir = create_run_dir(workdir, experiment.name, document)
+    else:
+        run_dir = resume_into(document)
+    telemetry = _create_telemetry(run_dir, mesh, clock, telemetry_s)
+    recorder = Recorder(run_dir, telemetry, price, is_resumed=resume_into is not None)
+    with contextlib.closing(run_dir), _ended(recorder, mesh, console):
+        console.say(f"records in {run_dir.path}")
+        recorder.writers.add(JsonlWriter(run_dir.path))
+        recorder.writers.add(console)
+        with defer_signals():
+            telemetry.start()
+        yield recorder
 
 
 def _create_telemetry(
@@ -199,14 +183,10 @@ def _create_telemetry(
 
 
 @contextlib.contextmanager
-def _ended(recorder: Recorder, mesh: DataMesh) -> Iterator[None]:
-    """Record how the `with` ends, in whatever way it does."""
+def _ended(recorder: Recorder, mesh: DataMesh, console: Console) -> Iterator[None]:
+    """Record how the `with` ends, in whatever way it does, and say what can be done next."""
     # Another process has ended while this one's main thread hangs in a collective: a thread writes.
-    coordination.on_abort(
-        lambda end: recorder.run_dir.update(
-            status=end.status, reason=str(end), finished_at=now().isoformat()
-        )
-    )
+    coordination.on_abort(lambda end: recorder.run_dir.end(end.status, str(end)))
     try:
         yield
     except BaseException as error:
@@ -217,20 +197,24 @@ def _ended(recorder: Recorder, mesh: DataMesh) -> Iterator[None]:
                 recorder.finish(*classify(cause))
             with contextlib.suppress(Exception):
                 recorder.writers.close()
+            with contextlib.suppress(Exception):
+                say_next_steps(console, recorder.run_dir)
         if cause is not error:
             raise cause from error
         raise
     with defer_signals():
         recorder.finish("done", None)
         recorder.writers.close()
+        say_next_steps(console, recorder.run_dir)
 
 
 def classify(error: BaseException) -> tuple[str, str]:
     """Return the run's status and the reason in words."""
+    error = reason_of(error)
     if isinstance(error, KeyboardInterrupt):
-        return "failed", "interrupted (Ctrl-C)"
+        return "interrupted", "interrupted (Ctrl-C)"
     if isinstance(error, Terminated):
-        return "preempted", "terminated (SIGTERM)"
+        return "preempted", f"terminated ({str(error) or 'SIGTERM'})"
     if isinstance(error, Diverged):
         return "diverged", str(error)
     if isinstance(error, OtherProcessEnded):

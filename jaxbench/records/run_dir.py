@@ -1,6 +1,9 @@
 """The run directory: the only thing that passes between measuring and reporting."""
 
+import contextlib
 import dataclasses
+import errno
+import itertools
 import json
 import math
 import os
@@ -11,26 +14,36 @@ from typing import Any
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
+from jaxbench.files import open_own, open_regular
+from jaxbench.paths import check_can_be_made, user_path
+from jaxbench.records.run_lock import LOCK, is_running, lock_run
 from jaxbench.records.schema.document import RunDocument
 
 # The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
-STATUSES = ("running", "done", "failed", "oom", "preempted", "diverged", "invalid")
+STATUSES = (
+    *("running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"),
+)
+_DOCUMENT, PARTIAL = "run.json", "run.json.partial"
+# What a process leaves that is killed in its first moment.
+_LEFTOVERS = {LOCK, PARTIAL}
+# Disks give room in blocks of this size. run.json has one to spare.
+_BLOCK_BYTES = 4096
 _FIELDS = {field.name for field in dataclasses.fields(RunDocument)}
 
 
 class RunDir:
-    """A folder for one run, with `run.json` in it from the first moment on.
+    """A folder for one run, with `run.json`, the document, in it from the first moment on.
 
     Args:
-      path: the folder.
-      document: the content of run.json.
+      lock: the descriptor that holds the folder's lock; None where something else holds it.
     """
 
-    def __init__(self, path: pathlib.Path, document: Mapping[str, Any]):
+    def __init__(self, path: pathlib.Path, document: Mapping[str, Any], lock: int | None = None):
         self.path = path
-        self._document = dict(document)
+        self.document = dict(document)
+        self._lock = lock
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json. The file is replaced whole: a reader never sees half of it."""
@@ -38,35 +51,67 @@ class RunDir:
             raise TypeError(f"run.json has no field {', '.join(sorted(unknown))}")
         if fields.get("status", "running") not in STATUSES:
             raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
-        self._document |= fields
-        partial = self.path / "run.json.partial"
+        self.document |= fields
+        partial, path = self.path / PARTIAL, self.path / _DOCUMENT
+        text = _to_json(self.document)
         try:
-            partial.write_text(_to_json(self._document))
-            os.replace(partial, self.path / "run.json")
-        except OSError:
+            # It may be a link to somewhere else, which is not written through.
             partial.unlink(missing_ok=True)
-            self._update_in_place()
+            partial.write_text(_padded(text, (len(text) // _BLOCK_BYTES + 2) * _BLOCK_BYTES))
+            os.replace(partial, path)
+        except OSError:  # the disk is full
+            partial.unlink(missing_ok=True)
+            if not path.exists():
+                raise
+            _write_in_place(path, self.document)
 
-    def _update_in_place(self) -> None:
-        """Write status and reason into the old file's own space: the disk is full."""
-        document = {key: value for key, value in self._document.items() if key != "summary"}
-        with open(self.path / "run.json", "r+") as file:
-            file.write(_to_json(document))
-            file.truncate()
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def end(self, status: str, reason: str | None, **fields: Any) -> None:
+        """Record how the run ended, and that it did now."""
+        self.update(status=status, reason=reason, finished_at=now().isoformat(), **fields)
 
 
 def close_abandoned(path: pathlib.Path, status: str, reason: str) -> None:
     """Record how a run ended that was killed before it could itself."""
     try:
-        document = json.loads((path / "run.json").read_text())
-    except (OSError, json.JSONDecodeError):
+        with open_regular(path / _DOCUMENT) as file:
+            document = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return
-    if document.get("status") == "running":
-        RunDir(path, document).update(status=status, reason=reason, finished_at=now().isoformat())
+    if isinstance(document, dict) and document.get("status") == "running" and not is_running(path):
+        RunDir(path, document).end(status, reason)
 
 
 def _to_json(document: dict[str, Any]) -> str:
     return json.dumps(finite(document), indent=2) + "\n"
+
+
+def _padded(text: str, size: int) -> str:
+    """Return JSON with blank lines after it, `size` characters (ASCII) in all."""
+    return text + "\n" * (size - len(text))
+
+
+def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
+    """Write run.json into the blocks that it has; leave out the summary, then the reason's end.
+
+    Raises:
+      OSError: it has too few, and is as it was.
+    """
+    document, room = dict(document), path.stat().st_size
+    while len(text := _to_json(document)) > room:
+        if document.get("summary"):
+            document["summary"] = None
+        elif document.get("reason"):
+            document["reason"] = document["reason"][: len(document["reason"]) // 2]
+        else:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    with open_own(path, "r+") as file:
+        file.write(_padded(text, room))
 
 
 def check_workdir(workdir: str | None, run_name: str) -> None:
@@ -76,40 +121,49 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     """
     if workdir == "":
         raise BadInput("--workdir=: must name a folder")
-    path = pathlib.Path(workdir or pathlib.Path("runs", folder_name(run_name))).expanduser()
+    path = user_path(workdir or pathlib.Path("runs", folder_name(run_name)))
     try:
-        if workdir and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
+        if workdir and (path.is_file() or (path.is_dir() and _is_used(path))):
             what = "is a file" if path.is_file() else "is not empty"
             raise BadInput(
                 f"--workdir={workdir}: {what}; nothing is overwritten, name a new or empty folder"
             )
-        parent = path.absolute()
-        while not parent.exists():
-            parent = parent.parent
+        check_can_be_made(path, "workdir")
     except OSError as error:
         raise BadInput(f"--workdir={workdir}: {error.strerror}") from error
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise BadInput(f"--workdir={path}: cannot write in {parent}")
 
 
 def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) -> RunDir:
     """Make the folder (`runs/NAME/YYYYmmdd-HHMMSS` unless given) and its first run.json.
 
     Raises:
-      BadInput: it cannot be made, or it is not empty.
+      BadInput: it cannot be made, is not empty, or another process has it.
     """
     check_workdir(workdir, run_name)
+    lock = None
     try:
         if workdir:
-            path = pathlib.Path(workdir).expanduser()
+            path = user_path(workdir)
             path.mkdir(parents=True, exist_ok=True)
         else:
-            path = _new_folder(pathlib.Path("runs", folder_name(run_name)))
-        run_dir = RunDir(path, document.to_json())
+            path = _create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
+        lock = lock_run(path)
+        # Only who holds the lock can tell: another process may have written since.
+        check_workdir(workdir, run_name)
+        run_dir = RunDir(path, document.to_json(), lock)
         run_dir.update(status="running")
-    except OSError as error:
-        raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
+    except BaseException as error:
+        if lock is not None:
+            os.close(lock)
+        if isinstance(error, OSError):
+            raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
+        raise
     return run_dir
+
+
+def _is_used(path: pathlib.Path) -> bool:
+    """Return whether a folder holds more than a process leaves that never began."""
+    return any(child.name not in _LEFTOVERS for child in path.iterdir())
 
 
 def folder_name(run_name: str) -> str:
@@ -118,18 +172,15 @@ def folder_name(run_name: str) -> str:
     return re.sub(r"[^\w.=,+@-]+", "-", run_name).strip(".-") or "unnamed"
 
 
-def _new_folder(parent: pathlib.Path) -> pathlib.Path:
+def _create_timed_folder(parent: pathlib.Path) -> pathlib.Path:
     """Make a folder named by the time; runs started in the same second get -2, -3 ..."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = now().strftime("%Y%m%d-%H%M%S")
-    attempt = 1
-    while True:
+    for attempt in itertools.count(1):
         path = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
-        try:
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
-        except FileExistsError:
-            attempt += 1
 
 
 def finite(value: Any) -> Any:

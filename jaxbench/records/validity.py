@@ -3,17 +3,33 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from jaxbench.records.schema import DeviceRecord, EpochRecord, ScalingRecord, ThroughputRecord
+from jaxbench.records.schema import (
+    CompileRecord,
+    DeviceRecord,
+    EpochRecord,
+    ScalingRecord,
+    ThroughputRecord,
+)
 
 _ROUNDING = 1e-6
 # A job adds its phases up a moment before it reads the whole time.
 _UNACCOUNTED, _UNACCOUNTED_S = 0.001, 0.05
+# A compiled step leaves work out where it has less than this share of what is claimed. It has less
+# than all: no gradient of the images is computed, and padding pixels are not multiplied.
+_LEFT_OUT = 1 / 3
+# Clocks disagree where they are apart by more than this share of the time, and more seconds.
+_CLOCK_SHARE, _CLOCK_S = 0.02, 1.0
 # What share of its windows a stage's work may go on after them: the check itself takes a little.
 _LATE = 0.05
 
 
-def impossible(record: ThroughputRecord | ScalingRecord | DeviceRecord) -> list[str]:
-    """Return why a measured rate cannot be true, one reason an entry; none if it can."""
+def impossible(
+    record: ThroughputRecord | ScalingRecord | DeviceRecord, limit: float = math.inf
+) -> list[str]:
+    """Return why a measured rate cannot be true, one reason an entry; none if it can.
+
+    No device computes more than `limit` FLOP/s.
+    """
     rate = record.images_per_s
     if not (math.isfinite(rate) and rate > 0):
         return [f"images_per_s is {rate}"]
@@ -30,7 +46,18 @@ def impossible(record: ThroughputRecord | ScalingRecord | DeviceRecord) -> list[
     mfu = record.mfu
     if mfu is not None and mfu > 1:
         reasons.append(f"{mfu:.0%} of what {record.peak['kind']} can do at most")
-    return reasons
+    return reasons + impossible_arithmetic(record.flops_per_s_per_device, limit)
+
+
+def impossible_arithmetic(flops_per_s: float | None, limit: float) -> list[str]:
+    """Return why a device's FLOP/s, by the network's multiply-accumulates, cannot be true."""
+    if flops_per_s is None or flops_per_s <= limit:
+        return []
+    return [
+        f"{flops_per_s / 1e12:,.2f} TFLOP/s on a device by the network's own arithmetic, no such "
+        f"device does more than {limit / 1e12:,.2f}: the compiled step leaves work out, or the "
+        "clock is wrong"
+    ]
 
 
 def _impossible_times(record: ThroughputRecord) -> list[str]:
@@ -40,8 +67,11 @@ def _impossible_times(record: ThroughputRecord) -> list[str]:
     if latencies_s != sorted(latencies_s):
         reasons.append(f"latencies p50, p95, p99 do not rise: {latencies_s}")
     # Queueing ahead can only hide time: a step closed alone takes no less than one in a row of
-    # steps. Windows and latencies are measured in turns, and noise may do a third.
-    if latencies_s and latencies_s[0] < record.step_s / 1.5:
+    # steps. Windows and latencies are measured in turns, and noise may do a third; on a busy host
+    # it does more, which the interval of the windows shows.
+    highest = max(record.images_per_s, record.images_per_s_high or 0)
+    least_s = record.step_s * record.images_per_s / highest if highest else 0
+    if latencies_s and latencies_s[0] < least_s / 1.5:
         reasons.append(
             f"a step closed alone takes {latencies_s[0]:.6f} s, in a row {record.step_s:.6f} s"
         )
@@ -57,10 +87,7 @@ def _impossible_times(record: ThroughputRecord) -> list[str]:
 def impossible_epoch(record: EpochRecord, images: int, corrupt: int = 0) -> list[str]:
     """Return why a training epoch's record cannot be true.
 
-    Args:
-      record: the epoch.
-      images: places for images in its timed steps.
-      corrupt: how many images at most were left out.
+    Its timed steps have places for `images` images, of which at most `corrupt` were left out.
     """
     reasons = []
     epoch = f"epoch {record.epoch}"
@@ -92,3 +119,42 @@ def impossible_total(epoch_times_s: Iterable[float], wall_s: float) -> list[str]
     if parts_s > wall_s * (1 + _ROUNDING):
         return [f"the epochs took {parts_s} s, the whole run {wall_s} s"]
     return []
+
+
+def missing_arithmetic(record: CompileRecord, flops: float) -> list[str]:
+    """Return the warning that a compiled step has far less arithmetic than its rates are judged by.
+
+    The network's own multiply-accumulates are `flops` operations for each device and call.
+    """
+    compiled_flops = record.xla_flops_per_device
+    if compiled_flops is None or not 0 < compiled_flops < _LEFT_OUT * flops:
+        return []
+    return [
+        f"the compiled {record.function} does {compiled_flops:.3g} FLOPs on each device, the "
+        f"network's own arithmetic is {flops:.3g}: XLA removed what no result depends on; rates, "
+        "FLOP/s and MFU are not those of this network"
+    ]
+
+
+def clock_disagreements(elapsed_s: Mapping[str, float]) -> list[str]:
+    """Return the warning that clocks counted different times for one run.
+
+    Args:
+      elapsed_s: of a run, by `run`, `date` and, where the system has it, `uptime`.
+    """
+    run_s = elapsed_s["run"]
+    apart_s = {name: other_s - run_s for name, other_s in elapsed_s.items() if name != "run"}
+    found = {
+        name: f"{name} {apart_s[name] + run_s:.1f} s"
+        for name in apart_s
+        if abs(apart_s[name]) > max(_CLOCK_S, _CLOCK_SHARE * max(run_s, run_s + apart_s[name]))
+    }
+    if not found:
+        return []
+    counted = f"the run's clock counted {run_s:.1f} s, {', '.join(found.values())}"
+    if list(found) == ["date"] and "uptime" in apart_s:
+        return [f"{counted}: the date was set meanwhile; times of day are wrong, durations hold"]
+    return [
+        f"{counted}: the machine was suspended or a clock is wrong; rates and times cannot be "
+        "trusted"
+    ]

@@ -9,30 +9,18 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput
+from jaxbench.own.code import config_record
 from jaxbench.xla.variables import decisive_variables
 
 _LONGEST_NAME = 100
 # Flags that do not change a result: prices, and where records go.
-_NOT_DECISIVE = ("usd_per_hour", "offer", "prices", "wandb")
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """A field and the values that it takes, as given on the command line.
-
-    Attributes:
-      field: dotted, as in `--experiment.FIELD=`; or `experiment` itself.
-      values: as text.
-    """
-
-    field: str
-    values: tuple[str, ...]
+_NOT_DECISIVE = re.compile("(--)?(usd_per_hour|offer|prices|wandb)(=|$)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +31,6 @@ class Trial:
       spec: what follows `--experiment=`.
       overrides: arguments of the form `--experiment.FIELD=VALUE`, those of the grid last.
       place: {field: value} by the grid's fields, as text.
-      config: the experiment with its overrides.
       flags: other arguments of jaxbench.main, such as its mode.
       limits: whatever else decides its result, such as a limit of memory.
     """
@@ -57,11 +44,11 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Return a hash of experiment, flags and limits."""
+        """A hash of experiment, flags and limits."""
         decisive = {
             "experiment": self.spec,
-            "config": dataclasses.asdict(self.config),
-            "flags": sorted(f for f in self.flags if _flag_name(f) not in _NOT_DECISIVE),
+            "config": config_record(self.config),
+            "flags": sorted(f for f in self.flags if not _NOT_DECISIVE.match(f)),
             "limits": sorted(self.limits),
             "variables": decisive_variables(),
         }
@@ -70,18 +57,18 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """Return the values by which it differs from the others, for people."""
+        """The values by which it differs from the others, for people."""
         return " ".join(f"{field}={value}" for field, value in self.place.items()) or self.spec
 
     @property
     def folder(self) -> str:
-        """Return a folder's name: those values, and a part of the key."""
+        """A folder's name: those values, and a part of the key."""
         readable = re.sub(r"[^\w.=,+-]+", "-", self.title.replace(" ", ","))
         return f"{readable[:_LONGEST_NAME]}-{self.key[:8]}"
 
     @property
     def arguments(self) -> list[str]:
-        """Return the arguments of jaxbench.main."""
+        """The arguments of jaxbench.main."""
         return [f"--experiment={self.spec}", *self.overrides, *self.flags]
 
     def with_field(self, field: str, value: Any) -> "Trial":
@@ -95,11 +82,7 @@ class Trial:
         )
 
 
-def _flag_name(argument: str) -> str:
-    return argument.removeprefix("--").partition("=")[0]
-
-
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> tuple[str, list[str]]:
     """Parse `FIELD=VALUE,VALUE,...`; a comma inside parentheses or brackets parts no values.
 
     Raises:
@@ -116,13 +99,29 @@ def parse_axis(text: str) -> Axis:
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
         raise BadInput(f"--grid={text}: {twice} is given twice")
-    return Axis(field, tuple(values))
+    return field, values
+
+
+def parse_grid(axes: Sequence[str]) -> dict[str, list[str]]:
+    """Return {field: values} of several `FIELD=VALUE,VALUE,...`.
+
+    Raises:
+      BadInput: another form, or a field or value given twice.
+    """
+    parsed = [parse_axis(text) for text in axes]
+    fields = [field for field, _ in parsed]
+    for field in fields:
+        if fields.count(field) > 1:
+            raise BadInput(
+                f"--grid={field}=...: is given {fields.count(field)} times; give it once"
+            )
+    return dict(parsed)
 
 
 def make_trials(
     spec: str | None,
     overrides: Sequence[str],
-    grid: Sequence[str],
+    grid: Mapping[str, Sequence[str]],
     flags: Sequence[str] = (),
     limits: Sequence[str] = (),
 ) -> list[Trial]:
@@ -130,40 +129,31 @@ def make_trials(
 
     Args:
       spec: the experiment, None where the grid names them.
-      overrides: for all trials, `--experiment.FIELD=VALUE`.
-      grid: `FIELD=VALUE,VALUE,...`.
-      flags: of jaxbench.main, for all trials.
-      limits: of all trials.
+      grid: {field: its values as text}.
+      overrides, flags, limits: those of all trials, see `Trial`.
 
     Raises:
       BadInput: a field or value that one of the experiments does not allow.
     """
-    axes = [parse_axis(text) for text in grid]
-    fields = [axis.field for axis in axes]
-    twice = next((field for field in fields if fields.count(field) > 1), None)
-    if twice is not None:
-        raise BadInput(f"--grid={twice}=...: is given {fields.count(twice)} times; give it once")
     for override in overrides:
         field = override.lstrip("-").removeprefix("no").removeprefix("experiment.")
         field = field.partition("=")[0]
-        if field in fields:
+        if field in grid:
             raise BadInput(f"--experiment.{field} and --grid={field}=...: give one of them")
-    if (spec is None) == ("experiment" not in fields):
+    if (spec is None) == ("experiment" not in grid):
         raise BadInput(
             "give --experiment=NAME or --grid=experiment=NAME,NAME,..."
             + (", not both" if spec is not None else "")
         )
-    trials: list[Trial] = []
-    for values in itertools.product(*(axis.values for axis in axes)):
-        place = dict(zip(fields, values, strict=True))
+    by_key: dict[str, Trial] = {}
+    for values in itertools.product(*grid.values()):
+        place = dict(zip(grid, values, strict=True))
         own = [f"--experiment.{f}={v}" for f, v in place.items() if f != "experiment"]
         own_spec = place.get("experiment", spec)
         all_overrides = (*overrides, *own)
         config = load_experiment(own_spec, all_overrides)
-        trials.append(Trial(own_spec, all_overrides, place, config, tuple(flags), tuple(limits)))
-    by_key: dict[str, Trial] = {}
-    for trial in trials:
+        trial = Trial(own_spec, all_overrides, place, config, tuple(flags), tuple(limits))
         if trial.key in by_key:
             raise BadInput(f"{by_key[trial.key].title} and {trial.title} are the same run")
         by_key[trial.key] = trial
-    return trials
+    return [*by_key.values()]

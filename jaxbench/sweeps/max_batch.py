@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxbench.geometry import batch_multiple
+from jaxbench.geometry import BatchGeometry, batch_multiple
+from jaxbench.records.next_steps import say_command
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.tables import exit_code, max_batch_table
@@ -18,12 +19,9 @@ _MOST_ESTIMATES = 2
 
 
 class BatchFit(NamedTuple):
-    """Whether a batch fits in memory.
+    """Whether a batch ran, the bytes that the compiler estimates, and those that there are.
 
-    Attributes:
-      fits: whether it ran.
-      needed_bytes: what the compiler estimates for it; None where it was not compiled.
-      limit_bytes: the memory that there is; None where it is unknown.
+    Bytes are None where they are not known.
     """
 
     fits: bool
@@ -40,9 +38,7 @@ def largest_batch(
     meets the limit, strides from there until the answer lies between two tries, and halves.
 
     Args:
-      try_batch: runs a batch.
       start: where to begin, a multiple of `unit`.
-      unit: what batches must be multiples of.
 
     Returns:
       The largest that fits (None: not even `unit` does) and the smallest tried that does not.
@@ -72,31 +68,24 @@ def largest_batch(
             batch, stride = batch + stride, 2 * stride
         elif len(outcomes) == 1:
             stride = stride if found.fits else -stride
-            batch, stride = _nearer(batch + stride, (low + high) // 2, batch), 2 * abs(stride)
+            places = (batch + stride, (low + high) // 2)
+            batch, stride = min(places, key=lambda p: abs(p - batch)), 2 * abs(stride)
         else:
             batch = (low + high) // 2
         batch = max(batch // unit * unit, low + unit)
-
-
-def _nearer(one: int, other: int, to: int) -> int:
-    return min(one, other, key=lambda place: abs(place - to))
 
 
 def _guess(planned: dict[int, float], limit_bytes: float | None, unit: int) -> int | None:
     """Return the batch whose estimate meets the limit, by the line through the largest two."""
     if limit_bytes is None or not planned:
         return None
-    batches = sorted(planned)[-2:]
-    if len(batches) == 1:
-        # As if all of it grew with the batch: too small a guess rather than too large a one.
-        per_image, constant = planned[batches[0]] / batches[0], 0.0
-    else:
-        small, large = batches
-        per_image = (planned[large] - planned[small]) / (large - small)
-        constant = planned[large] - per_image * large
+    # Of a single estimate, as if all of it grew with the batch: rather too small a guess.
+    (small, small_bytes), (large, large_bytes) = sorted({0: 0.0, **planned}.items())[-2:]
+    per_image = (large_bytes - small_bytes) / (large - small)
     if per_image <= 0:
         return None
-    return max(unit, int((limit_bytes - constant) / per_image) // unit * unit)
+    batch = small + int((limit_bytes - small_bytes) / per_image)
+    return max(unit, batch // unit * unit)
 
 
 def find_max_batches(
@@ -106,7 +95,6 @@ def find_max_batches(
 
     Args:
       runner: runs the trials, in --mode=memory.
-      trials: one for each search.
       multiple: batches are multiples of this, and of what the devices need.
       memory_limit_mb: MiB of private memory that each process may have on the host.
 
@@ -118,8 +106,10 @@ def find_max_batches(
         place = f"[{number}/{len(trials)}]"
         results.append(_find_max_batch(runner, trial, place, multiple, memory_limit_mb))
         folder.write_table("max_batch.csv", [result.row() for result in results])
+    runner.console.close()
     for line in (*max_batch_table(results), f"table: {folder.path / 'max_batch.csv'}"):
         runner.console.say(line)
+    say_command(runner.console, "report", "jaxbench", "report", str(folder.path))
     return exit_code(result.status for result in results)
 
 
@@ -131,24 +121,15 @@ def _find_max_batch(
     runner: TrialRunner, trial: Trial, place: str, multiple: int, memory_limit_mb: float | None
 ) -> MaxBatchResult:
     tried: dict[int, TrialResult] = {}
-    fits: dict[int, BatchFit] = {}
 
     def try_batch(batch_size: int) -> BatchFit:
-        if batch_size not in fits:
-            one = trial.with_field("batch_size", batch_size)
-            tried[batch_size] = runner.result(one) or runner.run(one, place)
-            fits[batch_size] = _batch_fit(batch_size, tried, memory_limit_mb)
-        return fits[batch_size]
+        one = trial.with_field("batch_size", batch_size)
+        tried[batch_size] = runner.result(one) or runner.run(one, place)
+        return _batch_fit(batch_size, tried, memory_limit_mb)
 
     def result(status: str, reason: str, **fields) -> MaxBatchResult:
-        return MaxBatchResult(
-            place=trial.place,
-            status=status,
-            reason=reason,
-            trials=len(tried),
-            memory_limit_mb=memory_limit_mb,
-            **fields,
-        )
+        common = {"place": trial.place, "trials": len(tried), "memory_limit_mb": memory_limit_mb}
+        return MaxBatchResult(**common, status=status, reason=reason, **fields)
 
     first = trial.config.batch_size
     try:
@@ -164,17 +145,17 @@ def _find_max_batch(
     if largest is None:
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
+    config = trial.with_field("batch_size", largest).config
     names = {field.name for field in dataclasses.fields(MaxBatchResult)}
-    figures = {name: value for name, value in vars(best.figures).items() if name in names}
     return result(
         "done",
         reason,
         max_batch=largest,
-        max_batch_per_device=largest / best.num_devices,
+        max_batch_per_device=BatchGeometry.create(config, best.num_devices).batch_per_device,
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **figures,
+        **{name: value for name, value in vars(best.figures).items() if name in names},
     )
 
 

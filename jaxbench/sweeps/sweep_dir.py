@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
+from jaxbench.files import open_own
+from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
 from jaxbench.records.run_dir import close_abandoned
 from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.records.writers.tables import inert_cell
 
 _RESULTS, _LOCK = "results.jsonl", "lock"
 
@@ -39,10 +42,12 @@ class SweepDir:
 
     def add(self, result: TrialResult) -> None:
         """Append a trial's result; from then on it has ended, whatever happens."""
-        with open(
-            self.path / _RESULTS, "r+b" if (self.path / _RESULTS).exists() else "w+b"
-        ) as file:
-            _drop_unfinished_line(file)
+        path = self.path / _RESULTS
+        with open_own(path, "r+b" if path.exists() else "w+b") as file:
+            content = file.read()
+            # A killed sweep may have left its last line unfinished.
+            file.seek(content.rfind(b"\n") + 1)
+            file.truncate()
             file.write(json.dumps(result.to_json()).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -62,18 +67,13 @@ class SweepDir:
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace a CSV file whole; all rows have the same columns."""
         partial = self.path / f"{name}.partial"
-        with open(partial, "w", newline="", encoding="utf-8") as file:
+        partial.unlink(missing_ok=True)
+        with open(partial, "x", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            for row in rows:
+                writer.writerow({name: inert_cell(value) for name, value in row.items()})
         os.replace(partial, self.path / name)
-
-
-def _drop_unfinished_line(file: Any) -> None:
-    """Cut off the last line where a killed sweep left it unfinished."""
-    content = file.read()
-    file.seek(content.rfind(b"\n") + 1)
-    file.truncate()
 
 
 def check_sweepdir(path: pathlib.Path) -> None:
@@ -83,16 +83,12 @@ def check_sweepdir(path: pathlib.Path) -> None:
             raise BadInput(f"--sweepdir={path}: is a file; name a folder")
         if path.is_dir() and any(path.iterdir()) and not (path / _LOCK).exists():
             raise BadInput(
-                f"--sweepdir={path}: holds something that is no sweep; nothing is overwritten, "
-                "name a new folder or a sweep's"
+                f"--sweepdir={path}: is not empty and no sweep's; name a new folder, or that of a "
+                "sweep"
             )
-        parent = path.absolute()
-        while not parent.exists():
-            parent = parent.parent
+        check_can_be_made(path, "sweepdir")
     except OSError as error:
         raise BadInput(f"--sweepdir={path}: {error.strerror}") from error
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise BadInput(f"--sweepdir={path}: cannot write in {parent}")
 
 
 @contextlib.contextmanager
@@ -105,7 +101,7 @@ def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
     check_sweepdir(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / _LOCK, "a")  # noqa: SIM115
+        lock = open_own(path / _LOCK, "a")
     except OSError as error:
         raise BadInput(f"--sweepdir={path}: {error.strerror}") from error
     with lock:

@@ -6,13 +6,15 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import spread
-from jaxbench.records.reader import Run
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.tables import text_table
 from jaxbench.sweeps.grid import Trial
 
 _FIGURES = dataclasses.fields(TrialFigures)
+# Columns that are shown however narrow the console is.
+_MAIN_TITLES = ("images/s", "top-1", "Dice")
 # How the table on the console shows a figure.
 _FORMS = {
     "s": lambda value_s: f"{value_s:,.2f} s" if math.isfinite(value_s) else "never",
@@ -24,13 +26,13 @@ _FORMS = {
 }
 
 
-def figures_of(run: Run) -> TrialFigures:
+def figures_of(run: RunRecords) -> TrialFigures:
     """Return the figures of a trial's run."""
     compiled = run.of_kind("compile")
-    planned = [record["memory"]["total_bytes"] for record in compiled if record["memory"]]
+    planned = [record["memory"]["total_bytes"] for record in compiled if record.get("memory")]
     figures: dict[str, Any] = {
         "planned_bytes_per_device": max(planned, default=None),
-        "device_memory_bytes": compiled[0]["device_memory_bytes"] if compiled else None,
+        "device_memory_bytes": compiled[0].get("device_memory_bytes") if compiled else None,
     }
     for record in run.of_kind("throughput"):
         if record["stage"] == "train_step":
@@ -38,11 +40,11 @@ def figures_of(run: Run) -> TrialFigures:
     for record in run.of_kind("input"):
         figures[f"{record['stage']}_images_per_s"] = record["images_per_s"]
     for record in run.of_kind("scaling"):  # from few devices to all
-        figures[f"{record['scaling']}_efficiency"] = record["efficiency"]
-        figures["images_per_s"] = record["images_per_s"]
+        figures[f"{record['scaling']}_efficiency"] = record.get("efficiency")
+        figures["images_per_s"] = record.get("images_per_s")
     for record in run.of_kind("conv2d"):
         figures.setdefault("conv2d_compute_s", record["compute_s"])
-        figures.setdefault("conv2d_scipy_s", record["scipy_s"])
+        figures.setdefault("conv2d_scipy_s", record.get("scipy_s"))
     summary = run.document.get("summary") or {}
     figures |= {name: value for name, value in summary.items() if value is not None}
     epochs = run.of_kind("epoch")
@@ -57,40 +59,40 @@ def figures_of(run: Run) -> TrialFigures:
 def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
     """Return the lines of a table in the published comparisons' form: a row for each trial."""
     shown = [_shown(result) for result in results]
-    titles = [title for title in _titles() if any(title in own for own in shown)]
-    rows = [
-        [
-            *result.place.values(),
-            "OOM" if result.status == "oom" else result.status,
-            *(own.get(title, "-") for title in titles),
-        ]
-        for result, own in zip(results, shown, strict=True)
-    ]
-    reasons = [
-        f"{trial.title}: {result.status}: {result.reason}"
-        for trial, result in zip(trials, results, strict=True)
-        if result.reason
-    ]
-    return text_table([*results[0].place, "status", *titles], rows) + reasons
-
-
-def _titles() -> list[str]:
     titles = [field.metadata.get("title") for field in _FIGURES]
-    return [title for title in titles if title]
+    titles = [title for title in titles if title and any(title in own for own in shown)]
+    rows, reasons = [], []
+    for trial, result, own in zip(trials, results, shown, strict=True):
+        status = "OOM" if result.status == "oom" else result.status
+        rows.append([*result.place.values(), status, *(own.get(t, "-") for t in titles)])
+        if result.reason:
+            reasons.append(f"{trial.title}: {result.status}: {_first_line(result)}")
+    # What a rate or a score costs is looked at before what it is made of.
+    spare = [title for title in titles if title not in _MAIN_TITLES]
+    return text_table([*results[0].place, "status", *titles], rows, spare) + reasons
+
+
+def _first_line(result: TrialResult) -> str:
+    """Return the first line of a reason; where it goes on, the log has the rest."""
+    first, _, rest = result.reason.strip().partition("\n")
+    return f"{first} (the rest is in {result.log})" if rest else first
 
 
 def _shown(result: TrialResult) -> dict[str, str]:
-    """Return {title: text} of a trial's figures; those of a run that did not end well are none."""
+    """Return {title: text} of a trial's figures, none of a run that did not end well."""
     if result.status not in ("done", "invalid"):
         return {}
     figures = result.figures
     shown = {}
     for field in _FIGURES:
         value = figures.value(field.name)
-        if field.metadata.get("title") and value is not None:
+        steadier = field.name == "images_per_s_whole_run" and figures.images_per_s is not None
+        if field.metadata.get("title") and value is not None and not steadier:
             shown[field.metadata["title"]] = _FORMS[field.metadata["form"]](value)
     if figures.images_per_s_high is not None:
         shown["95 % interval"] += f" to {figures.images_per_s_high:,.1f}"
+        if figures.steady_epochs and figures.steady_epochs < FEWEST_FOR_INTERVAL:
+            shown["95 % interval"] += f" (range of {figures.steady_epochs})"
     if figures.compile_cache == "hit":
         shown["compile"] += " (cache hit)"
     return shown
@@ -116,38 +118,27 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
             if not title or not values:
                 continue
             counts = {"figure": field.name, "n": len(values), "of_seeds": len(group)}
-            row = dict(others) | counts | spread(values)
-            rows.append(row)
+            of_seeds = spread(values)
+            rows.append(dict(others) | counts | of_seeds)
             where = " ".join(f"{name}={value}" for name, value in others)
-            lines.append(f"{where + ': ' if where else ''}{title}: {_describe_spread(row)}")
+            shown = {key: "-" if own is None else f"{own:.5g}" for key, own in of_seeds.items()}
+            few = "; fewer than five seeds are no result" if len(values) < 5 else ""
+            lines.append(
+                f"{where + ': ' if where else ''}{title}: median {shown['median']}, mean "
+                f"{shown['mean']}, std {shown['std']}, {shown['min']} to {shown['max']}, "
+                f"n = {len(values)} of {len(group)}{few}"
+            )
     return rows, lines
-
-
-def _describe_spread(row: dict[str, Any]) -> str:
-    def form(value: float | None) -> str:
-        return "-" if value is None else f"{value:.5g}"
-
-    few = "; fewer than five seeds are no result" if row["n"] < 5 else ""
-    return (
-        f"median {form(row['median'])}, mean {form(row['mean'])}, std {form(row['std'])}, "
-        f"{form(row['min'])} to {form(row['max'])}, n = {row['n']} of {row['of_seeds']}{few}"
-    )
 
 
 def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:
     """Return the lines of a table with the largest batch of each trial's experiment."""
     rows = []
     for result in results:
-        each = result.max_batch_per_device
-        rows.append(
-            [
-                *result.place.values(),
-                str(result.max_batch or ("OOM" if result.status == "oom" else "failed")),
-                f"{each:g}" if each else "-",
-                str(result.smallest_too_large or "-"),
-                str(result.trials),
-            ]
-        )
+        largest = str(result.max_batch or ("OOM" if result.status == "oom" else "failed"))
+        sizes = (result.max_batch_per_device, result.smallest_too_large)
+        found = [largest, *(str(size or "-") for size in sizes), str(result.trials)]
+        rows.append([*result.place.values(), *found])
     headings = [*results[0].place, "largest batch", "per device", "too large", "trials"]
     return text_table(headings, rows) + [result.reason for result in results]
 

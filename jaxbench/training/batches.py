@@ -13,11 +13,7 @@ _SAMPLE_IMAGES = 16
 
 
 class TrainBatches:
-    """Batches from a feed, with one that compilation needs before its step does.
-
-    Args:
-      feed: the run's.
-    """
+    """Batches from a feed, with one that compilation needs before its step does."""
 
     def __init__(self, feed: Feed):
         self._feed = feed

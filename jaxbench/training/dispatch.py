@@ -76,9 +76,6 @@ class DispatchLimiter:
     Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
     one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
     2 busy cores). Real devices have a queue each, and no limit here.
-
-    Args:
-      devices: the devices that the calls run on.
     """
 
     def __init__(self, devices: Sequence[jax.Device]):

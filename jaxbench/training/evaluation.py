@@ -7,15 +7,12 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch
 from jaxbench.training.dispatch import MetricsQueue
-from jaxbench.training.divergence import check_losses
 from jaxbench.training.run import TrainRun
 from jaxbench.training.train_step import TrainState
 
 
 class EvalMetrics(NamedTuple):
-    """{metric: sums_R} over the whole split, and the seconds of the evaluation."""
-
-    total: dict[str, np.ndarray]
+    total: dict[str, np.ndarray]  # {metric: sums_R} over the whole split
     time_s: float
 
 
@@ -27,8 +24,15 @@ def evaluate(run: TrainRun, state: TrainState) -> EvalMetrics:
     """
     watch, num_models = Stopwatch(), len(run.seeds_R)
     total = {name: np.zeros(num_models) for name in run.program.task.eval_metrics}
+
+    def eval_steps() -> Iterator[np.ndarray]:
+        queue = MetricsQueue()
+        for batch in run.feed.eval_batches():
+            yield from queue.push(run.program.eval_step(state, run.feed.eval_data, batch))
+        yield from queue.drain()
+
     with run.clock.phase("eval"):
-        for done, packed in enumerate(_run_eval_steps(run, state), 1):
+        for done, packed in enumerate(eval_steps(), 1):
             for name, sums_R in run.program.eval_metrics(packed).items():
                 total[name] += sums_R
             what = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
@@ -38,12 +42,5 @@ def evaluate(run: TrainRun, state: TrainState) -> EvalMetrics:
                 f"evaluated {total['count']} examples, the split has {run.feed.eval_count}"
             )
         # The last update of all may have broken the network, after the last training loss.
-        check_losses(run, "evaluation", total)
+        run.check_losses("evaluation", total)
     return EvalMetrics(total, watch.elapsed_s())
-
-
-def _run_eval_steps(run: TrainRun, state: TrainState) -> Iterator[np.ndarray]:
-    queue = MetricsQueue()
-    for batch in run.feed.eval_batches():
-        yield from queue.push(run.program.eval_step(state, run.feed.eval_data, batch))
-    yield from queue.drain()

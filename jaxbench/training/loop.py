@@ -10,9 +10,9 @@ from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed.mesh import all_ready
 from jaxbench.distributed.signals import graceful_stop
 from jaxbench.errors import Terminated
-from jaxbench.training.epoch_metrics import EpochMetrics
 from jaxbench.training.evaluation import evaluate
 from jaxbench.training.run import TrainRun
+from jaxbench.training.run_progress import EpochMetrics
 from jaxbench.training.step_meter import StepMeter, count_step
 from jaxbench.training.train_records import write_epoch_record, write_step_record
 from jaxbench.training.train_step import TrainState
@@ -23,22 +23,26 @@ def train(run: TrainRun, state: TrainState) -> TrainState:
 
     Raises:
       Diverged: no model has a finite loss any more.
-      Terminated: SIGTERM came. Where the run writes checkpoints, there is one of all that was done.
+      KeyboardInterrupt, Terminated: Ctrl-C or SIGTERM came. Where the run writes checkpoints, there
+        is one of all that was done; after a second Ctrl-C there may be none.
     """
-    meter = StepMeter(run)
+    meter, is_whole = StepMeter(run), True
     try:
         while not run.is_done:
             epoch = len(run.progress.epochs)
             with run.clock.phase("train"):
                 batches = begin_epoch(run, meter, epoch)
                 with graceful_stop() as stop_requested:
+                    is_whole = False  # each step donates the state before it
                     state = train_epoch(run, meter, state, batches, stop_requested)
+                    is_whole = True
             evaluation = evaluate(run, state) if run.plan.is_evaluated(epoch) else None
             write_epoch_record(run, evaluation)
-            if run.checkpoints.is_due(epoch + 1, last=run.is_done):
+            if run.checkpoints and run.checkpoints.due(epoch + 1, last=run.is_done):
                 run.save_checkpoint(state)
-    except Terminated:
-        run.save_checkpoint(state)
+    except (KeyboardInterrupt, Terminated):
+        if is_whole:
+            run.save_checkpoint(state)
         raise
     return state
 
@@ -97,7 +101,7 @@ def train_steps(
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
             if stop_requested():
                 break
-            if step != steps[-1] and run.checkpoints.is_due():
+            if run.checkpoints and step != steps[-1] and run.checkpoints.due():
                 meter.drain(state)
                 with meter.paused():
                     run.save_checkpoint(state)

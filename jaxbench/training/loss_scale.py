@@ -25,17 +25,11 @@ GROWTH_STEPS = 2000
 
 
 class LossScale(flax.struct.PyTreeNode):
-    """The scale as a part of the state; every device has the same, or each model its own.
+    """The scale as a part of the state; every device has the same, or each model its own."""
 
-    Attributes:
-      scale: float32, the factor of the next step's loss.
-      good_steps: int32, steps without overflow since the scale last changed.
-      skipped_steps: int32, all steps so far that overflowed.
-    """
-
-    scale: jax.Array
-    good_steps: jax.Array
-    skipped_steps: jax.Array
+    scale: jax.Array  # float32, the factor of the next step's loss
+    good_steps: jax.Array  # int32, steps without overflow since the scale last changed
+    skipped_steps: jax.Array  # int32, all steps so far that overflowed
 
     def scaled(self, loss_fn: Callable) -> Callable:
         """Return `loss_fn`, which returns (loss, anything), with its loss scaled."""
@@ -99,11 +93,11 @@ class LossScales:
     def update(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Take the scales after a step from its metrics; print which have fallen."""
         before = self._latest
-        self._latest = {name: metrics[name] for name in before}
         if not before:
             return
-        scales_R = zip(before["loss_scale"], self._latest["loss_scale"], strict=True)
-        for seed, (old, new) in zip(self._seeds_R, scales_R, strict=True):
+        self._latest = {name: metrics[name] for name in before}
+        scales_R = (before["loss_scale"], self._latest["loss_scale"])
+        for seed, old, new in zip(self._seeds_R, *scales_R, strict=True):
             if new < old:
                 model = f" of seed {seed}" if len(self._seeds_R) > 1 else ""
                 self._say(
@@ -118,10 +112,8 @@ class LossScales:
 
     def describe(self) -> dict[str, Any]:
         """Return the fields of a record; none except under fp16."""
-        if not self._latest:
-            return {}
-        found: dict[str, Any] = describe_scales(self._latest)
-        if len(self._seeds_R) > 1:
+        found: dict[str, Any] = describe_scales(self._latest) if self._latest else {}
+        if found and len(self._seeds_R) > 1:
             found["loss_scale_models"] = [
                 {"seed": seed}
                 | describe_scales({name: values_R[[r]] for name, values_R in self._latest.items()})

@@ -4,13 +4,18 @@ Letters: K, I, O a kernel's side, inputs and outputs.
 """
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbench.config import Config, OptimizerConfig
+from jaxbench.config import Config, ModelConfig, OptimizerConfig
+from jaxbench.errors import BadInput
+from jaxbench.own.code import Code
+from jaxbench.own.errors import describe_error
 
 
 def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
@@ -20,30 +25,36 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     warmup_steps = round(optimizer.warmup_epochs * steps_per_epoch)
     total_steps = config.epochs * steps_per_epoch
     decay_steps = max(1, total_steps - warmup_steps)
-    if optimizer.schedule == "constant":
-        schedule = optax.constant_schedule(peak)
-    elif optimizer.schedule == "step":
-        # Boundaries count from the end of warm-up once the two are joined below.
-        schedule = optax.piecewise_constant_schedule(
-            peak,
-            {
+    # The step of the highest rate: neither the first nor after the last.
+    top = min(max(1, round(optimizer.pct_start * total_steps)), total_steps - 1)
+    match optimizer.schedule:
+        case "constant":
+            schedule = optax.constant_schedule(peak)
+        case "step":
+            # Boundaries count from the end of warm-up once the two are joined below.
+            factors = {
                 epoch * steps_per_epoch - warmup_steps: optimizer.decay_factor
                 for epoch in optimizer.decay_epochs
-            },
-        )
-    elif optimizer.schedule == "cosine":
-        schedule = optax.cosine_decay_schedule(peak, decay_steps)
-    elif optimizer.schedule == "linear":
-        schedule = optax.linear_schedule(peak, 0.0, decay_steps)
-    elif optimizer.schedule == "one_cycle":
-        schedule = optax.cosine_onecycle_schedule(total_steps, peak, pct_start=optimizer.pct_start)
-    elif optimizer.schedule == "triangle":
-        top = min(max(1, round(optimizer.pct_start * total_steps)), max(1, total_steps - 1))
-        up = optax.linear_schedule(optimizer.start_factor * peak, peak, top)
-        down = optax.linear_schedule(peak, optimizer.end_factor * peak, total_steps - top)
-        schedule = optax.join_schedules([up, down], [top])
-    else:
-        raise ValueError(f"no schedule {optimizer.schedule!r}")
+            }
+            schedule = optax.piecewise_constant_schedule(peak, factors)
+        case "cosine":
+            schedule = optax.cosine_decay_schedule(peak, decay_steps)
+        case "linear":
+            schedule = optax.linear_schedule(peak, 0.0, decay_steps)
+        case "one_cycle" | "triangle" if total_steps == 1:  # no room to rise and fall
+            schedule = optax.constant_schedule(peak)
+        case "one_cycle":
+            # From 1/25 of the peak to 1/10,000 of that, as PyTorch's OneCycleLR. The top is where
+            # `pct_start` of the steps are done, the end after the last: both one step later there.
+            schedule = optax.piecewise_interpolate_schedule(
+                "cosine", peak / 25, {top: 25.0, total_steps: 1 / (25 * 1e4)}
+            )
+        case "triangle":
+            up = optax.linear_schedule(optimizer.start_factor * peak, peak, top)
+            down = optax.linear_schedule(peak, optimizer.end_factor * peak, total_steps - top)
+            schedule = optax.join_schedules([up, down], [top])
+        case unknown:
+            raise ValueError(f"no schedule {unknown!r}")
     if not warmup_steps:
         return schedule
     # The first step already moves: the rate reaches its peak in `warmup_steps` equal rises.
@@ -54,6 +65,8 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
 def num_updates(opt_state: optax.OptState) -> jax.Array:
     """Return how many updates an optimizer has made, by its own count."""
     # Groups of parameters and adam's moments have counts of their own, all of them equal.
+    if isinstance(opt_state, OwnState):
+        return opt_state.count
     [(_, count), *_] = optax.tree_utils.tree_get_all_with_path(opt_state, "count")
     return count
 
@@ -63,6 +76,8 @@ def create_optimizer(
 ) -> optax.GradientTransformation:
     """Build the update rule that a config names, weight decay included, for all groups."""
     optimizer, early = config.optimizer, config.model.trainable_epochs()
+    if optimizer.name == "own":
+        return _own_rule(optimizer.update_rule, schedule, config.model, early)
     batches = config.batch_size / optimizer.base_batch_size
     rate = optimizer.learning_rate * batches
     # The full rate of each group.
@@ -90,14 +105,55 @@ def create_optimizer(
         falling = optax.linear_schedule(own_rate, 0.0, steps)
         rules[path] = _create_rule(plain, falling, own_rate) if steps else optax.set_to_zero()
 
-    def groups(params: Any) -> Any:
-        def group(path, _):
-            name = "/".join(key.key for key in path)
-            return name if name in early else _group(name)
+    def group(path, _):
+        name = "/".join(key.key for key in path)
+        return name if name in early else _group(name)
 
-        return jax.tree_util.tree_map_with_path(group, params)
+    return optax.partition(rules, functools.partial(jax.tree_util.tree_map_with_path, group))
 
-    return optax.partition(rules, groups)
+
+class OwnState(NamedTuple):
+    """The state of an update rule of the user's own, with the number of its updates."""
+
+    count: jax.Array
+    rule: optax.OptState
+
+
+def _own_rule(
+    update_rule: Code, schedule: optax.Schedule, model: ModelConfig, early: dict[str, float]
+) -> optax.GradientTransformation:
+    """Build the user's update rule.
+
+    Raises:
+      BadInput: it fails, or is none; or parameters of the network train for a time of their own.
+    """
+    if early:
+        raise BadInput(
+            f"optimizer.name='own': {model.network_name} trains {', '.join(early)} for a time of "
+            "their own, which an update rule of one's own knows nothing of"
+        )
+    try:
+        rule = update_rule(schedule)
+    except Exception as error:
+        raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+    if not isinstance(rule, optax.GradientTransformation):
+        raise BadInput(
+            f"optimizer.update_rule: {update_rule.__name__} returned a {type(rule).__name__}, "
+            "expected an optax.GradientTransformation"
+        )
+    rule = optax.with_extra_args_support(rule)
+
+    def init(params):
+        try:
+            return OwnState(jnp.zeros((), jnp.int32), rule.init(params))
+        except Exception as error:
+            raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+
+    def update(grads, state, params=None):
+        updates, inner = rule.update(grads, state.rule, params)
+        return updates, OwnState(optax.safe_increment(state.count), inner)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _group(path: str) -> str:
@@ -111,61 +167,68 @@ def _create_rule(
     optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float
 ) -> optax.GradientTransformation:
     """Build one group's update rule; `rate` is the schedule's full rate."""
-    mask = _is_kernel if optimizer.weight_decay_on == "kernels" else None
-    if optimizer.name == "adamw":
-        return optax.adamw(
-            schedule,
-            b1=optimizer.b1,
-            b2=optimizer.b2,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            mask=mask,
-        )
-    if optimizer.name == "lars":
-        return optax.lars(
-            schedule,
-            weight_decay=optimizer.weight_decay,
-            weight_decay_mask=mask or True,
-            # Layer-wise rates suit kernels; batch norm's parameters and biases take plain steps.
-            trust_ratio_mask=_is_kernel,
-            momentum=optimizer.momentum,
-        )
-    if optimizer.name == "muon":
-        return optax.chain(
-            optax.contrib.scale_by_muon(
-                ns_steps=optimizer.newton_schulz_steps,
-                beta=optimizer.momentum,
-                weight_dimension_numbers=_as_matrices,
-            ),
-            optax.scale_by_learning_rate(schedule),
-            _keep_norms(),
-        )
-    if optimizer.name in ("sgd", "nesterov"):
-        update = optax.sgd(
-            schedule, momentum=optimizer.momentum or None, nesterov=optimizer.name == "nesterov"
-        )
-    elif optimizer.name == "adam":
-        update = optax.adam(schedule, b1=optimizer.b1, b2=optimizer.b2, eps=optimizer.eps)
-    elif optimizer.name == "adadelta":
-        update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
-    else:
-        raise ValueError(f"no optimizer {optimizer.name!r}")
-    if not optimizer.weight_decay:
-        return update
+    mask = _decay_mask(optimizer)
+    moments = {"b1": optimizer.b1, "b2": optimizer.b2, "eps": optimizer.eps}
+    match optimizer.name:
+        case "sgd" | "nesterov":
+            is_nesterov, momentum = optimizer.name == "nesterov", optimizer.momentum or None
+            sgd = optax.sgd(schedule, momentum=momentum, nesterov=is_nesterov)
+            return _with_decay(sgd, optimizer, rate)
+        case "adam":
+            return _with_decay(optax.adam(schedule, **moments), optimizer, rate)
+        case "adadelta":
+            adadelta = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
+            return _with_decay(adadelta, optimizer, rate)
+        case "adamw":
+            return optax.adamw(schedule, **moments, weight_decay=optimizer.weight_decay, mask=mask)
+        case "lars":
+            return optax.lars(
+                schedule,
+                weight_decay=optimizer.weight_decay,
+                weight_decay_mask=mask or True,
+                # Layer-wise rates suit kernels; batch norm's parameters and biases take plain
+                # steps.
+                trust_ratio_mask=_is_kernel,
+                momentum=optimizer.momentum,
+            )
+        case "muon":
+            # As published, momentum is a plain sum: optax's own is corrected for its start.
+            return optax.chain(
+                optax.trace(optimizer.momentum, nesterov=True),
+                optax.contrib.scale_by_muon(
+                    ns_steps=optimizer.newton_schulz_steps,
+                    beta=0.0,
+                    nesterov=False,
+                    weight_dimension_numbers=_as_matrices,
+                ),
+                optax.scale_by_learning_rate(schedule),
+                _keep_norms(),
+            )
+        case unknown:
+            raise ValueError(f"no optimizer {unknown!r}")
+
+
+def _with_decay(
+    update: optax.GradientTransformation, optimizer: OptimizerConfig, rate: float
+) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameters to the gradient, before an update rule."""
     decay = optimizer.weight_decay
+    if not decay:
+        return update
     if optimizer.weight_decay_mode == "decoupled":
         decay = decay / rate if rate else 0.0
-    return optax.chain(optax.add_decayed_weights(decay, mask), update)
+    return optax.chain(optax.add_decayed_weights(decay, _decay_mask(optimizer)), update)
+
+
+def _decay_mask(optimizer: OptimizerConfig) -> Callable[[Any], Any] | None:
+    """Return which parameters decay; None for all."""
+    return _is_kernel if optimizer.weight_decay_on == "kernels" else None
 
 
 def _as_matrices(params: Any) -> Any:
-    """Return how Muon takes kernels for matrices: a column for each output."""
-
-    def as_matrix(kernel_KxKxIxO):
-        outputs = kernel_KxKxIxO.ndim - 1
-        return optax.contrib.MuonDimensionNumbers(tuple(range(outputs)), outputs)
-
-    return jax.tree.map(as_matrix, params)
+    """Return how Muon takes kernels_KxKxIxO for matrices: a column for each output."""
+    as_matrix = optax.contrib.MuonDimensionNumbers
+    return jax.tree.map(lambda k: as_matrix(tuple(range(k.ndim - 1)), k.ndim - 1), params)
 
 
 def _keep_norms() -> optax.GradientTransformation:

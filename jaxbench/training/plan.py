@@ -3,26 +3,51 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from jaxbench.records.schema import EpochRecord
-from jaxbench.training.target import AccuracyTarget
+
+
+@dataclasses.dataclass(frozen=True)
+class AccuracyTarget:
+    """A figure of an evaluation and the value at which the run ends."""
+
+    figure: str  # top1, dice, or the headline of a task of the user's own
+    value: float  # a share, 0.94 for 94 %
+
+    def is_reached(self, epoch: EpochRecord) -> bool:
+        return comparable(epoch.evaluated(self.figure)) >= self.value
+
+    def describe(self, epochs: Sequence[EpochRecord], images_per_step: int) -> dict[str, Any]:
+        """Return the summary's `target`: what reaching it took; null where it was never reached."""
+        reached = next((epoch for epoch in epochs if self.is_reached(epoch)), None)
+        return {
+            "score": self.figure,
+            "value": self.value,
+            "reached": reached is not None,
+            "epoch": reached and reached.epoch,
+            "steps": reached and reached.step,
+            "images": reached and reached.step * images_per_step,
+            "time_s": reached and reached.elapsed_s,
+            # Without compilation, reading and start-up: with evaluations, then without them.
+            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in epochs),
+            "train_time_s": reached and sum(epoch.train_time_s for epoch in epochs),
+        }
+
+
+def comparable(figure: float | None) -> float:
+    """Return a figure for comparison: nan, or None in its place in a record, is the lowest."""
+    return -math.inf if figure is None or math.isnan(figure) else figure
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainPlan:
-    """The steps of a run. Epochs count from 0, and the numbers of steps from 1.
+    """The steps of a run. Epochs count from 0, and the numbers of steps from 1."""
 
-    Attributes:
-      total_steps: of the whole run, unless it reaches its target before.
-      steps_per_epoch: of a complete epoch.
-      eval_every_epochs: epochs from one evaluation to the next.
-      target: the accuracy that ends the run; None for no such end.
-    """
-
-    total_steps: int
-    steps_per_epoch: int
-    eval_every_epochs: int = 1
-    target: AccuracyTarget | None = None
+    total_steps: int  # of the whole run, unless it reaches its target before
+    steps_per_epoch: int  # of a complete epoch
+    eval_every_epochs: int = 1  # from one evaluation to the next
+    target: AccuracyTarget | None = None  # the accuracy that ends the run
 
     @property
     def num_epochs(self) -> int:

@@ -66,8 +66,7 @@ class Profiler:
 
     Args:
       steps: the numbers of the steps to trace.
-      run_folder: the run directory; None runs the steps without a trace, for processes that write
-        nothing.
+      run_folder: the run directory; None, in processes that write nothing, traces nothing.
       traced: the numbers of the steps traced so far; new ones are added to it.
     """
 
@@ -81,23 +80,18 @@ class Profiler:
     def trace(
         self, steps: Sequence[int], batches: Iterator[Any], train_step: Callable[[Any], jax.Array]
     ) -> list[np.ndarray]:
-        """Run and trace some of the steps; nothing else may be queued on the devices.
+        """Run and trace steps of these numbers; nothing else may be queued on the devices.
 
-        Args:
-          steps: their numbers, which the trace shows.
-          batches: one for each step.
-          train_step: batch -> metrics of the step that it queues.
-
-        Returns:
-          Each step's metrics, once all of them have been computed.
+        Returns each step's metrics, once all have been computed. `train_step` queues a step on a
+        batch and returns its metrics.
         """
-        name = f"steps-{steps[0]}-to-{steps[-1]}"
-        if self._folder is not None:
+        inflight, results, tracing = MetricsQueue(), [], contextlib.nullcontext()
+        if self._folder:
+            name = f"steps-{steps[0]}-to-{steps[-1]}"
+            trace_folder, tracing = self._folder / "plugins" / "profile" / name, self._tracing(name)
             # It is there where a process ended before a checkpoint of these steps.
-            shutil.rmtree(self._folder / "plugins" / "profile" / name, ignore_errors=True)
-        inflight = MetricsQueue()
-        results = []
-        with self._tracing(name) if self._folder else contextlib.nullcontext():
+            shutil.rmtree(trace_folder, ignore_errors=True)
+        with tracing:
             for number in steps:
                 with jax.profiler.StepTraceAnnotation("train", step_num=number):
                     with jax.profiler.TraceAnnotation("data_wait"):
@@ -105,7 +99,7 @@ class Profiler:
                     results += inflight.push(train_step(batch))
             results += inflight.drain()
         if self._folder:
-            _write_for_perfetto(self._folder / "plugins" / "profile" / name)
+            _write_for_perfetto(trace_folder)
             self._traced += steps
         return results
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flax
-import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -16,9 +15,14 @@ from jaxbench.config import Config
 from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
-from jaxbench.precision import Precision, get_precision
+from jaxbench.hardware.peaks import utilization
+from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.own.errors import describe_error
+from jaxbench.own.task import check_task
+from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.records.schema import CompileRecord
 from jaxbench.tasks import Task, get_task, metrics_by_name
+from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
 from jaxbench.training.optimizers import create_optimizer, create_schedule
 from jaxbench.training.train_step import (
     TrainState,
@@ -28,8 +32,8 @@ from jaxbench.training.train_step import (
     train_metric_names,
 )
 from jaxbench.xla.collectives import count_collectives
-from jaxbench.xla.compile_cache import watch_cache
-from jaxbench.xla.flops import count_macs
+from jaxbench.xla.compile_cache import CacheWatch
+from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,6 @@ class Program:
     """The network and its steps; nothing in it has run or been compiled yet.
 
     Attributes:
-      model: the flax module.
       schedule: update -> learning rate.
       init: seed -> TrainState of one model, on the default device.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
@@ -50,9 +53,10 @@ class Program:
 
     config: Config
     mesh: DataMesh
+    geometry: BatchGeometry
     task: Task
     precision: Precision
-    model: nn.Module
+    model: NetworkAdapter
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
     init: Any
@@ -97,16 +101,11 @@ class Program:
             steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
         )
 
-    @functools.cached_property
-    def geometry(self) -> BatchGeometry:
-        """How a step's batch is split over models, processes and devices."""
-        return BatchGeometry.create(self.config, self.mesh.num_devices, self.mesh.process)
-
     def place_train_state(self) -> TrainState:
         """Initialise the state and place it: whole on every device, or on each its own."""
-        seeds_R = self.config.seeds(self.mesh.num_devices)
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(self.create_train_state())
+        seeds_R = self.config.seeds(self.mesh.num_devices)
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
@@ -145,65 +144,99 @@ class Program:
         )
 
     def check(self) -> None:
-        """Raise BadInput where the network cannot be built or does not fit the task.
-
-        Nothing is computed: shapes are enough to tell.
-        """
+        """Raise BadInput where the network cannot be built or does not fit the task, by shapes."""
         data = self.config.data
-        name = type(self.config.model).__name__
+        name = self.config.model.network_name
         expected = self.task.output_shape(data.image_shape, data.num_classes)
         try:
-            state = self.abstract_train_state()
-            outputs = self._traced_forward.out_info
+            state, facts = self.abstract_train_state(), self.facts
+            self._check_modes(state, facts)
+        except BadInput:
+            raise
         except Exception as error:
-            message = " ".join(str(error).split())[:200]
-            raise BadInput(
-                f"{name} cannot be built for images of {data.image_shape}: "
-                f"{type(error).__name__}: {message}"
-            ) from error
+            what = f"{name} cannot be built for images of {data.image_shape}"
+            raise BadInput(describe_error(what, error)) from error
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
-        if outputs.shape != (1, *expected) or not all(sizes):
+        if facts.output_shape != expected or not all(sizes):
             raise BadInput(
-                f"{name} makes outputs of shape {outputs.shape[1:]} with {sum(sizes):,} parameters "
-                f"from images of {data.image_shape}; {self.task.name} expects {expected}"
+                f"{name} makes outputs of shape {facts.output_shape} with {sum(sizes):,} "
+                f"parameters from images of {data.image_shape}; {self.task.name} expects {expected}"
             )
+        facts.check(self.config)
+        self._check_update_rule(state)
+        check_task(self.task, data.image_shape, expected, self.precision.param_dtype)
+
+    def _check_modes(self, state: TrainState, facts: NetworkFacts) -> None:
+        """Raise BadInput where a network needs `train` and does not take it."""
+        if self.model.takes_train:
+            return
+        if state.batch_stats or facts.draws_by_device:
+            what = "batch norm" if state.batch_stats else "dropout"
+            raise BadInput(
+                f"{self.model.label} has {what}, and its __call__ takes no `train`, without which "
+                "it cannot tell training from evaluation"
+            )
+
+    def _check_update_rule(self, state: TrainState) -> None:
+        """Raise BadInput where an update rule of the user's own fails on the parameters' shapes."""
+
+        def update(params, opt_state):
+            updates, _ = self.optimizer.update(params, opt_state, params)
+            return optax.apply_updates(params, updates)
+
+        if self.config.optimizer.name == "own":
+            try:
+                jax.eval_shape(update, state.params, state.opt_state)
+            except Exception as error:
+                raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
 
     def num_parameters(self) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
 
-    def forward_macs(self) -> dict[str, int]:
-        """Return the multiply-accumulates of one image's forward pass, by flax module path."""
-        return self._forward_macs
-
     @functools.cached_property
-    def _forward_macs(self) -> dict[str, int]:
-        return count_macs(self._traced_forward)
+    def facts(self) -> NetworkFacts:
+        """What the network does, found by tracing it."""
+        return read_facts(self.trace_network())
 
-    @functools.cached_property
-    def _traced_forward(self) -> Any:
-        """Return the forward pass of one image: shapes and arithmetic, never compiled."""
+    def utilization(self, images_per_s: float, flops: int | None = None) -> dict[str, Any]:
+        """Return the fields of `Utilization` at a rate.
 
-        def forward(params, batch_stats, images_1xHxWxC):
-            variables = {"params": params, "batch_stats": batch_stats}
-            return self.model.apply(variables, images_1xHxWxC, train=False)
+        The peak is that of the type that the network does most of its arithmetic in. `flops` are
+        those of an image, of a training step where they are not given.
+        """
+        dtype = self.facts.main_dtype
+        precision = precision_of(dtype) if dtype else self.config.precision
+        return utilization(self.mesh, precision, images_per_s, flops or self.training_flops)
 
+    @property
+    def forward_macs(self) -> int:
+        """How many multiply-accumulates the forward pass of one image takes."""
+        return self.facts.forward_macs
+
+    @property
+    def training_flops(self) -> int:
+        """How many floating-point operations training takes for one image."""
+        return self.forward_macs * TRAINING_FLOPS_PER_MAC
+
+    def trace_network(self) -> Any:
+        """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
         state = self.abstract_train_state()
         shape = (1, *self.config.data.image_shape)
         image = jax.ShapeDtypeStruct(shape, self.precision.compute_dtype)
-        return jax.jit(forward).trace(state.params, state.batch_stats, image)
+        return trace_network(self.model, self.mesh, state.params, state.batch_stats, image)
 
 
 def build_program(
     config: Config,
     mesh: DataMesh,
+    geometry: BatchGeometry,
     steps_per_epoch: int,
     data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh.
 
     Args:
-      config: the experiment.
-      mesh: the devices.
+      config, mesh, geometry: the experiment, its devices, how the batch is split over them.
       steps_per_epoch: of training, for the schedule.
       data_dependent_params: see `Program`; without it all parameters are drawn.
 
@@ -212,38 +245,36 @@ def build_program(
     """
     precision = get_precision(config.precision)
     try:
-        model = config.model.create(
+        module = config.model.create(
             num_classes=config.data.num_classes,
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
         )
+        model = NetworkAdapter(module, precision.param_dtype)
+    except BadInput:
+        raise
     except Exception as error:
-        raise BadInput(
-            f"{type(config.model).__name__}.create fails with {type(error).__name__}: {error}"
-        ) from error
+        what = f"{config.model.network_name} cannot be created"
+        raise BadInput(describe_error(what, error)) from error
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule, steps_per_epoch)
     task = get_task(config.task, config.test_time_augmentation != "none")
     parts = {"config": config, "task": task, "precision": precision}
     # Where each device trains its own model, each has its own state, and its own metrics.
     own = config.replicas == "independent"
-    sharded = (own, False, True)
+    sharding = {"sharded": (own, False, True), "sharded_output": own}
     return Program(
         mesh=mesh,
+        geometry=geometry,
         model=model,
         schedule=schedule,
         optimizer=optimizer,
         init=make_init(model, optimizer, image_shape=config.data.image_shape, precision=precision),
         train_step=mesh.parallelize(
-            make_train_step(model, optimizer, schedule, **parts),
-            sharded=sharded,
-            sharded_output=own,
-            donate=(0,),
+            make_train_step(model, optimizer, schedule, **parts), **sharding, donate=(0,)
         ),
-        eval_step=mesh.parallelize(
-            make_eval_step(model, **parts), sharded=sharded, sharded_output=own
-        ),
+        eval_step=mesh.parallelize(make_eval_step(model, **parts), **sharding),
         data_dependent_params=data_dependent_params,
         **parts,
     )
@@ -251,26 +282,35 @@ def build_program(
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
     """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
+    return compile_with_text(name, step, *args, clock=clock)[0]
+
+
+def compile_with_text(
+    name: str, step: Any, *args: Any, clock: Clock | None = None
+) -> tuple[CompileRecord, str | None]:
+    """Do the same; return XLA's text of the compiled program too, where there is one."""
     clock = clock or Clock()
     with clock.phase("lower"):
         watch = Stopwatch()
         lowered = step.lower(*args)
         lower_s = watch.elapsed_s()
-    with clock.phase("compile"), watch_cache() as cache:
+    with clock.phase("compile"), CacheWatch() as cache:
         watch = Stopwatch()
         compiled = lowered.compile()
         compile_s = watch.elapsed_s()
-    return CompileRecord(
+    costs, text = compiled.cost_analysis() or {}, compiled.as_text()
+    record = CompileRecord(
         function=name,
         lower_s=lower_s,
         compile_s=compile_s,
         compile_cache=cache.outcome,
         memory=_planned_memory(compiled),
         device_memory_bytes=device_memory_bytes(),
-        xla_flops_per_device=_xla_cost(compiled, "flops"),
-        xla_bytes_per_device=_xla_cost(compiled, "bytes accessed"),
-        collectives=count_collectives(compiled.as_text()),
+        xla_flops_per_device=costs.get("flops"),
+        xla_bytes_per_device=costs.get("bytes accessed"),
+        collectives=count_collectives(text),
     )
+    return record, text
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:
@@ -287,8 +327,3 @@ def _planned_memory(compiled: Any) -> dict[str, int] | None:
     }
     sizes["total_bytes"] = sum(sizes.values()) - 2 * sizes["alias_bytes"]
     return sizes
-
-
-def _xla_cost(compiled: Any, name: str) -> float | None:
-    analysis = compiled.cost_analysis()
-    return analysis.get(name) if analysis else None

@@ -2,24 +2,28 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
+import numpy as np
+
+from jaxbench.checkpoints.checkpointer import Checkpoints
+from jaxbench.checkpoints.kept_records import mark_records
 from jaxbench.clock import Clock
 from jaxbench.data.feeds.feed import Feed
-from jaxbench.hardware.utilization import utilization
+from jaxbench.distributed.signals import defer_first_signal
+from jaxbench.errors import Diverged
+from jaxbench.hardware.peaks import flops_limit
 from jaxbench.records.schema import Record
+from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
 from jaxbench.records.writers.console import Console
 from jaxbench.training.batches import TrainBatches
-from jaxbench.training.checkpointing import CheckpointSaver
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.plan import TrainPlan
 from jaxbench.training.profiler import Profiler
 from jaxbench.training.program import Program
 from jaxbench.training.run_progress import RunProgress
 from jaxbench.training.train_step import TrainState
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,18 +31,10 @@ class TrainRun:
     """The parts that the training loop calls.
 
     Attributes:
-      program: the network and its steps.
-      feed: the data on the devices.
-      plan: when to evaluate and when to end.
-      clock: counts the seconds of each phase.
-      console: shows lines and progress.
-      writer: gets the records.
-      progress: what has been done so far.
-      measured: (images) -> a context for work on that many, or on as many as `images()` returns at
-        its end.
-      checkpoints: writes them; None for none.
+      measured: (images) -> a context around measured work, for the energy of an image. `images`
+        is a number, or a function that returns it when the work is done.
+      checkpoints: writes checkpoints; None in a run without a run directory.
       profiler: traces some of the steps; None for none.
-      batches: of the training steps.
       loss_scales: after the last step.
     """
 
@@ -50,13 +46,12 @@ class TrainRun:
     writer: Writer = dataclasses.field(default_factory=Writers)
     progress: RunProgress = dataclasses.field(default_factory=RunProgress)
     measured: Callable[..., contextlib.AbstractContextManager] = contextlib.nullcontext
-    checkpoints: CheckpointSaver | None = None
+    checkpoints: Checkpoints | None = None
     profiler: Profiler | None = None
     batches: TrainBatches = dataclasses.field(init=False)
     loss_scales: LossScales = dataclasses.field(init=False)
 
     def __post_init__(self):
-        self.checkpoints = self.checkpoints or CheckpointSaver(self.clock)
         self.batches = TrainBatches(self.feed)
         self.loss_scales = LossScales(None, self.seeds_R, self.console.say)
 
@@ -74,10 +69,15 @@ class TrainRun:
     def is_done(self) -> bool:
         return self.plan.is_done(self.progress.epochs)
 
-    def utilization(self, images_per_s: float) -> dict[str, Any]:
-        """Return the utilization of the devices at a rate of training."""
-        flops = sum(self.program.forward_macs().values()) * TRAINING_FLOPS_PER_MAC
-        return utilization(self.program.mesh, self.program.config.precision, images_per_s, flops)
+    def impossible_rates(self) -> list[str]:
+        """Return why the fastest epoch's rate cannot be true, on devices like this process's."""
+        rated = [epoch for epoch in self.progress.epochs if epoch.images_per_s_per_device]
+        if not rated:
+            return []
+        fastest = max(rated, key=lambda epoch: epoch.images_per_s_per_device)
+        flops_per_s = fastest.images_per_s_per_device * self.program.training_flops
+        reasons = impossible_arithmetic(flops_per_s, flops_limit(self.program.mesh.devices))
+        return [f"epoch {fastest.epoch}: {why}" for why in reasons]
 
     def write(self, record: Record) -> None:
         with self.clock.phase("records"):
@@ -85,8 +85,48 @@ class TrainRun:
 
     def save_checkpoint(self, state: TrainState) -> None:
         """Save a checkpoint, where any are written; nothing may be queued on the devices."""
+        if self.checkpoints is None:
+            return
         epochs, score = self.progress.epochs, None
         if epochs and not self.progress.epoch_metrics:
-            score = getattr(epochs[-1], f"eval_{self.program.task.headline}")
+            score = epochs[-1].evaluated(self.program.task.headline)
         self.progress.corrupt = self.corrupt
-        self.checkpoints.save(state, self.progress, score)
+        with self.clock.phase("checkpoint"), defer_first_signal():
+            self.writer.flush()
+            marks = mark_records(self.checkpoints.folder.parent)
+            point = {"records": marks, "totals_s": self.clock.totals_s()}
+            self.checkpoints.save(state, self.progress.to_json() | point, score)
+
+    def wait_for_checkpoints(self) -> None:
+        """Return when no checkpoint is being written any more."""
+        if self.checkpoints is not None:
+            with self.clock.phase("checkpoint"), defer_first_signal():
+                self.checkpoints.wait()
+
+    def check_losses(self, what: str, metrics: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss over the models.
+
+        Under fp16 a loss that is not finite need not be the end: activations of some images
+        overflow, the step is skipped, and the next may not be. A model has diverged when steps were
+        skipped down to the lowest loss scale, or when nothing is trained after the evaluation.
+
+        Args:
+          what: `training` or `evaluation`.
+          metrics: {metric: values_R} of a training step or of an evaluation.
+
+        Raises:
+          Diverged: no model has a finite loss any more.
+        """
+        progress, because = self.progress, ""
+        losses_R = metrics["loss"] / metrics["count"]
+        diverged_R = ~np.isfinite(losses_R)
+        is_last = what == "evaluation" and progress.step == self.plan.total_steps
+        if self.loss_scales.lost_R is not None and not is_last:
+            diverged_R = self.loss_scales.lost_R
+            because = " and the gradients overflow float16 at every loss scale down to 1"
+        if diverged_R.all():
+            raise Diverged(
+                f"the {what} loss is {losses_R[0]}{because} at step {progress.step}, "
+                f"epoch {len(progress.epochs) + 1}"
+            )
+        return float(np.mean(losses_R))

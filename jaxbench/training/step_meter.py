@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax
 import numpy as np
 
-from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.clock import Stopwatch, duration, wait_until
 from jaxbench.distributed.mesh import all_ready
 from jaxbench.training.dispatch import MetricsQueue
-from jaxbench.training.divergence import check_losses
-from jaxbench.training.progress_display import show_progress
 from jaxbench.training.run import TrainRun
 from jaxbench.training.train_records import write_step_record
 from jaxbench.training.train_step import TrainState
@@ -34,8 +32,7 @@ class StepMeter:
     def timed(self, last_step: int = 0) -> Iterator[None]:
         """Count the time inside the `with` as the epoch's; at its ends no step may be queued.
 
-        Args:
-          last_step: the number of the last step, which gets a record.
+        The last step gets a record in any case.
         """
         self._last_step = last_step
         self._start()
@@ -87,7 +84,7 @@ class StepMeter:
                 write_step_record(run)
             self._interval_watch = Stopwatch()
             steps = epoch.steps - self._steps_before
-            show_progress(run, loss, step_time_s=self._watch.elapsed_s() / steps)
+            _show_progress(run, loss, step_time_s=self._watch.elapsed_s() / steps)
 
 
 def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
@@ -97,4 +94,30 @@ def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
     progress.learning_rate = float(np.mean(metrics["learning_rate"], dtype=np.float64))
     run.loss_scales.update(progress.step, metrics)
     progress.epoch_metrics.add(metrics)
-    return check_losses(run, "training", metrics)
+    return run.check_losses("training", metrics)
+
+
+def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
+    """Show how far the epoch has come, the rate, the last loss and the time left."""
+    epoch, images = run.progress.epoch_metrics, run.program.geometry.images_per_step
+    run.console.progress(
+        f"epoch {epoch.epoch + 1}/{run.plan.num_epochs}",
+        epoch.steps,
+        len(run.plan.steps(epoch.epoch)),
+        f"{images / step_time_s:,.1f} images/s  loss {loss:.4f}"
+        f"  {duration(_remaining_s(run, step_time_s))} left",
+    )
+
+
+def _remaining_s(run: TrainRun, step_time_s: float) -> float:
+    """Estimate the seconds of the steps and evaluations that are left, at the present rate."""
+    epochs, plan, geometry = run.progress.epochs, run.plan, run.program.geometry
+    evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
+    if evaluated:
+        eval_time_s = evaluated[-1].eval_time_s
+    else:
+        # None so far; a forward pass takes about a third of a training step.
+        eval_images = geometry.num_models * run.feed.num_eval
+        eval_time_s = eval_images * step_time_s / geometry.images_per_step / 3
+    steps = plan.total_steps - run.progress.step
+    return steps * step_time_s + plan.num_evaluations(len(epochs)) * eval_time_s

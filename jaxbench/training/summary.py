@@ -8,45 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.analysis.statistics import slowed_down
+from jaxbench.analysis.statistics import held_up, slowed_down
+from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.records.schema import EpochRecord, TrainSummary
-from jaxbench.records.schema.training import Evaluation
+from jaxbench.records.schema.training import Evaluation, figure_fields
 from jaxbench.records.validity import impossible_total
 from jaxbench.training.loss_scale import LossScales
+from jaxbench.training.plan import comparable
 from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.target import comparable
 
 # A run compiles several programs: it has a hit only if all of them were fetched.
 _OUTCOMES = ("miss", "off", "hit")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """What the summary says beside the epochs and the progress.
+def summarize(
+    progress: RunProgress,
+    *,
+    headline: str,
+    num_devices: int,
+    loss_scales: LossScales,
+    wall_s: float,
+    warnings: Sequence[str] = (),
+    **fields: Any,
+) -> TrainSummary:
+    """Return the summary record, of however much has been done.
 
-    Attributes:
-      status: how the run ended.
-      headline: the figure by which an evaluation is judged.
-      num_devices: D.
-      loss_scales: after the last step.
-      wall_s: from the clock.
-      target, profile, corrupt: as the summary has them.
-      warnings: of the checkpoints.
+    Evaluations are judged by the figure `headline`. The warnings are those of the checkpoints.
+    `fields` are others of the summary, its status among them.
     """
-
-    status: str
-    headline: str
-    num_devices: int
-    loss_scales: LossScales
-    wall_s: float
-    target: dict[str, Any] | None
-    profile: dict[str, Any] | None
-    corrupt: dict[str, str] | None
-    warnings: list[str]
-
-
-def summarize(progress: RunProgress, facts: RunFacts) -> TrainSummary:
-    """Return the summary record, of however much has been done."""
     epochs, compile_s = progress.epochs, progress.compile_s
     complete = [epoch for epoch in epochs if epoch.complete]
     later = [epoch for epoch in complete if epoch.epoch > 1]
@@ -54,11 +43,10 @@ def summarize(progress: RunProgress, facts: RunFacts) -> TrainSummary:
     first_epoch_s = next((epoch.epoch_time_s for epoch in complete if epoch.epoch == 1), None)
     train_time_s = sum(epoch.train_time_s for epoch in epochs)
     images = sum(epoch.images for epoch in epochs)
-    images_per_s = images / train_time_s if images else None
-    # Without evaluations, which not every epoch has; the first epoch is warm-up.
-    warnings = slowed_down("epochs", [epoch.train_time_s for epoch in later])
+    rate = steady_rate(map(vars, epochs))
+    images_per_s = rate["images_per_s"]
     return TrainSummary(
-        status=facts.status,
+        **fields,
         steps=progress.step,
         epochs_done=len(epochs),
         compile_s=compile_s or None,  # None: it ended before
@@ -72,16 +60,23 @@ def summarize(progress: RunProgress, facts: RunFacts) -> TrainSummary:
         median_epoch_s=statistics.median(evaluated_s) if evaluated_s else None,
         train_time_s=train_time_s,
         eval_time_s=sum(epoch.eval_time_s for epoch in epochs),
-        images_per_s=images_per_s,
-        images_per_s_per_device=images_per_s and images_per_s / facts.num_devices,
-        **facts.loss_scales.describe(),
-        **_last_and_best(epochs, facts.headline, facts.loss_scales.lost_R),
-        target=facts.target,
-        profile=facts.profile,
-        corrupt=facts.corrupt,
-        warnings=warnings + facts.warnings,
+        **rate,
+        images_per_s_per_device=images_per_s and images_per_s / num_devices,
+        images_per_s_whole_run=images / train_time_s if images else None,
+        **loss_scales.describe(),
+        **_last_and_best(epochs, headline, loss_scales.lost_R),
+        # Without evaluations, which not every epoch has; the first epoch is warm-up.
+        warnings=[
+            *slowed_down("epochs", [epoch.train_time_s for epoch in later]),
+            *held_up("epoch", {epoch.epoch: epoch.train_time_s for epoch in later}),
+            *held_up(
+                "the evaluation of epoch",
+                {epoch.epoch: epoch.eval_time_s for epoch in later if epoch.eval_count is not None},
+            ),
+            *warnings,
+        ],
         invalid=progress.invalid
-        + impossible_total((epoch.epoch_time_s for epoch in epochs), facts.wall_s),
+        + impossible_total((epoch.epoch_time_s for epoch in epochs), wall_s),
     )
 
 
@@ -92,10 +87,11 @@ def _last_and_best(
     evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
     if not evaluated:
         return {}
-    last, score = evaluated[-1], f"eval_{headline}"
-    best = max(evaluated, key=lambda epoch: comparable(getattr(epoch, score)))
+    last = evaluated[-1]
+    best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(headline)))
     fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Evaluation)}
-    fields |= {f"best_{score}": getattr(best, score), "best_epoch": best.epoch}
+    fields |= figure_fields(TrainSummary, "best_eval_", {headline: best.evaluated(headline)})
+    fields["best_epoch"] = best.epoch
     if last.eval_models:
         # Under fp16 a model that skips all steps keeps its parameters, and their finite loss.
         fields["diverged_seeds"] = [

@@ -1,5 +1,6 @@
 """Make the records of training from its metrics."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from jaxbench.distributed.mesh import peak_memory_bytes
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.records.schema import EpochRecord, StepRecord
+from jaxbench.records.schema.training import figure_fields, has_field
 from jaxbench.records.validity import impossible_epoch
+from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.evaluation import EvalMetrics
-from jaxbench.training.program import Program
 from jaxbench.training.run import TrainRun
 
 # The spread of the headline figure over several models: sample deviation, extremes.
@@ -20,12 +22,12 @@ _SPREAD = ("std", "min", "max")
 
 def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     """Write the record of the steps since the last one, whose metrics have just arrived."""
-    epoch, images_per_step = run.progress.epoch_metrics, run.program.geometry.images_per_step
-    times = {}
+    epoch, times = run.progress.epoch_metrics, {}
     # Without step_log metrics arrive together, and the time between two of them means nothing.
     if run.program.config.step_log and not profiled:
         step_time_s = epoch.interval_time_s / epoch.interval_steps
-        times = {"step_time_s": step_time_s, "images_per_s": images_per_step / step_time_s}
+        images_per_s = run.program.geometry.images_per_step / step_time_s
+        times = {"step_time_s": step_time_s, "images_per_s": images_per_s}
     record = StepRecord(
         step=run.progress.step,
         epoch=epoch.epoch + 1,
@@ -68,7 +70,7 @@ def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
         images=trained.images,
         images_per_s=images_per_s,
         images_per_s_per_device=images_per_s and images_per_s / len(devices),
-        mfu=run.utilization(images_per_s)["mfu"] if images_per_s else None,
+        mfu=run.program.utilization(images_per_s)["mfu"] if images_per_s else None,
         profiled_steps=trained.profiled_steps,
         **_describe_models(run, "train_", trained.total, task.train_figures),
         **evaluated,
@@ -87,14 +89,25 @@ def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
         run.progress.epoch_metrics = None
 
 
-def optional_epoch_fields(program: Program) -> set[str]:
-    """Return the fields that a program's epochs have beside the required ones."""
-    task = program.task
-    spread = [f"{task.headline}_{name}" for name in _SPREAD if program.geometry.num_models > 1]
-    scales = {"loss_scale", "skipped_steps"} if program.precision.scales_loss else set()
-    trained = {f"train_{name}" for name in (*task.train_figures, *spread)}
-    evaluated = {f"eval_{name}" for name in (*task.eval_figures, *spread, "count")}
-    return trained | evaluated | scales
+def epochs_table(run: TrainRun, folder: pathlib.Path) -> CsvWriter:
+    """Open epochs.csv, with the epochs that earlier processes have done."""
+    table = CsvWriter(folder / "epochs.csv", EpochRecord, _own_columns(run))
+    for epoch in run.progress.epochs:
+        table.write(epoch)
+    return table
+
+
+def _own_columns(run: TrainRun) -> list[str]:
+    """Return the columns for the figures of a task of the user's own."""
+    task, columns = run.program.task, []
+    for prefix, names in (("train_", task.train_figures), ("eval_", task.eval_figures)):
+        spread = [f"{task.headline}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
+        columns += [
+            f"{prefix}{name}"
+            for name in (*names, *spread)
+            if not has_field(EpochRecord, prefix, name)
+        ]
+    return columns
 
 
 def _describe_models(
@@ -105,14 +118,15 @@ def _describe_models(
     With several models, the spread of the headline figure and each model's figures are added.
     """
     figures, headline = run.program.task.compute(sums), run.program.task.headline
-    fields: dict[str, Any] = {f"{prefix}{name}": float(np.mean(figures[name])) for name in names}
+    means = {name: float(np.mean(figures[name])) for name in names}
+    models = {}
     if len(run.seeds_R) > 1:
         values_R = figures[headline]
         spread = (np.std(values_R, ddof=1), np.min(values_R), np.max(values_R))
         for statistic, value in zip(_SPREAD, spread, strict=True):
-            fields[f"{prefix}{headline}_{statistic}"] = float(value)
-        fields[f"{prefix}models"] = [
+            means[f"{headline}_{statistic}"] = float(value)
+        models[f"{prefix}models"] = [
             {"seed": seed} | {name: float(figures[name][r]) for name in names}
             for r, seed in enumerate(run.seeds_R)
         ]
-    return fields
+    return figure_fields(EpochRecord if prefix else StepRecord, prefix, means) | models

@@ -9,19 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import flax
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxbench.config import Config, DataConfig
 from jaxbench.data import augment
-from jaxbench.data.examples import Examples
 from jaxbench.data.feeds import resident, stream
+from jaxbench.data.feeds.base import Examples
 from jaxbench.distributed.mesh import AXIS
-from jaxbench.models.batch_norm import STATISTICS
+from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
-from jaxbench.tasks import Task
+from jaxbench.tasks import Task, pack_metrics
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
 from jaxbench.training.optimizers import num_updates
 
@@ -48,7 +47,7 @@ class ScaledTrainState(TrainState):
 
 
 def make_init(
-    model: nn.Module,
+    model: NetworkAdapter,
     optimizer: optax.GradientTransformation,
     *,
     image_shape: tuple[int, int, int],
@@ -58,12 +57,12 @@ def make_init(
 
     def init(seed):
         images_1xHxWxC = jnp.zeros((1, *image_shape), precision.compute_dtype)
-        variables = model.init(jax.random.key(seed), images_1xHxWxC, train=False)
+        variables = model.init(jax.random.key(seed), images_1xHxWxC)
         params = variables["params"]
         state = {
             "step": jnp.zeros((), jnp.int32),
             "params": params,
-            "batch_stats": variables.get("batch_stats", {}),
+            "batch_stats": variables["batch_stats"],
             "opt_state": optimizer.init(params),
         }
         if precision.scales_loss:
@@ -87,7 +86,7 @@ def train_metric_names(task: Task, precision: Precision) -> tuple[str, ...]:
 
 
 def make_train_step(
-    model: nn.Module,
+    model: NetworkAdapter,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     *,
@@ -143,7 +142,7 @@ def make_train_step(
     return train_step
 
 
-def _make_loss_fn(model: nn.Module, config: Config, task: Task) -> Callable:
+def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable:
     """Build loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B).
 
     It returns (mean loss, (batch_stats, metrics_M)).
@@ -151,24 +150,22 @@ def _make_loss_fn(model: nn.Module, config: Config, task: Task) -> Callable:
 
     def forward(params, batch_stats, images_BxHxWxC, keys_B):
         variables = {"params": params, "batch_stats": batch_stats}
-        return model.apply(
-            variables, images_BxHxWxC, train=True, keys_B=keys_B, mutable=["batch_stats"]
-        )
+        return model.apply(variables, images_BxHxWxC, train=True, keys_B=keys_B)
 
     if config.remat == "norms":
-        forward = jax.checkpoint(forward, policy=_keep_convolutions)
+        forward = jax.checkpoint(forward, policy=_keep_products_and_sums)
 
     def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B):
         # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
         with jax.named_scope("forward"):
-            outputs_Bx, updated = forward(params, batch_stats, images_BxHxWxC, keys_B)
+            outputs_Bx, batch_stats = forward(params, batch_stats, images_BxHxWxC, keys_B)
         with jax.named_scope("loss"):
             losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
             loss = jnp.mean(losses_B)
         with jax.named_scope("metrics"):
-            metrics_M = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
-        # A network without batch norm has no statistics to update.
-        return loss, (updated.get("batch_stats", batch_stats), metrics_M)
+            metrics = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
+            metrics_M = pack_metrics(task.metrics, metrics)
+        return loss, (batch_stats, metrics_M)
 
     return loss_fn
 
@@ -192,13 +189,12 @@ def _update(
     return select_tree(finite, updated, state).replace(loss_scale=scaling)
 
 
-_keep_statistics = jax.checkpoint_policies.save_only_these_names(STATISTICS)
+def _keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Return whether `Config.remat=norms` keeps a primitive's output for the backward pass.
 
-
-def _keep_convolutions(primitive: Any, *args: Any, **params: Any) -> bool:
-    """Return whether `Config.remat=norms` keeps a primitive's output for the backward pass."""
-    costly = primitive.name in ("conv_general_dilated", "dot_general")
-    return costly or _keep_statistics(primitive, *args, **params)
+    Sums, of the batch and over devices, are what batch norm takes its statistics from.
+    """
+    return primitive.name in ("conv_general_dilated", "dot_general", "reduce_sum", "psum")
 
 
 def _vary(
@@ -255,8 +251,6 @@ def accumulate_gradients(
     Args:
       loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
       batch: arrays whose first axis, B, `num_parts` divides.
-      num_parts: the number of equal parts that the batch is cut into.
-      num_metrics: M.
 
     Returns:
       The gradients of the mean over all B, the batch statistics after the last part, and the
@@ -284,7 +278,7 @@ def accumulate_gradients(
 
 
 def make_eval_step(
-    model: nn.Module, *, config: Config, task: Task, precision: Precision
+    model: NetworkAdapter, *, config: Config, task: Task, precision: Precision
 ) -> Callable:
     """Build eval_step(state, eval_data, batch) -> metrics_M, named by `Task.eval_metrics`.
 
@@ -303,7 +297,7 @@ def make_eval_step(
             )
         with jax.named_scope("forward"):
             # All views at once: one network to compile rather than six.
-            outputs_Nx = model.apply(
+            outputs_Nx, _ = model.apply(
                 {"params": state.params, "batch_stats": state.batch_stats},
                 views_VxBxHxWxC.reshape(-1, *images_BxHxWxC.shape[1:]),
                 train=False,
@@ -313,13 +307,12 @@ def make_eval_step(
         with jax.named_scope("loss"):
             losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
         with jax.named_scope("metrics"):
-            metrics_M = task.batch_metrics(
-                losses_B, outputs_Bx, examples.labels_Bx, examples.mask_B
-            )
+            rows = (examples.labels_Bx, examples.mask_B)
+            metrics = task.batch_metrics(losses_B, outputs_Bx, *rows)
             if len(outputs_VxBx) > 1:
                 mean_Bx = jnp.tensordot(weights_V.astype(outputs_VxBx.dtype), outputs_VxBx, axes=1)
-                correct = task.count_correct(mean_Bx, examples.labels_Bx, examples.mask_B)
-                metrics_M = jnp.append(metrics_M, correct)
+                metrics["top1_tta"] = task.batch_metrics(losses_B, mean_Bx, *rows)["top1"]
+            metrics_M = pack_metrics(task.eval_metrics, metrics)
             return (
                 jax.lax.psum(metrics_M, AXIS) if config.replicas == "data_parallel" else metrics_M
             )

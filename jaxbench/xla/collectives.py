@@ -1,16 +1,8 @@
 """Count the collectives of a compiled step and their bytes."""
 
-from typing import Any
-
 from jaxbench.xla.hlo import instructions, operand_type, operands, type_bytes
 
-COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "collective-permute",
-    "all-to-all",
-)
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
 
 def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
@@ -28,16 +20,16 @@ def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
     """
     if hlo is None:
         return None
-    types: dict[str, str] = {}
-    found: list[tuple[str, str]] = []
-    for instruction in instructions(hlo):
-        types[instruction.name] = instruction.type
+    program = list(instructions(hlo))
+    types = {instruction.name: instruction.type for instruction in program}
+    counts: dict[str, dict[str, int]] = {}
+    for instruction in program:
         operation = instruction.opcode.removesuffix("-start")
-        if operation in COLLECTIVES:
-            found.append((operation, instruction.rest))
-    counts: dict[str, dict[str, Any]] = {}
-    for operation, rest in found:
-        operand_bytes = sum(type_bytes(operand_type(operand, types)) for operand in operands(rest))
+        if operation not in COLLECTIVES:
+            continue
+        operand_bytes = sum(
+            type_bytes(operand_type(operand, types)) for operand in operands(instruction.rest)
+        )
         count = counts.setdefault(operation, {"count": 0, "bytes": 0, "largest_bytes": 0})
         count["count"] += 1
         count["bytes"] += operand_bytes

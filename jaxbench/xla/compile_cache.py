@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import jax
 
 from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
 
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
@@ -26,7 +27,7 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
         code's names, not those of the code that filled the cache.
 
     Returns:
-      The folder; None where the cache is off, or where the default folder cannot be written.
+      The folder; None where the cache is off, or where the user has no folder that can be written.
 
     Raises:
       BadInput: the given folder cannot be written.
@@ -34,18 +35,17 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     if setting == "off":
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     given = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = pathlib.Path(given or f"{home}/jaxbench/xla").expanduser().resolve()
     try:
+        folder = cache_folder(setting)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError("cannot be written")
-    except OSError as error:
+    except (BadInput, OSError) as error:
         if given:
+            reason = getattr(error, "strerror", None) or error
             raise BadInput(
-                f"--compile_cache={given}: {error.strerror or error}; give a folder that can be "
-                "written, or off"
+                f"--compile_cache={given}: {reason}; give a folder that can be written, or off"
             ) from error
         jax.config.update("jax_enable_compilation_cache", False)
         return None
@@ -57,8 +57,15 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     return str(folder)
 
 
+def cache_folder(setting: str = "") -> pathlib.Path:
+    """Return the folder of `use_compile_cache`; raise BadInput where a home folder is missing."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    given = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    return user_path(given or f"{home}/jaxbench/xla").resolve()
+
+
 class CacheWatch:
-    """The number of cache hits and misses inside a `watch_cache`."""
+    """Count the cache hits and misses of compilations inside a `with`."""
 
     def __init__(self):
         self.hits = self.misses = 0
@@ -75,16 +82,12 @@ class CacheWatch:
         self.hits += event == _HIT
         self.misses += event == _MISS
 
+    def __enter__(self) -> "CacheWatch":
+        jax.monitoring.register_event_listener(self._listen)
+        return self
 
-@contextlib.contextmanager
-def watch_cache() -> Iterator[CacheWatch]:
-    """Count the cache hits and misses of compilations inside the `with`."""
-    watch = CacheWatch()
-    jax.monitoring.register_event_listener(watch._listen)
-    try:
-        yield watch
-    finally:
-        jax.monitoring.unregister_event_listener(watch._listen)
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_listener(self._listen)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """Check flags for XLA's compiler and add them to XLA_FLAGS.
 
 XLA reads XLA_FLAGS once, and aborts the process at a flag that it does not know. The known flags
-differ from release to release, so a process of 0.1 s tries each flag first. The alternative,
-`lowered.compile(compiler_options=...)`, refuses unknown options with an error, but it comes too
-late for flags that make the devices (--xla_force_host_platform_device_count), `jax.pmap` takes no
-such options, and a step compiled with them is compiled again without them when it is called.
+differ from release to release, so a process of 0.1 s tries each flag first.
+`lowered.compile(compiler_options=...)` would not do: it comes too late for flags that make the
+devices (--xla_force_host_platform_device_count), and `jax.pmap` takes no such options.
 """
 
 import os
@@ -31,10 +30,9 @@ def check_xla_flags(text: str) -> list[str]:
 
 
 def add_xla_flags(text: str) -> list[str]:
-    """Append flags to XLA_FLAGS, before JAX creates its devices; the environment's flags stay.
+    """Append flags, `--xla_NAME=VALUE ...`, to XLA_FLAGS, before JAX creates its devices.
 
-    Args:
-      text: `--xla_NAME=VALUE ...`, separated by spaces.
+    The environment's flags stay.
 
     Returns:
       The flags that this XLA does not know. They are left out.
@@ -43,13 +41,13 @@ def add_xla_flags(text: str) -> list[str]:
       BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
         environment.
     """
-    given = check_xla_flags(text)
+    check_xla_flags(text)
     environment = os.environ.get("XLA_FLAGS", "").split()
     for flag in environment:
         if refusal := _refusal(flag):
             raise BadInput(f"XLA_FLAGS in the environment: {_explain(flag, refusal)}")
     known, unknown = [], []
-    for flag in given:
+    for flag in check_xla_flags(text):
         refusal = _refusal(flag)
         if refusal and not _UNKNOWN.search(refusal):
             raise BadInput(f"--xla_flags={text}: {_explain(flag, refusal)}")
@@ -58,8 +56,17 @@ def add_xla_flags(text: str) -> list[str]:
     return unknown
 
 
+def refused_xla_flags(text: str) -> list[str]:
+    """Return why XLA refuses flags of a text, an entry each; the process would abort at them."""
+    flags = text.split()
+    if not flags or not _refusal(text):
+        return []
+    refusals = {flag: refusal for flag in flags if (refusal := _refusal(flag))}
+    return [_explain(flag, refusal) for flag, refusal in refusals.items()]
+
+
 def _refusal(flag: str) -> str | None:
-    """Return what XLA prints where it aborts over this flag, None where it takes the flag."""
+    """Return what XLA prints where it aborts over a flag, or flags; None where it takes them."""
     done = subprocess.run(
         [sys.executable, "-c", _READ],
         env=os.environ | {"XLA_FLAGS": flag},

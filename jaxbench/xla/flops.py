@@ -2,52 +2,82 @@
 
 One multiply-accumulate (MAC) is two floating-point operations. Convolutions and matrix products
 count; the rest (batch norm, ReLU, pooling) is left out, as in the published counts: ResNet-50 at
-224x224 is 4.089 GMAC, WRN-28-10 at 32x32 5.243 GMAC. Padding pixels count like real ones.
+224x224 is 4.089 GMAC, WRN-28-10 at 32x32 5.243 GMAC. Padding pixels count like real ones. The body
+of a scan counts as often as it runs, that of a `while_loop` once, and every branch of a `cond`.
 """
 
 import math
-from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 
 # A training step computes the forward pass, and in the backward pass the gradients with respect
 # to activations and weights, each as much work again.
 TRAINING_FLOPS_PER_MAC = 2 * 3
 
 
-def count_macs(traced: Any) -> dict[str, int]:
-    """Return {named scope: MACs} of a traced function.
+class Product(NamedTuple):
+    """A convolution or a matrix product.
+
+    Attributes:
+      scope: its named scope.
+      macs: multiply-accumulates, of all the times that it runs.
+      dtype: of its operands.
+      times: how often it runs.
+    """
+
+    scope: str
+    macs: int
+    dtype: str
+    times: int
+
+
+def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Product]:
+    """Yield the products in a function's jaxpr, such as `jax.jit(function).trace(...).jaxpr.jaxpr`.
 
     Args:
-      traced: from `jax.jit(function).trace(...)`; the scope of a flax module is its path.
+      jaxpr: the equations.
+      scope: the named scope around them.
+      times: how often they run.
     """
-    macs = Counter()
-    _count(traced.jaxpr.jaxpr, "", macs)
-    return dict(macs)
-
-
-def _count(jaxpr, outer: str, macs: Counter) -> None:
     for equation in jaxpr.eqns:
-        scope = "/".join(filter(None, (outer, str(equation.source_info.name_stack))))
-        if equation.primitive.name == "conv_general_dilated":
-            macs[scope] += _conv_macs(equation)
-        elif equation.primitive.name == "dot_general":
-            macs[scope] += _dot_macs(equation)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    _count(inner, scope, macs)
+        name = equation.primitive.name
+        inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
+        if name in _MACS:
+            dtype = jnp.result_type(*(operand.aval.dtype for operand in equation.invars))
+            yield Product(inner_scope, times * _MACS[name](equation), dtype.name, times)
+        repeats = equation.params["length"] if name == "scan" else 1
+        for inner in inner_jaxprs(equation):
+            yield from find_products(inner, inner_scope, times * repeats)
+
+
+def inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs that an equation calls."""
+    for value in equation.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 def _conv_macs(equation) -> int:
-    kernel = equation.invars[1].aval.shape
-    spec = equation.params["dimension_numbers"].rhs_spec
-    # Each output value sums over the kernel's window and its input channels (of one group).
-    window = math.prod(kernel[axis] for axis in spec[1:])
-    return math.prod(equation.outvars[0].aval.shape) * window
+    image, kernel = (value.aval.shape for value in equation.invars)
+    spec = equation.params["dimension_numbers"]
+    # The kernel is laid on every output pixel; a transposed convolution's on every input pixel:
+    # what its dilation puts between them is 0.
+    if math.prod(equation.params["lhs_dilation"]) > 1:
+        pixels = [image[axis] for axis in (spec.lhs_spec[0], *spec.lhs_spec[2:])]
+    else:
+        output = equation.outvars[0].aval.shape
+        pixels = [output[axis] for axis in (spec.out_spec[0], *spec.out_spec[2:])]
+    return math.prod(pixels) * math.prod(kernel)
 
 
 def _dot_macs(equation) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     depth = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
     return math.prod(equation.outvars[0].aval.shape) * depth
+
+
+_MACS = {"conv_general_dilated": _conv_macs, "dot_general": _dot_macs}

@@ -1,5 +1,6 @@
 """Parse XLA's text of a compiled program, which is one language for CPU, GPU and TPU."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,27 +11,20 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((
 # `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY stands before the program's.
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+# An array's type, dimensions and, where it is told, layout; S(1) in it is memory on the chip.
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
 _NAME = re.compile(r"%?([\w.\-]+)\s*$")
 _BITS = re.compile(r"[a-z]+(\d+)")
 
 
 class Instruction(NamedTuple):
-    """One line of a program's text.
+    """One line of a program's text."""
 
-    Attributes:
-      computation: the computation that holds the instruction.
-      name: the name of the result.
-      type: the type of the result, such as `f32[8,4]{1,0}` or a tuple of types in parentheses.
-      opcode: the operation, such as `fusion`.
-      rest: the operands, a closing parenthesis, the attributes.
-    """
-
-    computation: str
-    name: str
-    type: str
-    opcode: str
-    rest: str
+    computation: str  # that holds the instruction
+    name: str  # of the result
+    type: str  # of the result, such as `f32[8,4]{1,0}` or a tuple of types in parentheses
+    opcode: str  # such as `fusion`
+    rest: str  # the operands, a closing parenthesis, the attributes
 
 
 def instructions(hlo: str) -> Iterator[Instruction]:
@@ -73,18 +67,17 @@ class Array(NamedTuple):
     dtype: str
     size: int
     num_bytes: int
+    on_chip: bool = False  # in a TPU's vector memory, which the compiler manages
 
 
 def arrays(type_: str) -> list[Array]:
     """Return the array of an array type, all arrays of a tuple type, none of a token."""
     found = []
-    for dtype, dimensions in _ARRAY.findall(type_):
+    for dtype, dimensions, layout in _ARRAY.findall(type_):
         bits = _BITS.match(dtype)
         width = int(bits[1]) if bits else 8 * (dtype == "pred")
-        size = 1
-        for dimension in dimensions.replace("<=", "").split(","):
-            size *= int(dimension or 1)
-        found.append(Array(dtype, size, -(-size * width // 8)))
+        size = math.prod(int(n or 1) for n in dimensions.replace("<=", "").split(","))
+        found.append(Array(dtype, size, -(-size * width // 8), "S(1)" in layout))
     return found
 
 

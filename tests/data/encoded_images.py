@@ -9,7 +9,7 @@ import numpy as np
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_training_mesh
 from tests.conftest import MICRO
 from tests.tfds_files import image_feature, write_tfds
 
@@ -71,13 +71,17 @@ def load(config):
 
 def feed_of(config):
     config.validate()
-    return create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+    return create_feed(config, load_dataset(config), *create_training_mesh(config), jnp.float32)
 
 
 def global_batches(batches):
     """Global batches in order, devices side by side."""
     names = ("images", "labels", "indices")
     return [{name: np.concatenate(np.asarray(of[name])) for name in names} for of in batches]
+
+
+def psnr_db(one, other):
+    return 10 * np.log10(255**2 / max(1e-9, np.mean((one.astype(float) - other) ** 2)))
 
 
 def check_same(ones, others):

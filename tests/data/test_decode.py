@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from jaxbench.data.images import decode
-from jaxbench.data.images.crop_box import CropBox, centre_crop_box, draw_crop_box
-from jaxbench.data.images.decode import CorruptImageError, Image, shrink
+from jaxbench.data.images.crop_box import CropBox, draw_crop_box
+from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.resize import centre_crop, shrink
 from jaxbench.data.images.turbojpeg import TurboJpeg, find_turbojpeg
 from jaxbench.errors import BadInput
+from tests.data.encoded_images import psnr_db
 
 
 def any_turbojpeg():
@@ -33,9 +35,12 @@ def decoder(request, monkeypatch):
     return request.param
 
 
-def decode_box(content, box, height, width, **how):
+def decode_box(content, box, height, width, exact=False):
     out = np.empty((height, width, 3), np.uint8)
-    Image(content).decode(box, out, **how)
+    image = Image(content)
+    if exact:  # all of it at full size first
+        image.whole()
+    image.decode(box, out)
     return out
 
 
@@ -77,10 +82,6 @@ def test_leaving_out_what_is_not_in_the_window_changes_no_pixel(subsampling, res
         exact = decode_box(content, box, 64, 48, exact=True)
         if max(box.height / 64, box.width / 48) < 2:
             assert np.array_equal(fast, exact), box
-
-
-def psnr_db(one, other):
-    return 10 * np.log10(255**2 / max(1e-9, np.mean((one.astype(float) - other) ** 2)))
 
 
 def ssim(one, other):
@@ -172,13 +173,6 @@ def test_windows_lie_within_the_image_and_repeat():
             assert abs(np.mean(areas) - 0.49) < 0.08
 
 
-def test_the_centre_is_what_resizing_and_cropping_comes_to():
-    # 375x500, shorter side to 256, centre 224: 224 / 256 of 375 rows.
-    assert centre_crop_box(375, 500, 224, 224) == CropBox(23, 86, 328, 328)
-    assert centre_crop_box(256, 256, 224, 224) == CropBox(16, 16, 224, 224)
-    assert centre_crop_box(1, 1, 224, 224) == CropBox(0, 0, 1, 1)
-
-
 def exif(orientation):
     entry = b"\x01\x12\x00\x03\x00\x00\x00\x01" + bytes([0, orientation, 0, 0])
     tiff = b"MM\x00\x2a\x00\x00\x00\x08\x00\x01" + entry + bytes(4)
@@ -228,7 +222,8 @@ def test_grey_and_cmyk_become_colour(test_data):
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (3, 2), (17, 9)])
 def test_tiny_images_are_enlarged(size):
     content = encode(picture(*size))
-    assert decode_box(content, centre_crop_box(*size, 32, 32), 32, 32).shape == (32, 32, 3)
+    assert decode_box(content, CropBox(0, 0, *size), 32, 32).shape == (32, 32, 3)
+    assert centre_crop(Image(content).whole(), 32, 32).shape == (32, 32, 3)
 
 
 def test_a_thousand_corrupt_files_decode_or_say_so():
@@ -261,7 +256,7 @@ def test_a_thousand_corrupt_files_decode_or_say_so():
             size = image_size(bytes(content))
             if size[0] * size[1] > 10**7:
                 raise CorruptImageError("more pixels than bytes can tell")
-            out = decode_box(bytes(content), centre_crop_box(*size, 16, 16), 16, 16)
+            out = decode_box(bytes(content), CropBox(0, 0, *size), 16, 16)
         except CorruptImageError:
             outcomes["corrupt"] += 1
         else:
@@ -342,3 +337,36 @@ def test_unusual_subsamplings_are_decoded_or_corrupt(factors):
         decode_box(bytes(content), CropBox(0, 0, 90, 90), 32, 32)
     except CorruptImageError as error:
         assert "subsampling" not in str(error)
+
+
+def jpeg_part(marker, content):
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+@pytest.mark.parametrize("marker", [0x01, 0xD0, 0xD7])
+def test_no_second_header_hides_how_large_a_jpeg_is(marker):
+    """libjpeg goes on right after some markers; what it reads then is not to be skipped."""
+
+    def frame(side):
+        sides = side.to_bytes(2, "big") * 2
+        return jpeg_part(0xC0, b"\x08" + sides + b"\3\1\x11\0\2\x11\0\3\x11\0")
+
+    scan = jpeg_part(0xDA, b"\3\1\0\2\0\3\0\0\x3f\0")
+    claimed = frame(65500)
+    # The first two bytes of the true frame, taken for a length, lead into this comment.
+    skipped = bytes(int.from_bytes(claimed[:2], "big") - len(claimed) - 4)
+    comment = jpeg_part(0xFE, skipped + frame(8) + scan)
+    content = b"\xff\xd8\xff" + bytes([marker]) + claimed + comment + scan + bytes(99) + b"\xff\xd9"
+    with pytest.raises(CorruptImageError, match="whose header is not one"):
+        Image(content)
+
+
+@pytest.mark.parametrize("name", [b"tEXt", b"IDAT"])
+def test_a_png_is_as_long_as_its_parts_say(monkeypatch, name):
+    """OpenCV would take 2 GiB of memory."""
+    content = encode(picture(20, 20), ".png")
+    assert Image(content + b"more").size == (20, 20)
+    monkeypatch.setattr(decode, "_decode_whole", lambda *_: 1 / 0)
+    for broken in (content[:33] + b"\x7f\xff\xff\xff" + name + bytes(99), content[:-20]):
+        with pytest.raises(CorruptImageError, match="a PNG that ends too soon"):
+            Image(broken)

@@ -10,8 +10,9 @@ import pytest
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import Files
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_mesh, create_training_mesh
 from jaxbench.errors import BadInput, CorruptDataError
+from jaxbench.geometry import BatchGeometry
 from jaxbench.jobs.train import train_and_evaluate
 from tests.conftest import records, run_json
 from tests.data.encoded_images import (
@@ -71,8 +72,7 @@ def test_training_images_are_windows_of_their_own_file(folder):
     split = load_dataset(config).train
     for image, label, index in zip(*batch.values(), strict=True):
         assert label == split.labels_Nx[index]
-        # Cutting before resizing or after it: the same but for the edges.
-        assert np.abs(image.astype(int) - split.images_NxHxWxC[index]).mean() < 8
+        assert np.array_equal(image, split.images_NxHxWxC[index])
 
 
 def test_the_first_corrupt_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
@@ -103,10 +103,13 @@ def test_tfds_images_of_any_size_are_decoded_on_the_fly(tmp_path):
 def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
     root = spoil(folder, tmp_path / "corrupt", bad)
-    config = config_of(root, max_corrupt=3, epochs=2)
+    config = config_of(root, max_corrupt=3, epochs=2, standardization="dataset")
     config.optimizer.base_batch_size = 8
     result = train_and_evaluate(config, str(tmp_path / "run"))
-    summary = run_json(tmp_path / "run")["summary"]
+    document = run_json(tmp_path / "run")
+    assert document["data"]["statistics"] == "ImageNet's"
+    assert document["data"]["mean"] == [123.675, 116.28, 103.53]
+    summary = document["summary"]
     assert sorted(summary["corrupt"]) == sorted(str(root / name) for name in bad)
     assert all("JPEG" in reason for reason in summary["corrupt"].values())
     assert result.summary["eval_count"] == EVAL - 1
@@ -142,9 +145,8 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     os.mkfifo(root / "val" / "ape" / "zz.jpg")
     dataset = load_dataset(config_of(root))
     dataset.eval.source.labels_N[0] = 2
-    feed = create_feed(
-        config_of(root, max_corrupt=2), dataset, create_mesh(config_of(root)), jnp.float32
-    )
+    config = config_of(root, max_corrupt=2)
+    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     list(feed.eval_batches())
     assert sorted(feed.corrupt.values()) == [
         "label 2 is not within 0 to 1",
@@ -177,9 +179,8 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
     def shown(process):
         read.clear()
         config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
-        feed = create_feed(
-            config, load_dataset(config), create_mesh(config), jnp.float32, process=process
-        )
+        mesh, geometry = create_mesh(config), BatchGeometry.create(config, 4, process)
+        feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
         steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
         feed.close()
         return steps, list(read)

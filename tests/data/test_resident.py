@@ -11,7 +11,7 @@ from jaxbench.cli import registry
 from jaxbench.data.feeds import resident
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.tasks import get_task
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import _UNPACK
@@ -29,8 +29,8 @@ def setting():
     config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
     config.num_devices = D
-    mesh = create_mesh(config)
-    program = build_program(config, mesh, steps_per_epoch=1)
+    mesh, geometry = create_training_mesh(config)
+    program = build_program(config, mesh, geometry, steps_per_epoch=1)
     state = mesh.replicate(program.create_train_state())
     return dataset, mesh, program, state
 
@@ -39,7 +39,7 @@ def evaluate(setting, eval_batch_size):
     dataset, mesh, program, state = setting
     config = copy.deepcopy(program.config)
     config.eval_batch_size = eval_batch_size
-    feed = create_feed(config, dataset, mesh, jnp.float32)
+    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)
@@ -50,11 +50,11 @@ def evaluate(setting, eval_batch_size):
 def expected(setting):
     """The same sums over the whole split at once, without devices or batches."""
     dataset, _, program, state = setting
-    mean, std = dataset.channel_statistics()
+    mean, std = dataset.channel_statistics
     images = (dataset.eval.images_NxHxWxC - mean) / std
     variables = {"params": state.params, "batch_stats": state.batch_stats}
     apply = jax.jit(program.model.apply, static_argnames="train")
-    logits = apply(jax.device_get(variables), images.astype(np.float32), train=False)
+    logits, _ = apply(jax.device_get(variables), images.astype(np.float32), train=False)
     labels = jnp.asarray(dataset.eval.labels_Nx)
     return (
         float(get_task("classification").losses(logits, labels, 0.0).sum()),
@@ -95,12 +95,13 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
 def setting_with_new_steps(setting):
     """The steps traced anew, so that they see the patched `unpack_batch`."""
     dataset, mesh, program, state = setting
-    return dataset, mesh, build_program(program.config, mesh, steps_per_epoch=1), state
+    again = build_program(program.config, mesh, program.geometry, steps_per_epoch=1)
+    return dataset, mesh, again, state
 
 
 def test_channel_statistics_are_those_of_the_pixels(setting):
     dataset = setting[0]
     pixels = dataset.train.images_NxHxWxC.astype(np.float64)
-    mean, std = dataset.channel_statistics()
+    mean, std = dataset.channel_statistics
     assert mean == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-12)
     assert std == pytest.approx(pixels.std((0, 1, 2)), rel=1e-12)

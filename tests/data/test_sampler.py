@@ -25,6 +25,19 @@ def test_the_global_batch_is_the_same_on_any_number_of_devices(num_devices):
         assert np.array_equal(batch, whole[step * 64 : (step + 1) * 64])
 
 
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_so_is_each_of_its_parts(num_devices):
+    order_DxSxB = train_order(
+        100, seed=3, epoch=5, batch_size=24, num_devices=num_devices, num_parts=3
+    )
+    order_DxSxPxN = order_DxSxB.reshape(num_devices, 4, 3, -1)
+    parts_SxPxN = epoch_order(100, 3, 5)[:96].reshape(4, 3, 8)
+    for step in range(4):
+        for part in range(3):
+            read = np.concatenate(order_DxSxPxN[:, step, part])
+            assert np.array_equal(read, parts_SxPxN[step, part])
+
+
 @pytest.mark.parametrize("num_examples", [1, 7, 8, 9, 63, 64, 65, 1000])
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 64])
 def test_evaluation_reads_every_example_once(num_examples, batch_size):

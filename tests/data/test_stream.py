@@ -204,13 +204,13 @@ def test_evaluation_reads_every_example_once_from_the_stream():
     import numpy as np
 
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.distributed.mesh import create_training_mesh
 
     config = registry.load("quickstart:tiny")
     config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
     config.data.eval_examples = 123
-    mesh = create_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
+    mesh, geometry = create_training_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps == 3
     indices = np.concatenate([np.asarray(batch["indices"]).ravel() for batch in batches])
@@ -227,7 +227,7 @@ def test_masks_move_with_their_images(feed):
     from jaxbench.data.augment import example_keys
     from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.training.train_step import _UNPACK, _crop_and_flip
 
     config = registry.load("unet256:tiny")
@@ -235,7 +235,7 @@ def test_masks_move_with_their_images(feed):
     images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
     split = Split(images, images[..., 0].copy())
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
-    feed = create_feed(config, dataset, create_mesh(config), jnp.float32)
+    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     batch = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
     examples = _UNPACK[feed.name](feed.train_data, batch, jnp.int32(0))
     if feed.name == "resident":
@@ -253,7 +253,7 @@ def feed_of(monkeypatch, **fields):
 
     from jaxbench.clock import Stopwatch, wait_until
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.distributed.mesh import create_training_mesh
 
     prepared = []
     genuine = ArrayBatches.assemble
@@ -270,7 +270,7 @@ def feed_of(monkeypatch, **fields):
     config.epochs = 1
     for name, value in fields.items():
         setattr(config.data, name, value)
-    feed = create_feed(config, load_dataset(config), create_mesh(config), jnp.float32)
+    feed = create_feed(config, load_dataset(config), *create_training_mesh(config), jnp.float32)
     return feed, prepared
 
 

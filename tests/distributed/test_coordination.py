@@ -30,7 +30,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
         kinds.extend(record["kind"] for record in records(tmp_path / "run"))
 
     import_s, kinds = [], []
-    monkeypatch.setattr("jaxbench.training.prepare.barrier_before_first_step", note)
+    monkeypatch.setattr("jaxbench.jobs.train.barrier_before_first_step", note)
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:
@@ -57,11 +57,10 @@ class Client:
 def test_what_a_barrier_costs_grows_with_the_processes_not_with_their_square():
     keys = {}
     clients = [Client(keys) for _ in range(64)]
-    groups = [
-        coordination._ProcessGroup(Store(client, index, 64), watch=None)
+    threads = [
+        threading.Thread(target=coordination._barrier, args=(Store(client, index, 64), "here"))
         for index, client in enumerate(clients)
     ]
-    threads = [threading.Thread(target=group.barrier, args=("here",)) for group in groups]
     for thread in threads[1:]:
         thread.start()
     assert all(thread.is_alive() for thread in threads[1:])

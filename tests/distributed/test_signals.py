@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM: raised at once, or at the end of what may not be broken off."""
 
+import contextlib
 import os
 import signal
+import threading
 
 import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Diverged, Terminated
+from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
 
@@ -18,12 +21,18 @@ def handlers():
     signals.raise_on_signals()
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
+    signals.raise_on_signals()  # forgets those that came
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+    ("number", "error"),
+    [
+        (signal.SIGINT, KeyboardInterrupt),
+        (signal.SIGTERM, Terminated),
+        (signal.SIGHUP, Terminated),
+    ],
 )
 def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
     done = []
@@ -33,10 +42,64 @@ def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
             done.append("inner")
         done.append("outer")
     assert done == ["inner", "outer"]
+    signals.raise_on_signals()
     with pytest.raises(error):
         os.kill(os.getpid(), number)
         done.append("not defer_signals any more")
     assert done == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_what_follows_the_first_signal_is_the_same_end(number):
+    with pytest.raises(Terminated, match="SIGTERM"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "work", [signals.graceful_stop, signals.defer_signals, contextlib.nullcontext]
+)
+def test_of_signals_that_come_together_ctrl_c_is_not_the_reason(work, number):
+    thread, together = threading.get_ident(), {signal.SIGINT, number}
+    with pytest.raises((KeyboardInterrupt, Terminated)) as raised, work():
+        signal.pthread_sigmask(signal.SIG_BLOCK, together)
+        for each in together:
+            signal.pthread_kill(thread, each)  # another thread would let it through
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, together)
+    name = signal.Signals(number).name
+    assert classify(raised.value) == ("preempted", f"terminated ({name})")
+    assert entry_point.exit_code(raised.value) == (143, "terminated")
+
+
+def test_the_first_signal_stays_the_reason(monkeypatch):
+    monkeypatch.setattr(signals, "_SAME_END_S", 0.0)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with pytest.raises((Terminated, KeyboardInterrupt)) as raised:
+            os.kill(os.getpid(), number)
+        assert raised.type is Terminated and str(raised.value) == "SIGTERM"
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.raise_on_signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_a_second_ctrl_c_breaks_off_only_what_may_be(monkeypatch):
+    monkeypatch.setattr(signals, "_SAME_END_S", 0.0)
+    done = []
+    with pytest.raises(KeyboardInterrupt), signals.defer_first_signal():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("after the first")
+        with signals.defer_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("holds a lock")
+        done.append("after the second")
+    assert done == ["after the first", "holds a lock"]
+    with pytest.raises(KeyboardInterrupt), signals.defer_first_signal():
+        done.append("never begun")
+    assert done[-1] != "never begun"
 
 
 def test_every_writer_has_a_record_before_ctrl_c_is_raised():

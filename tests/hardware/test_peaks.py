@@ -5,8 +5,7 @@ import types
 
 import pytest
 
-from jaxbench.hardware.peaks import _rows, find_peak
-from jaxbench.hardware.utilization import utilization
+from jaxbench.hardware.peaks import _rows, cpu_flops_limit, find_peak, flops_limit, utilization
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 
@@ -108,3 +107,22 @@ def test_a_rate_is_set_beside_the_peak_of_all_its_devices():
     said = utilization(mesh, "bf16", images_per_s=1e4, flops_per_image=10**10)
     assert said["flops_per_s_per_device"] == 2.5e13
     assert said["mfu"] == pytest.approx(2.5e13 / 989.4e12, rel=1e-3)
+
+
+def test_no_device_exceeds_its_limit():
+    """A limit lies above every peak: an EPYC 9755's 128 cores, in fp32 at 4.1 GHz; no GPU's."""
+    assert 128 * 4.1e9 * 64 < cpu_flops_limit(128, ["fma", "avx512f"]) < 10 * 128 * 4.1e9 * 64
+    assert cpu_flops_limit(2, ["avx2", "fma"]) == 2 * 6.5e9 * 32
+    # Of what is unknown, nothing is said that is not true of all.
+    assert cpu_flops_limit(1, []) == cpu_flops_limit(1, ["amx_tile", "avx512f"]) == 6.5e9 * 2048
+    gpu = types.SimpleNamespace(platform="gpu", process_index=0)
+    fastest = max(float(row["bf16_tflops"] or 0) for row in _rows())
+    assert flops_limit([gpu]) > 2e12 * fastest
+
+
+def test_simulated_devices_share_one_processor():
+    def cpus(*processes):
+        return [types.SimpleNamespace(platform="cpu", process_index=p) for p in processes]
+
+    assert flops_limit(cpus(0)) == 4 * flops_limit(cpus(0, 0, 0, 0))
+    assert flops_limit(cpus(0, 0, 1, 1)) == flops_limit(cpus(0, 0))

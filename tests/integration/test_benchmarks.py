@@ -29,7 +29,7 @@ def script(name, *args, **env):
 
 
 def test_the_training_loop_keeps_up_with_the_bare_step():
-    """Far below what is measured (BUILD_NOTES.md): this only catches a loop that blocks."""
+    """Far below what docs/decisions/measuring.md says: this only catches a loop that blocks."""
     flags = ("--experiment=quickstart", "--rounds=9", "--min_ratio=0.8")
     done = script("loop_overhead", *flags, **OPTIMIZED)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +78,7 @@ def test_a_start_ends_with_the_script(tmp_path, number):
 
 
 def test_the_telemetry_takes_next_to_nothing():
-    """Far above what is measured (BUILD_NOTES.md): this catches readings that have become slow."""
+    """Far above what is measured (docs/decisions/telemetry.md): this catches slow readings."""
     flags = ("--experiment=quickstart", "--rounds=9", "--window_s=0.3", "--max_cost=0.02")
     done = script("telemetry_overhead", *flags, **OPTIMIZED)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -156,7 +156,7 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
 
 
 def test_forms_of_the_resident_input_make_the_hosts_pixels():
-    """How much of a step they take is asked where the step is real (BUILD_NOTES.md)."""
+    """How much of a step they take is asked where the step is real (docs/decisions/step.md)."""
     done = script(
         "resident_input",
         "--experiment=cnn10:tiny",

@@ -98,7 +98,7 @@ def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
         _, told = child.communicate(timeout=60)
         assert child.returncode == 130, told
         assert told.strip() == "jaxbench: interrupted"
-        assert run_json(tmp_path / "run")["status"] == "failed"
+        assert run_json(tmp_path / "run")["status"] == "interrupted"
     elif ended_by == "killed":
         child.kill()
         child.communicate()

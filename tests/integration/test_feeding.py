@@ -8,6 +8,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.hardware.storage import storage_read_bytes
 from jaxbench.jobs import input_benchmark
+from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, run_json
 
@@ -46,7 +47,7 @@ def test_storage_is_measured_and_can_be_cold(tmp_path, monkeypatch, test_data):
             result = input_benchmark.measure_input(
                 config, str(tmp_path / page_cache), PlainConsole(quiet), page_cache=page_cache
             )
-        read_bytes[page_cache] = result.records[0].windows_storage_read_bytes
+        read_bytes[page_cache] = result.of_kind(InputRecord)[0].windows_storage_read_bytes
         assert run_json(tmp_path / page_cache)["page_cache"] == page_cache
     if not read_from_storage(next((tmp_path / "images").rglob("*.JPEG"))):
         pytest.skip("this file system is not counted, or is memory itself")

@@ -47,10 +47,15 @@ class Cloud:
                 ]
             )
             executable(binaries / name, f'#!/bin/sh\nexec {stand_in} "$@"\n')
-        shutil.copytree(LAUNCH, checkout / "launch")
+        for name in ("launch", "experiments"):
+            shutil.copytree(ROOT / name, checkout / name)
         (checkout / "untracked").touch()
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        for line in (["init", "-q"], ["add", "launch"], [*identity, "commit", "-qm", "a"]):
+        for line in (
+            ["init", "-q"],
+            ["add", "launch", "experiments"],
+            [*identity, "commit", "-qm", "a"],
+        ):
             subprocess.run(["git", *line], cwd=checkout, check=True)
         self.script = checkout / "launch" / "tpu_vm.sh"
         self.environment = os.environ | {
@@ -164,7 +169,7 @@ def test_a_run_from_nothing(cloud):
 
 def test_arguments_arrive_as_they_were_given(cloud):
     given = [
-        "--experiment=my file.py",
+        "--experiment=/home/me/my file.py",
         "--a=it's",
         '--b="q" $HOME `id` $(id) \\ \\n !1 * ? ~ # ; & | < >',
         "--c=",
@@ -176,6 +181,41 @@ def test_arguments_arrive_as_they_were_given(cloud):
     done = cloud.run(*TPU, "--", *given)
     assert done.returncode == 0, done.stderr
     assert cloud.jobs() == [("worker-0", given)]
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["quickstrat", "quickstrat:tiny", "quickstart:tny", "own.py", "../experiments/x.py"],
+)
+@pytest.mark.parametrize("flags", [(), ("--dry_run",)])
+def test_no_tpu_is_planned_for_an_experiment_that_is_not_sent(cloud, named, flags):
+    for experiment in ([f"--experiment={named}"], ["-experiment", named]):
+        done = cloud.run(*TPU, *flags, "--", *experiment)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"--experiment={named}: no " in done.stderr
+    done = cloud.run(*TPU, *flags, "--", "--experiment=quickstart", "--experiment.batchsize=4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no field 'batchsize'; did you mean 'batch_size'?" in done.stderr
+    assert not (cloud.folder / "calls.jsonl").exists()
+
+
+def test_a_jobset_begins_again_where_pip_fails(tmp_path):
+    """pip ends with 2 where the network fails, as jaxbench does for bad input."""
+    document = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    job = document["spec"]["replicatedJobs"][0]["template"]["spec"]
+    [container] = job["template"]["spec"]["containers"]
+    final = job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
+    executable(tmp_path / "python", '#!/bin/sh\necho "$@"; exit 2\n')
+    for code in (2, 0):
+        executable(tmp_path / "pip", f"#!/bin/sh\nexit {code}\n")
+        done = subprocess.run(
+            [*container["command"], *container["args"]],
+            env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SOURCE": "x"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode in final) == (code == 0)
+        assert ("--resume=auto" in done.stdout) == (code == 0)
 
 
 def test_dry_run_runs_nothing_and_prints_what_would_run(cloud):
@@ -284,7 +324,7 @@ def test_workers_of_a_slice_meet(cloud):
     assert cloud.jobs()[-1][1] == ["--experiment=quickstart", "--distributed=off"]
     by_hand = ["-experiment", "quickstart", "-distributed", "off"]
     assert cloud.run(*TPU, "--", *by_hand).returncode == 0 and cloud.jobs()[-1][1] == by_hand
-    done = cloud.run(*TPU, "--bucket=gs://b", "--", "--experiment=a", "--workdir=runs/a")
+    done = cloud.run(*TPU, "--bucket=gs://b", "--", "--experiment=cnn10", "--workdir=runs/a")
     assert done.returncode == 2 and "--bucket is for TPUs of one host" in done.stderr
 
 
@@ -302,7 +342,7 @@ def test_a_lost_connection_joins_the_same_job(cloud):
 
 
 def test_ctrl_c_leaves_the_job_and_the_same_command_fetches_it(cloud):
-    cloud.set(tpu="READY", job_s=1.5)
+    cloud.set(tpu="READY", job_s=12)
     command = (*TPU, "--delete", "--", "--experiment=quickstart")
     process = cloud.start(*command, start_new_session=True)
     for line in process.stdout:

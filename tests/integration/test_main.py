@@ -1,13 +1,12 @@
 """The entry point as a process of its own, and every experiment once."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from jaxbench.cli import registry
-from tests.conftest import MICRO, OPTIMIZED, ROOT, run_json
+from tests.conftest import MICRO, OPTIMIZED, run_json
 from tests.integration.conftest import program
 from tests.test_main import QUICK, check_runs_tiny
 
@@ -67,57 +66,11 @@ def test_importing_the_entry_point_is_quiet():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_wheel_finds_its_experiments_from_any_folder(tmp_path):
-    """Built and installed without the checkout; dependencies come from this environment."""
-    pytest.importorskip("setuptools")
-    source = tmp_path / "source"
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if tracked.returncode:
-        pytest.skip("not a git checkout")
-    for name in filter(None, tracked.stdout.split("\0")):
-        target = source / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "-q"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)],
-        check=True,
-    )
-    [wheel] = tmp_path.glob("jaxbench-*.whl")
-    installed = tmp_path / "installed"
-    install = [*pip, "install", "--no-deps", "--target", str(installed), str(wheel)]
-    subprocess.run(install, check=True)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    code = "import jaxbench.cli.registry as c; print(c.experiments_dir()); print(*c.available())"
-    for command in (
-        [sys.executable, "-c", code],
-        [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart:tiny", "--workdir=run"],
-    ):
-        done = subprocess.run(
-            command,
-            cwd=elsewhere,
-            env=os.environ | {"PYTHONPATH": str(installed)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        if command[1] == "-c":
-            assert done.stdout.split() == [
-                str(installed / "jaxbench" / "experiments"),
-                *registry.available(),
-            ]
-    assert run_json(elsewhere / "run")["status"] == "done"
-    assert run_json(elsewhere / "run")["environment"]["git"] is None
-
-
 def test_a_backend_that_is_not_there_is_told(run_main):
     done = run_main("--experiment=quickstart", env={"JAX_PLATFORMS": "cuda"})
     assert done.returncode == 2
-    assert "JAX finds no devices with JAX_PLATFORMS=cuda" in done.stderr
-    assert "Traceback" not in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("jaxbench: JAX_PLATFORMS=cuda: ") and "pip install" in line
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
@@ -148,7 +101,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "cost", "report"])
+@pytest.mark.parametrize("command", ["sweep", "compare", "cost", "report", "doctor"])
 def test_every_other_command_starts(command):
     """In a process that has imported nothing else."""
     helped = subprocess.run(

@@ -10,7 +10,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.training.program import build_program
 from tests.conftest import records, run_json, step_losses
 
@@ -31,7 +31,8 @@ def test_any_number_of_devices_gives_the_same_losses_in_fp32(train):
     """The first two epochs within 1e-4, at a small learning rate.
 
     Now and then one pre-activation lies so close to 0 that rounding decides which way its ReLU
-    goes; its gradient then differs whole, and large steps make 1e-3 of it (BUILD_NOTES.md).
+    goes; its gradient then differs whole, and large steps make 1e-3 of it
+    (docs/decisions/training.md).
     """
     fields = {"epochs": 2, "batch_size": 256, "optimizer__learning_rate": 0.005} | AUGMENTED
     fields |= {"data__train_examples": 768, "data__eval_examples": 300}
@@ -125,7 +126,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     pixels = images_NxHxWxC.astype(np.float64)
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     with jax.enable_x64(True):
-        program = build_program(config, create_mesh(config), steps_per_epoch)
+        program = build_program(config, *create_training_mesh(config), steps_per_epoch)
         state = program.create_train_state()
         params, batch_stats = state.params, state.batch_stats
         velocity = jax.tree.map(np.zeros_like, params)
@@ -135,10 +136,10 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
                 {"params": params, "batch_stats": batch_stats},
                 images,
                 train=True,
-                mutable=["batch_stats"],
+                keys_B=jax.random.split(jax.random.key(0), len(labels)),
             )
             log_probabilities = jax.nn.log_softmax(logits)[np.arange(len(labels)), labels]
-            return -log_probabilities.mean(), updated["batch_stats"]
+            return -log_probabilities.mean(), updated
 
         differentiate = jax.jit(jax.value_and_grad(mean_loss, has_aux=True))
         losses = []

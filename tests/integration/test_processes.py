@@ -170,13 +170,17 @@ def test_four_processes_and_fp32(tmp_path, alone):
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(signal.SIGINT, 0, [130, 130], "failed", "interrupted (Ctrl-C)"),
+            *(signal.SIGINT, 0, [130, 130], "interrupted", "interrupted (Ctrl-C)"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(signal.SIGINT, 1, [130, 130], "interrupted", "interrupted (Ctrl-C)"),
             marks=pytest.mark.slow,
         ),
         # Nobody is left to write; the report finds the process gone.
         (signal.SIGKILL, 0, [-9, 1], "running", None),
     ],
-    ids=["killed", "terminated", "ctrl-c", "first-killed"],
+    ids=["killed", "terminated", "ctrl-c", "other-ctrl-c", "first-killed"],
 )
 def test_one_that_ends_ends_all(tmp_path, sent, to, codes, status, reason):
     parallelism = "shard_map" if sent == signal.SIGTERM else "pmap"

@@ -22,5 +22,6 @@ def test_ctrl_c_in_the_middle_of_a_trace(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in output
     document = run_json(tmp_path / "run")
-    assert (document["status"], document["reason"]) == ("failed", "interrupted (Ctrl-C)")
-    assert "profile" not in document["summary"]
+    assert (document["status"], document["reason"]) == ("interrupted", "interrupted (Ctrl-C)")
+    # The steps of the epoch that was being traced are, whichever it was.
+    assert document["summary"]["profile"]["last_step"] in (11, 22, 32)

@@ -23,36 +23,83 @@ from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, run_json
 
 
-def test_a_disk_that_is_really_full(tmp_path, capfd):
-    """A file system of 2 MB: what is saved there stays, what has no room is told in a line."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("a small file system cannot be mounted here (only root can)")
-    try:
-        said = []
-        writer = Checkpoints(disk / "checkpoints", Policy(epochs=1, keep=9), said.append)
-        draw = np.random.default_rng(0)
-        saved = [{"a": draw.random(n)} for n in (50_000, 400_000, 50_000)]
-        for epoch, state in enumerate(saved, 1):
-            writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
-            writer.wait()
-        names = list_checkpoints(disk / "checkpoints")
-        assert [name[-1] for name in names] == ["1", "3"]
-        [warning] = writer.warnings
-        assert warning.endswith("step-000000002.epoch-00002: No space left on device")
-        assert "Traceback" not in capfd.readouterr().err
-        target = {"a": np.zeros(50_000)}
-        for name, state in zip(names, saved[::2], strict=True):
-            found = read_checkpoint(disk / "checkpoints", name, target).state
-            np.testing.assert_array_equal(found["a"], state["a"])
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+@pytest.fixture
+def disk(tmp_path):
+    """Mounts a file system of so many KiB at `tmp_path / "disk"`."""
+    path = tmp_path / "disk"
+    path.mkdir()
+
+    def mount(size_kib):
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(path)]
+        try:
+            mounted = subprocess.run(command, capture_output=True).returncode == 0
+        except OSError:
+            mounted = False
+        if not mounted:
+            pytest.skip("a small file system cannot be mounted here (only root can)")
+        return path
+
+    yield mount
+    while path.is_mount():
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("arrays", [1, 200])
+def test_a_disk_that_is_really_full(disk, capfd, arrays):
+    """What is saved there stays, what has no room is told in a line and leaves nothing."""
+    folder = disk(3072) / "checkpoints"
+    said = []
+    writer = Checkpoints(folder, Policy(epochs=1, keep=9), said.append)
+    draw = np.random.default_rng(0)
+    sizes = (50_000, 400_000, 50_000)
+    saved = [{f"a{i}": draw.random(n // arrays) for i in range(arrays)} for n in sizes]
+    for epoch, state in enumerate(saved, 1):
+        writer.save(state, {"step": epoch, "epochs_done": epoch}, 0.1 * epoch)
+        writer.wait()
+    names = list_checkpoints(folder)
+    assert [name[-1] for name in names] == ["1", "3"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    [warning] = writer.warnings
+    assert warning.endswith("step-000000002.epoch-00002: No space left on device")
+    assert capfd.readouterr().err == ""
+    target = {f"a{i}": np.zeros(50_000 // arrays) for i in range(arrays)}
+    for name, state in zip(names, saved[::2], strict=True):
+        found = read_checkpoint(folder, name, target).state
+        for key in state:
+            np.testing.assert_array_equal(found[key], state[key])
+
+
+def test_runs_on_disks_of_several_sizes(disk, tmp_path):
+    """However full it becomes: run.json is whole, and the run is resumed when there is room."""
+    forks = Forks(tmp_path)
+    args = (
+        *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=40"),
+        *("--experiment.log_every_steps=1", "--checkpoint_epochs=3", "--telemetry_s=0"),
+        *("--workdir=disk/run", "--resume=auto"),
+    )
+    codes = []
+    for size_kib in (8, 60, 150, 240, 4096):
+        folder = disk(size_kib)
+        (tmp_path / "log").write_text("")
+        forks.start(*args)
+        codes.append(forks.wait())
+        log = (tmp_path / "log").read_text()
+        assert "Event loop" not in log
+        if codes[-1] == 2:  # run.json itself had no room
+            assert "No space left" in log and len(log.splitlines()) == 1, log
+        else:
+            document = run_json(folder / "run")
+            assert document["status"] == ("failed" if codes[-1] else "done")
+            assert not codes[-1] or "No space left" in document["reason"]
+            assert not [path for path in folder.rglob("*") if path.suffix in (".partial", ".part")]
+        # Space is freed.
+        subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
+        forks.start(*args)
+        assert forks.wait() == 0, (tmp_path / "log").read_text()
+        assert run_json(folder / "run")["status"] == "done"
+        subprocess.run(["umount", str(folder)], check=True)
+    forks.close()
+    assert codes == [2, 1, 1, 1, 0]
 
 
 # Runs the entry point in forks of a process that has imported everything: each is a process of its
@@ -76,7 +123,7 @@ class Forks:
     """Runs of the entry point, one after another."""
 
     def __init__(self, folder):
-        self._log = open(folder / "log", "w")  # noqa: SIM115
+        self._log = open(folder / "log", "a")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-c", _FORKS],
             cwd=folder,

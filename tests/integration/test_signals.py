@@ -3,8 +3,11 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+
+from tests.conftest import run_json
 
 
 def run_python(code):
@@ -71,3 +74,24 @@ def test_a_signal_in_a_finalizer_is_not_lost(number):
     output, errors = process.communicate(timeout=30)
     name = {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "Terminated"}[number]
     assert (output, errors) == (f"finalized\n{name}\n", "")
+
+
+def test_a_run_that_was_stopped_says_so(tmp_path):
+    command = [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart"]
+    flags = ["--experiment.epochs=500", f"--workdir={tmp_path / 'run'}", "--telemetry_s=0.5"]
+    with subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            if line.lstrip().startswith("4/500"):
+                break
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        process.send_signal(signal.SIGCONT)
+        for line in process.stdout:
+            if line.lstrip().startswith("9/500"):
+                break
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    warnings = run_json(tmp_path / "run")["summary"]["warnings"]
+    assert any("the process stood still, as if stopped: for" in line for line in warnings)

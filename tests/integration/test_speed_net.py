@@ -16,6 +16,7 @@ from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
 from jaxbench.records.schema import ThroughputRecord, record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record
+from jaxbench.records.writers.rows import record_row
 from tests.conftest import needs_devices, records, set_fields
 from tests.models.test_speed_net import config_with, images, run
 
@@ -51,10 +52,13 @@ def test_only_some_epochs_are_evaluated(result):
     assert summary["median_epoch_s"] == pytest.approx(np.mean(evaluated_s))
     assert summary["train_time_s"] == pytest.approx(sum(e["train_time_s"] for e in epochs))
     assert summary["eval_time_s"] == pytest.approx(sum(e["eval_time_s"] for e in epochs))
-    first, _, third, last = (
-        "".join(describe_record(record_from_json(record))) for record in epochs
+    first, _, third, _ = (
+        {cell.title: cell.text for cell in record_row(record_from_json(record))}
+        for record in epochs
     )
-    assert "test loss" not in first and "with test-time augmentation" in third
+    assert not first["test loss"] and third["test loss"]
+    [with_views] = [title for title in third if "augm" in title.lower() or "tta" in title.lower()]
+    assert third[with_views].endswith("%") and not first.get(with_views)
     said = "\n".join(describe_record(record_from_json(summary)))
     for words in ("s; before them, data to the devices", "looking at images", "augmentation) of"):
         assert words in said

@@ -83,17 +83,20 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
 def test_the_table_and_the_answers_are_printed(measured):
     result, _, log = measured
     lines = log.splitlines()
+    assert max(map(len, lines)) <= 80
     header = next(number for number, line in enumerate(lines) if "to device" in line)
-    for heading in ("compile", "compute", "to host", "first use", "speed-up", "SciPy"):
+    for heading in ("to device", "compute", "to host", "SciPy"):
         assert heading in lines[header]
     assert len(result.records) == 7
     table = [line.split() for line in lines[header + 2 : header + 9]]
     assert [row[:3] for row in table] == [
         [str(record.kernel), str(record.channels), str(record.devices)] for record in result.records
     ]
-    assert float(table[0][5]) == pytest.approx(result.records[0].compute_s * 1e3, abs=0.006)
-    findings = lines[header + 9 :]
-    assert findings == result.summary["findings"] and len(findings) == 5
+    assert float(table[0][4]) == pytest.approx(result.records[0].compute_s * 1e3, abs=0.006)
+    assert "first use, speed-up, compile" in lines[header + 9]
+    rest = " ".join(line.strip() for line in lines[header + 10 :])
+    findings = result.summary["findings"]
+    assert len(findings) == 5 and all(line in rest for line in findings)
     for words in ("first use", "SciPy on one CPU thread", "from 1 to 8", "kernel 3", "channels 1"):
         assert any(line.startswith(words) for line in findings), words
 
@@ -168,7 +171,7 @@ def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
     assert sorted(given) == [16, 48, 48] and len(trial["samples"]["scipy_s"]) == 2
     given.clear()
     trial = measured_with(tmp_path / "without", monkeypatch, scipy_rounds=0, images=48)
-    assert given == [16] and trial["scipy_s"] is None and trial["scipy_per_compute"] is None
+    assert given == [16] and not {"scipy_s", "scipy_per_compute"} & set(trial)
 
 
 def test_windows_hold_the_calls_that_are_recorded(tmp_path, monkeypatch):
@@ -206,7 +209,7 @@ def test_axes_vary_one_at_a_time_and_grids_both():
         ({"kernels": ()}, "at least one number"),
         ({"device_counts": (5,)}, "24 images do not divide over 5 devices"),
         ({"device_counts": (4,), "num_devices": 2}, "allows at most 2"),
-        ({"device_counts": (24,)}, "this machine has"),
+        ({"device_counts": (24,)}, "device_counts=24: must lie within 1 and 8"),
         ({"scipy_rounds": 9}, "so at most rounds=3"),
         ({"images": 10**11}, "GiB are free"),
         ({"rounds": 1}, "rounds=1: must be at least 3"),

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from jaxbench.analysis.statistics import median_interval
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.data.feeds.array_batches import ArrayBatches
@@ -37,7 +36,7 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     monkeypatch.setattr(ArrayBatches, "assemble", slow)
     result = measure(tmp_path, monkeypatch, num_threads=1)
     stages = records(tmp_path / "run", "input")
-    assert stages == [record.to_json() for record in result.records]
+    assert stages == [record.to_json() for record in result.of_kind(InputRecord)]
     assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
     for record in stages:
         assert len(record["windows_images_per_s"]) == 3
@@ -51,6 +50,8 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     assert result.summary["verdict"].endswith("the host is the bottleneck")
     document = run_json(tmp_path / "run")
     assert document["status"] == "done" and document["data"]["num_threads"] == 1
+    [compiled] = records(tmp_path / "run", "compile")
+    assert result.summary["compile_s"] == compiled["lower_s"] + compiled["compile_s"] > 0
 
 
 def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
             super().add(result)
             assert len(self._results) <= 5
 
-    monkeypatch.setattr(input_benchmark, "DispatchLimiter", Limiter)
+    monkeypatch.setattr("jaxbench.jobs.windows.DispatchLimiter", Limiter)
     measure(tmp_path, monkeypatch)
     # Three windows and the first round, each of them at least this many.
     assert Limiter.added >= 4 * 3
@@ -113,10 +114,3 @@ def test_only_a_streamed_experiment_has_an_input_to_measure(tmp_path, monkeypatc
     with pytest.raises(BadInput, match="it goes with data.feed=stream"):
         measure(tmp_path, monkeypatch, feed="resident")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_interval_of_a_median():
-    samples = [float(value) for value in range(1, 52)]
-    # Order statistics 19 and 33 of 51: 25 +- 7 places, 95 %.
-    assert median_interval(samples[::-1]) == (26, 19, 33)
-    assert median_interval([3.0, 1.0, 2.0]) == (2, 1, 3)

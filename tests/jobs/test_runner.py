@@ -103,8 +103,9 @@ def test_a_mode_only_measures_and_sums_up(run, tmp_path):
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (KeyboardInterrupt(), "failed", "interrupted (Ctrl-C)"),
+        (KeyboardInterrupt(), "interrupted", "interrupted (Ctrl-C)"),
         (Terminated(), "preempted", "terminated (SIGTERM)"),
+        (Terminated("SIGHUP"), "preempted", "terminated (SIGHUP)"),
         (Diverged("nan"), "diverged", "nan"),
         (ValueError("RESOURCE_EXHAUSTED: 3 GiB"), "oom", "ValueError: RESOURCE_EXHAUSTED: 3 GiB"),
         (ValueError("no"), "failed", "ValueError: no"),
@@ -129,6 +130,13 @@ def test_figures_that_fail_a_check_make_a_run_invalid(run, tmp_path):
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == ("invalid", "too fast; too good")
     assert result.summary["status"] == document["summary"]["status"] == "invalid"
+
+
+def test_clocks_that_disagree_are_told(run, monkeypatch):
+    apart_s = {"run": 10.0, "date": 40.0, "uptime": 40.0}
+    monkeypatch.setattr(Clock, "elapsed_s", lambda self: apart_s)
+    clocks, told = run(Doing(warnings=["beware"])).summary["warnings"]
+    assert clocks.startswith("the run's clock counted 10.0 s") and told == "beware"
 
 
 def test_a_summary_that_cannot_be_made_hides_no_end(run, tmp_path):

@@ -69,7 +69,7 @@ def test_the_trials_of_four_devices():
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
     with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
-        counts = scaling._device_counts((), job.mesh)
+        counts = scaling._powers_of_two(job.mesh)
         how = {"link_gb_per_s": None, "rounds": 6, "window_s": 0.02}
         benchmark = scaling.ScalingBenchmark(job, scaling="both", counts=counts, **how)
     found = {
@@ -113,7 +113,7 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
         assert record["steps"] == 1 + record["warmup_steps"] + 6 * steps
         slowest = record["batch_size"] * steps / max(record["windows_s"])
         assert slowest <= record["images_per_s_low"]
-        assert record["replicas_equal_after_steps"] is (None if count == 1 else True)
+        assert record.get("replicas_equal_after_steps") is (None if count == 1 else True)
         if count > 1:
             reduced = record["collectives"]["all-reduce"]
             assert reduced["bytes"] >= record["gradient_bytes"] == 4 * run.document["parameters"]
@@ -219,7 +219,7 @@ def test_one_bit_in_one_copy_is_seen():
 def test_without_one_device_there_is_no_strong_efficiency(measure, tmp_path):
     result = measure(device_counts=(2,))
     found = {r["scaling"]: r for r in of_kind(result, "scaling")}
-    assert found["strong"]["efficiency"] is None and found["strong"]["images_per_s"] > 0
+    assert "efficiency" not in found["strong"] and found["strong"]["images_per_s"] > 0
     # Weak has a base all the same: the first device, timed alone on the same share.
     assert found["weak"]["efficiency"] == pytest.approx(
         found["weak"]["images_per_s"] / (2 * of_kind(result, "device")[0]["images_per_s"])
@@ -237,9 +237,9 @@ def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, m
     monkeypatch.setattr(ScalingTrial, "start", start)
     result = measure(scaling="strong")
     lost, two = of_kind(result, "scaling")
-    assert (lost["num_devices"], lost["status"], lost["images_per_s"]) == (1, "oom", None)
+    assert (lost["num_devices"], lost["status"], "images_per_s" in lost) == (1, "oom", False)
     assert "3 GiB" in lost["reason"]
-    assert two["images_per_s"] > 0 and two["efficiency"] is None
+    assert two["images_per_s"] > 0 and "efficiency" not in two
     assert run_json(tmp_path / "run")["status"] == "done"
 
 
@@ -253,10 +253,10 @@ def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
     with open(os.devnull, "w") as quiet, pytest.raises(KeyboardInterrupt):
         measure(console=Pressing(quiet))
     document = run_json(tmp_path / "run")
-    assert document["status"] == "failed" and "Ctrl-C" in document["reason"]
+    assert document["status"] == "interrupted" and "Ctrl-C" in document["reason"]
     kept = records(tmp_path / "run", "scaling")
     assert [len(record["windows_s"]) for record in kept] == [3, 3, 3, 3]
-    assert {record["replicas_equal_after_steps"] for record in kept} == {None}
+    assert not any("replicas_equal_after_steps" in record for record in kept)
     assert document["summary"]["efficiencies"][1]["efficiency"] == kept[1]["efficiency"]
 
 
@@ -289,9 +289,6 @@ def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeyp
         ({"fields": {"replicas": "independent"}}, "replicas='independent'"),
         ({"device_counts": (1, 3)}, "--device_counts=1,3: must lie within 1 and 2"),
         ({"device_counts": (0,)}, "--device_counts=0: must lie within 1 and 2"),
-        ({"link_gb_per_s": 0.0}, "--link_gb_per_s=0.0: must be more than 0"),
-        ({"link_gb_per_s": float("nan")}, "--link_gb_per_s=nan"),
-        ({"window_s": float("inf")}, "--window_s=inf"),
         (
             {"fields": {"num_devices": 4}, "device_counts": (1, 3, 4)},
             "batch_size=64 does not divide over 3 devices; the nearest that do: 63 and 66",
@@ -327,7 +324,8 @@ def test_the_command_and_its_flags(run_cli):
         "simulated",
     ):
         assert words in done.stdout, words
-    assert re.search(r"^ *weak +2 +64 +32 +[\d,.]+ ", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert re.search(r"^ *weak +2 +64 +[\d,.]+ ", done.stdout, re.MULTILINE)
     done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
     assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr

@@ -28,6 +28,7 @@ def test_the_run_directory_holds_what_it_should(train):
         "epochs.csv",
         "metrics.jsonl",
         "run.json",
+        "run.lock",
         "telemetry.csv",
         "tensorboard",
     ]
@@ -62,11 +63,11 @@ def test_the_run_directory_holds_what_it_should(train):
             record["train_time_s"] + record["eval_time_s"]
         )
         assert 0 <= record["data_wait_s"] < record["train_time_s"]
-        assert record["peak_memory_bytes"] is None  # CPU devices do not count
+        assert "peak_memory_bytes" not in record  # CPU devices do not count
     with open(folder / "epochs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    # Every column is a figure of the record: none is empty but what the device does not tell.
-    assert set(rows[0]) <= set(epochs[0]) and {"eval_top5", "train_top1"} <= set(rows[0])
+    # Every figure of the record has a column; the others are empty.
+    assert {name for name in rows[0] if rows[0][name]} == set(epochs[0]) - {"kind", "epochs"}
     assert [float(row["eval_top1"]) for row in rows] == [r["eval_top1"] for r in epochs]
     assert rows[0]["peak_memory_bytes"] == ""
 
@@ -76,11 +77,17 @@ def test_the_run_directory_holds_what_it_should(train):
     assert summary["median_epoch_s"] == pytest.approx(
         np.median([record["epoch_time_s"] for record in epochs[1:]])
     )
+    # The summary's rate is that of the reader, and so of compare and the report.
+    rates = [record["images_per_s"] for record in epochs[1:]]
+    assert summary["images_per_s"] == pytest.approx(np.median(rates), rel=1e-5)
+    assert (summary["images_per_s_low"], summary["images_per_s_high"]) == (min(rates), max(rates))
+    assert summary["images_per_s_per_device"] == pytest.approx(summary["images_per_s"] / 4)
+    assert summary["steady_epochs"] == 2
     # The clock is read twice for them.
     assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()), abs=0.05)
     assert {"compile", "train", "eval", "data_wait", "records"} <= set(summary["phases_s"])
     # The start of this process is not the start of the run.
-    assert summary["import_s"] is None and summary["startup_s"] is None
+    assert not {"import_s", "startup_s"} & set(summary)
 
 
 def test_a_step_record_is_the_mean_over_its_steps(train):
@@ -115,6 +122,10 @@ def test_tensorboard_opens_the_event_files(train):
     declared = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
     assert b"eval/top1" in declared and b"summary/best_eval_top1" in declared
     assert events.SummaryMetadata("_hparams_/session_end_info").plugin_data.content
+    # What the table has columns for, and no more charts of one point.
+    charts = {tag for tag in events.Tags()["scalars"] if tag.startswith("summary/")}
+    names = ("best_eval_top1", "images_per_s", "median_epoch_s", "wall_s")
+    assert charts == {f"summary/{name}" for name in names}
 
 
 def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, tmp_path, monkeypatch):
@@ -162,7 +173,9 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
     assert (second["complete"], second["step"], second["images"]) == (False, 14, 3 * 128)
     assert second["eval_count"] == 360
     # An epoch cut short says nothing about the time of an epoch.
-    assert result.summary["first_epoch_s"] and result.summary["median_epoch_s"] is None
+    assert result.summary["first_epoch_s"] and "median_epoch_s" not in result.summary
+    # Nor about the steady state.
+    assert "images_per_s" not in result.summary and result.summary["images_per_s_whole_run"] > 0
 
 
 def test_the_last_epoch_is_evaluated_whatever_the_interval(train):
@@ -227,7 +240,7 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxbench.records.recorder.JsonlWriter", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
-    assert run_json(tmp_path / "run")["status"] == "failed"
+    assert run_json(tmp_path / "run")["status"] == "interrupted"
 
 
 def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
@@ -376,3 +389,19 @@ def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
     document = run_json(result.run_dir.path)
     assert document["status"] == "invalid" == result.summary["status"]
     assert "images trained in steps of" in document["reason"]
+
+
+def test_rates_that_no_processor_has_make_a_run_invalid(train, monkeypatch):
+    """And what is doubtful about its compiled steps and its test split is among its warnings."""
+    monkeypatch.setattr("jaxbench.training.run.flops_limit", lambda devices: 1.0)
+    monkeypatch.setattr(
+        "jaxbench.jobs.setup.missing_arithmetic", lambda record, flops: [record.function]
+    )
+    summary = train(MICRO, epochs=2, data__eval_examples=20).summary
+    assert summary["status"] == "invalid"
+    [told] = summary["invalid"]
+    assert re.match(r"epoch [12]: \S+ TFLOP/s on a device by the network's own arithmetic", told)
+    assert summary["warnings"][:2] == ["train_step", "eval_step"]
+    assert any(
+        line.startswith("the evaluation split has 20 images") for line in summary["warnings"]
+    )

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from jaxbench.errors import Diverged
+from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs.windows import (
     WarmUp,
+    check_window_s,
     describe_windows,
     falling_loss_warnings,
     in_turn,
@@ -17,6 +18,12 @@ from jaxbench.jobs.windows import (
     warm_up,
 )
 from jaxbench.training.loss_scale import LOWEST_SCALE
+
+
+@pytest.mark.parametrize("window_s", [math.inf, math.nan, 0.0])
+def test_a_window_must_end(window_s):
+    with pytest.raises(BadInput, match="--window_s="):
+        check_window_s(window_s)
 
 
 def test_under_fp16_a_step_that_is_skipped_ends_nothing():
@@ -75,3 +82,11 @@ def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
     assert said["images_per_s_mean"] == pytest.approx(600 / 12)
     assert said["images_per_s"] == pytest.approx(50)
     assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
+
+
+def test_windows_that_resemble_one_another_say_less():
+    slow_then_fast = describe_windows(100, [2.0, 2.1, 2.0, 2.1, 2.0, 1.0, 1.1, 1.0, 1.1, 1.0])
+    by_turns = describe_windows(100, [2.0, 1.0, 2.1, 1.1, 2.0, 1.0, 2.1, 1.1, 2.0, 1.0])
+    assert slow_then_fast["autocorrelation"] > 0.7 > 0 > by_turns["autocorrelation"]
+    spread, little = (one["images_per_s_standard_error"] for one in (slow_then_fast, by_turns))
+    assert spread > 2 * little

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.models.batch_norm import BatchNorm
-from jaxbench.models.pooling import max_pool
+from jaxbench.models.layers import max_pool
 from tests.conftest import needs_devices
 
 

@@ -15,7 +15,7 @@ from jaxbench.clock import Clock
 from jaxbench.config import DataConfig
 from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.jobs.setup import _data_dependent_params, setup_job
 from jaxbench.jobs.train import train_and_evaluate
@@ -69,12 +69,12 @@ def images():
 
 def test_the_size_is_the_published_one():
     config = registry.load("cifar10_speedrun94")
-    program = build_program(config, create_mesh(config), steps_per_epoch=25)
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=25)
     convolutions = 9 * (24 * 64 + 64**2 + 64 * 256 + 3 * 256**2)
     norms = 2 * 64 + 4 * 256  # biases alone
     assert program.num_parameters() == 12 * 24 + 24 + convolutions + norms + 2560 == 1_971_640
     macs = 9 * (24 * 64 * 31**2 + (64**2 + 64 * 256) * 15**2 + 2 * 256**2 * 7**2 + 256**2 * 3**2)
-    assert sum(program.forward_macs().values()) == macs + 12 * 24 * 31**2 + 2560
+    assert program.forward_macs == macs + 12 * 24 * 31**2 + 2560
 
 
 @pytest.mark.parametrize(("width", "scale"), [(256, 1 / 256), (64, 1 / 128)])
@@ -216,7 +216,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
             counts[how] = program.eval_metrics(metrics)
             state, split = jax.device_get(state), job.dataset.eval
-            mean, std = job.dataset.channel_statistics()
+            mean, std = job.dataset.channel_statistics
     assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
     for how in ("mirror", "mirror_translate"):
         assert counts[how].keys() - counts["none"].keys() == {"top1_tta"}
@@ -227,7 +227,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
 
-    apply = jax.jit(lambda images: program.model.apply(variables, images, train=False))
+    apply = jax.jit(lambda images: program.model.apply(variables, images, train=False)[0])
 
     def logits(images):
         return np.asarray(apply(((images - mean) / std).astype(np.float32)), np.float64)
@@ -274,7 +274,7 @@ def test_what_makes_no_sense_is_said(tmp_path, fields, said):
 def test_parameters_that_do_not_fit_are_an_error():
     config = config_with()
     program = build_program(
-        config, create_mesh(config), 1, lambda: {"head": {"kernel": np.zeros((3, 3))}}
+        config, *create_training_mesh(config), 1, lambda: {"head": {"kernel": np.zeros((3, 3))}}
     )
     with pytest.raises(ValueError, match="follows from images"):
         program.create_train_state()

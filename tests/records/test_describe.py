@@ -24,34 +24,46 @@ def lines_of(mode):
     ("mode", "told"),
     [
         ("train", "train_step: estimated memory (XLA) on each device: 0.2 MiB"),
-        ("train", "epoch   1/2    0.37 s    3,931.8 images/s  train loss 1.7699 top-1  45.03%  "),
+        ("train", "  1/2  1.7699   45.03%     0.8267      79.44%    3,931.8      0.37 s"),
         ("train", "done after 4.57 s: top-1 79.44% of 360 test images"),
-        ("train", "compile 3.1 s, first epoch 0.37 s, 3,931.8 images/s (1,965.9 per device)"),
+        ("train", "compile 3.1 s, first epoch 0.37 s"),
+        ("train", "3,931.8 images/s over the whole run"),
         ("train", "training 0.36 s, evaluating 0.01 s; before them, data to the devices 0.01 s"),
-        ("train", "top-1 of 1.00% reached in epoch 1, 4.57 s from the start (0.36 s of training, "),
-        ("train", "start-up: 5.83 s from the process's start to its first step's end; 1.30 s of "),
+        ("train", "top-1 of 1.00% reached in epoch 1, 4.57 s from the start (0.36 s of training,"),
+        ("train", "start-up: 5.83 s to the end of the first step, with 1.30 s for imports that "),
         ("train", "time: compile 2.6 s, init 0.6 s, lower 0.5 s, "),
-        ("throughput", "train_step         442,204.0 images/s  (95 % interval 401,606.0 to "),
+        ("throughput", "train_step          442,204.0  401,606 to "),
         ("throughput", "the whole run: 0.0018 USD"),
         ("throughput", "warning: windows still differed by more than 2%"),
-        ("scaling", "device 0 (cpu) alone, batch 64: 357,858.0 images/s  (95 % interval "),
-        ("scaling", "all-reduce of 2,608 bytes over 2 devices: 0.177 ms  (95 % interval 0.135 to "),
-        (
-            "scaling",
-            "a step on 2 devices has 1 all-reduce of 2,632 bytes (the largest 2,632); its ",
-        ),
+        ("scaling", "     0  cpu      64    357,858.0  "),
+        ("scaling", "all-reduce of 2,608 bytes over 2 devices: 0.177 ms (95 % interval 0.135 to"),
+        ("scaling", "a step on 2 devices has 1 all-reduce of 2,632 bytes (the largest 2,632);"),
         (
             "scaling",
             "device 1 (cpu) takes 1.163 times as long as device 0 (cpu) for the same batch",
         ),
-        ("scaling", "PREDICTED, weak,    8 devices: 1,046,830 to 1,650,270 images/s, efficiency "),
+        ("scaling", "PREDICTED, weak,    8 devices: 1,046,830 to 1,650,270 images/s, "),
         ("memory", "done after 0.90 s"),
-        ("input", "prepare_and_send   315,007.0 images/s  (95 % interval 299,872.0 to 374,301.0)"),
-        ("conv2d", "kernel  3  channels  1   1 device(s)  compute 0.23 ms  103,205 images/s"),
+        ("input", "prepare_and_send    315,007.0      299,872 to 374,301"),
+        ("conv2d", "     3         1        1      0.23 ms      103,205"),
     ],
 )
 def test_a_record_is_told_in_lines(mode, told):
     assert [line for line in lines_of(mode) if line.startswith(told)], lines_of(mode)
+
+
+def test_a_rate_is_told_with_what_it_is_of():
+    [old] = load_run(str(OLD / "train")).of_kind("summary")
+
+    def told(**rate):
+        lines = describe_record(record_from_json(old | {"images_per_s_per_device": 5.0} | rate))
+        return next(line for line in lines if " images/s" in line)
+
+    ends = {"images_per_s": 10.0, "images_per_s_low": 8.0, "images_per_s_high": 12.0}
+    several = "10.0 images/s (5.0 per device; median of {} epochs from the 2nd on, {} 8.0 to 12.0)"
+    assert told(**ends, steady_epochs=5).endswith(several.format(5, "range"))
+    assert told(**ends, steady_epochs=6).endswith(several.format(6, "95 % interval"))
+    assert told(**ends, steady_epochs=1).endswith("(5.0 per device; of one epoch, not the 1st)")
 
 
 def test_a_run_without_a_summary_of_its_own_is_told():
@@ -64,12 +76,13 @@ def test_a_run_without_a_summary_of_its_own_is_told():
     ]
 
 
-def test_scaling_records_are_a_table():
+def test_scaling_records_are_a_table(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     records = [record_from_json(r) for r in load_run(str(OLD / "scaling")).of_kind("scaling")]
     heading, *rows = scaling_table(records)
     assert heading.split()[:4] == ["scaling", "devices", "batch", "each"]
     assert rows[1].split()[:5] == ["weak", "2", "128", "64", "256,532.0"]
-    assert rows[1].endswith("equal after 627 steps") and not rows[0].endswith("steps")
+    assert rows[1].endswith(" 627 steps") and not rows[0].endswith("steps")
     lost = ScalingRecord(**vars(records[0]) | {"images_per_s": None, "status": "oom"})
     assert scaling_table([lost])[1].split() == ["weak", "1", "64", "64", "oom"]
 

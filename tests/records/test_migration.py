@@ -11,10 +11,9 @@ import pytest
 from jaxbench.checkpoints.resume import Resume, check_same
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
-from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES, migrate_run
+from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES, migrate_result, migrate_run
 from jaxbench.records.reader import load_run, missing_records, read_results
 from jaxbench.records.schema import record_from_json
-from jaxbench.records.schema.base import MODES
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import TrialResult
 from tests.conftest import MICRO
@@ -22,7 +21,8 @@ from tests.conftest import MICRO
 OLD = pathlib.Path(__file__).parent / "schema1"
 
 
-@pytest.mark.parametrize("mode", MODES)
+# Schema 1 has no others.
+@pytest.mark.parametrize("mode", ["train", "throughput", "scaling", "input", "memory", "conv2d"])
 def test_an_old_run_has_the_fields_of_today(mode):
     assert "schema_version" not in json.loads((OLD / mode / "run.json").read_text())
     run = load_run(str(OLD / mode))
@@ -91,6 +91,31 @@ def test_every_old_field_has_a_field_of_today():
 def test_a_mode_is_found_whatever_is_left(document, records, mode):
     migrated, same = migrate_run(document, records)
     assert (migrated["mode"], same) == (mode, records)
+
+
+def test_an_old_rate_is_that_of_the_whole_run():
+    old = {"kind": "summary", "images_per_s": 50.0, "images_per_s_per_device": 25.0, "mfu": 0.1}
+    rates = (10.0, 200.0, 100.0, 90.0)
+    epochs = [
+        {"kind": "epoch", "epoch": n, "complete": True, "images_per_s": rate}
+        for n, rate in enumerate(rates, 1)
+    ]
+    document, [*same, summary] = migrate_run({"job": "train", "summary": old}, [*epochs, old])
+    assert same == epochs and document["summary"] == summary
+    assert summary["images_per_s_whole_run"] == 50.0 and summary["steady_epochs"] == 3
+    names = ("images_per_s", "images_per_s_low", "images_per_s_high", "images_per_s_per_device")
+    assert [summary[name] for name in names] == [100.0, 90.0, 200.0, 50.0]
+    assert summary["mfu"] == pytest.approx(0.2)
+    # Of one epoch there is no steady rate.
+    _, [*_, summary] = migrate_run({"job": "train"}, [epochs[0], old])
+    assert (summary["images_per_s"], summary["images_per_s_whole_run"]) == (None, 50.0)
+    # A sweep's results are of the whole run too, but for those of other modes.
+    figures = {"images_per_s": 50.0, "train_time_s": 3.0}
+    line = migrate_result({"figures": figures})
+    assert line["figures"] == {"images_per_s_whole_run": 50.0, "train_time_s": 3.0}
+    today = {"figures": figures | {"steady_epochs": 3}}
+    assert migrate_result(today) == today
+    assert migrate_result({"figures": {"images_per_s": 50.0}})["figures"]["images_per_s"] == 50.0
 
 
 def test_a_run_of_today_stays_as_it_is():

@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 
-from jaxbench.records.schema import EpochRecord, ThroughputRecord
+from jaxbench.records.schema import CompileRecord, EpochRecord, ThroughputRecord
 from jaxbench.records.validity import (
+    clock_disagreements,
     impossible,
     impossible_epoch,
     impossible_phases,
     impossible_total,
+    missing_arithmetic,
 )
 
 STAGE = ThroughputRecord(
@@ -55,6 +57,14 @@ def test_what_cannot_be_true_is_said(change, reason):
     assert impossible(STAGE) == impossible(dataclasses.replace(STAGE, mfu=None)) == []
     [told] = impossible(dataclasses.replace(STAGE, **change))
     assert reason in told
+
+
+def test_a_step_alone_may_be_as_quick_as_the_quickest_steps_in_a_row():
+    # A busy host: windows from 0.5 to 2 s a step, the steps closed alone 0.6 s.
+    fields = {"latency_p50_s": 0.6, "images_per_s_low": 50.0}
+    assert impossible(dataclasses.replace(STAGE, **fields, images_per_s_high=200.0)) == []
+    [told] = impossible(dataclasses.replace(STAGE, **fields, images_per_s_high=110.0))
+    assert "a step closed alone takes" in told
 
 
 EPOCH = EpochRecord(
@@ -104,3 +114,59 @@ def test_times_that_do_not_add_up_are_said():
     )
     [told] = impossible_phases({"train": 5.0}, 6.0)
     assert told == "the phases take 5.000 s together, the whole run 6.000 s"
+
+
+def test_more_than_a_device_can_do_is_said():
+    """460 TFLOP/s on two cores: a network that ignores its images."""
+    stage = dataclasses.replace(STAGE, mfu=None, flops_per_s_per_device=460e12)
+    assert impossible(stage) == impossible(stage, limit=460e12) == []
+    [told] = impossible(stage, limit=1.66e12)
+    assert told.startswith("460.00 TFLOP/s on a device by the network's own arithmetic, no such ")
+    assert "more than 1.66" in told
+
+
+@pytest.mark.parametrize(
+    ("compiled", "told"),
+    [(1e9, 0), (0.4e9, 0), (0.3e9, 1), (7.0, 1), (None, 0), (0.0, 0), (-1.0, 0)],
+)
+def test_a_step_without_its_networks_arithmetic_is_said(compiled, told):
+    record = CompileRecord(
+        function="eval_step",
+        lower_s=1.0,
+        compile_s=1.0,
+        compile_cache="off",
+        memory=None,
+        device_memory_bytes=None,
+        xla_flops_per_device=compiled,
+        xla_bytes_per_device=None,
+        collectives=None,
+    )
+    warnings = missing_arithmetic(record, 1e9)
+    assert len(warnings) == told and all("the compiled eval_step does" in w for w in warnings)
+    assert missing_arithmetic(record, 0.0) == []
+
+
+SUSPENDED, SET = "the machine was suspended or a clock is wrong", "the date was set meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("date_s", "uptime_s", "told"),
+    [
+        (100.5, 99.5, None),
+        (101.9, 101.9, None),  # within 2 %
+        (400.0, 400.0, SUSPENDED),  # the run's clock is four times too slow
+        (25.0, 25.0, SUSPENDED),
+        (100.0, 108.0, SUSPENDED),
+        (3700.0, 100.0, SET),
+        (-3500.0, 100.0, SET),
+        (108.0, None, SUSPENDED),
+    ],
+)
+def test_clocks_that_disagree_are_said(date_s, uptime_s, told):
+    elapsed_s = {"run": 100.0, "date": date_s}
+    warnings = clock_disagreements(elapsed_s | ({} if uptime_s is None else {"uptime": uptime_s}))
+    assert len(warnings) == bool(told)
+    if told:
+        assert warnings[0].startswith("the run's clock counted 100.0 s, ") and told in warnings[0]
+    # Of a short run, a second is not much.
+    assert clock_disagreements({"run": 0.5, "date": 1.4, "uptime": 0.5}) == []

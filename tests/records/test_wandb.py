@@ -240,7 +240,7 @@ def test_a_run_goes_on_whatever_wandb_does(run_with, tmp_path, trouble):
 
 def test_sending_records_elsewhere_makes_no_other_trial():
     def key(*flags):
-        [trial] = grid.make_trials("quickstart:tiny", (), ["seed=1"], flags)
+        [trial] = grid.make_trials("quickstart:tiny", (), {"seed": ["1"]}, flags)
         return trial.key
 
     assert key("--wandb=demo") == key() != key("--target_accuracy=0.9")

@@ -37,11 +37,11 @@ QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
     ],
 )
 def test_an_axis_is_read(text, field, values):
-    assert grid.parse_axis(text) == grid.Axis(field, values)
+    assert grid.parse_axis(text) == (field, [*values])
 
 
 def make(*axes, spec="quickstart:tiny", overrides=(), **more):
-    return grid.make_trials(spec, overrides, axes, **more)
+    return grid.make_trials(spec, overrides, grid.parse_grid(axes), **more)
 
 
 def test_a_grid_is_every_combination_the_last_field_fastest():
@@ -194,7 +194,7 @@ _BAD = [
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--device_counts=a"), "whole numbers"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--link_gb_per_s=nan"), "more than 0"),
     ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a share"),
-    ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "holds something that is no sweep"),
+    ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "is not empty and no sweep's"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
     ((*QUICK, "--grid=seed=1", "--retry=done"), "retry"),
     ((*QUICK, "--grid=data.max_damaged=1"), "is called --experiment.data.max_corrupt now"),
@@ -237,7 +237,30 @@ def test_a_row_has_the_grids_fields_and_every_figure():
     assert max_batch_table([found])[1].split() == ["2", "OOM", "-", "-", "3"]
 
 
-def test_a_table_shows_what_the_trials_have():
+def test_the_rate_of_a_training_is_that_of_its_steady_epochs():
+    trials = make("seed=0,1")
+    range_of_two = TrialFigures(
+        images_per_s=30.0,
+        images_per_s_low=20.0,
+        images_per_s_high=40.0,
+        steady_epochs=2,
+        images_per_s_whole_run=9.0,
+    )
+    one_epoch = TrialFigures(images_per_s_whole_run=8.0, steady_epochs=0)
+    results = [
+        dataclasses.replace(RESULT, place=trial.place, figures=figures)
+        for trial, figures in zip(trials, (range_of_two, one_epoch), strict=True)
+    ]
+    heading, *rows = (re.split(r"  +", line.strip()) for line in trial_table(trials, results))
+    assert heading == ["seed", "status", "images/s", "95 % interval", "whole run images/s"]
+    assert rows == [
+        ["0", "done", "30.0", "20.0 to 40.0 (range of 2)", "-"],
+        ["1", "done", "-", "-", "8.0"],
+    ]
+
+
+def test_a_table_shows_what_the_trials_have(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     trials = make("seed=0,1,2")
     done = TrialFigures(
         compile_s=1.5, compile_cache="hit", images_per_s=1234.5, images_per_s_low=1000.0
@@ -261,6 +284,11 @@ def test_a_table_shows_what_the_trials_have():
     ]
     assert len({len(line) for line in (heading, *rows)}) == 1
     assert (first, second) == ("seed=1: oom: too large", "seed=2: invalid: odd")
+    # On a narrow console the columns before the rate are the first to go.
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = trial_table(trials, results)
+    assert "compile" not in narrow[0] and "images/s" in narrow[0] and len(narrow[0]) <= 80
+    assert "(left out to fit the width: compile" in narrow[4]
     # Seeds together: half of them never got there.
     rows, lines = seed_statistics(results)
     by_figure = {row["figure"]: row for row in rows}
@@ -309,9 +337,9 @@ def test_trials_run_once_and_again_where_asked(runner, tmp_path):
 
 
 def test_the_largest_batch_is_found_by_trials(runner):
-    trials = make(flags=["--mode=memory"])
+    def found(limit, *overrides, **fields):
+        trials = make(flags=["--mode=memory"], overrides=overrides)
 
-    def found(limit, **fields):
         def launch(command, log, watch):
             batch = int(
                 next(re.findall(r"batch_size=(\d+)", c)[0] for c in command if "batch" in c)
@@ -332,6 +360,10 @@ def test_the_largest_batch_is_found_by_trials(runner):
     assert (result.status, result.max_batch, result.smallest_too_large) == ("done", 672, 704)
     assert result.max_batch_per_device == 336 and result.reason.startswith("704: oom")
     assert result.trials == len(own.folder.results)
+    # Where each device has a model of its own, it has a whole batch too.
+    independent = "--experiment.replicas=independent"
+    result, _ = found(700, independent, backend="gpu", num_devices=2)
+    assert (result.max_batch, result.max_batch_per_device) == (672, 672)
 
 
 def test_a_target_never_reached_takes_without_end():

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_mesh, unequal_copies
+from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
 from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
@@ -61,8 +61,8 @@ class Steps:
         set_fields(config, **fields)
         if config.replicas == "independent":
             config.batch_size = 4
-        self.mesh = create_mesh(config)
-        self.program = build_program(config, self.mesh, steps_per_epoch=1)
+        self.mesh, geometry = create_training_mesh(config)
+        self.program = build_program(config, self.mesh, geometry, steps_per_epoch=1)
         self.state = jax.device_get(self.program.place_train_state())
 
     def row(self, labels_D):

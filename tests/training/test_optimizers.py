@@ -1,12 +1,17 @@
 """Optimizers and schedules: what a config asks for is what is applied."""
 
+import ast
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxbench.cli import registry
+from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from jaxbench.training import optimizers
 from jaxbench.training.optimizers import create_optimizer, create_schedule
 
 
@@ -23,6 +28,24 @@ def rates(steps_per_epoch=10, **fields):
     schedule = create_schedule(config, steps_per_epoch)
     updates = jnp.arange(config.epochs * steps_per_epoch, dtype=jnp.int32)
     return np.asarray(jax.vmap(schedule)(updates))
+
+
+def choices(field):
+    return OptimizerConfig.__dataclass_fields__[field].metadata["choices"]
+
+
+@pytest.mark.parametrize(
+    ("field", "build"),
+    [("name", optimizers._create_rule), ("schedule", optimizers.create_schedule)],
+)
+def test_the_configs_choices_are_those_that_are_built(field, build):
+    tree = ast.parse(inspect.getsource(build))
+    cases = [node.value.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
+    assert set(cases) == set(choices(field)) - {"own"}
+    config = registry.load("quickstart")
+    setattr(config.optimizer, field, "unheard_of")
+    with pytest.raises(ValueError, match="'unheard_of'"):
+        create_optimizer(config, create_schedule(config, 10), 10)
 
 
 def test_schedules():
@@ -46,6 +69,18 @@ def test_a_triangle_rises_and_falls_straight():
     assert rates(**triangle)[0] == 0
     for pct_start in (0.0, 1.0):
         assert np.isfinite(rates(**triangle | {"pct_start": pct_start})).all()
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "triangle"])
+@pytest.mark.parametrize("pct_start", [0.0, 0.001, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("epochs", [1, 2, 3, 10])
+def test_a_rate_that_rises_and_falls_does_both(schedule, pct_start, epochs):
+    """However few steps there are, and wherever its top should be."""
+    found = rates(1, schedule=schedule, pct_start=pct_start, epochs=epochs, learning_rate=2.0)
+    assert found.max() == pytest.approx(2)
+    top = found.argmax()
+    assert top == min(max(1, round(pct_start * epochs)), epochs - 1)
+    assert (np.diff(found[: top + 1]) > 0).all() and (np.diff(found[top:]) < 0).all()
 
 
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear"])
@@ -178,6 +213,47 @@ def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
     assert np.sum(step * (left @ right)) > 0.95 * np.linalg.norm(step) * np.sqrt(8)
     assert np.asarray(updates["conv"]["bias"]) == pytest.approx(-0.5 * grads["conv"]["bias"])
     assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.1 * grads["head"]["kernel"])
+
+
+def muon_as_published(kernel_NxO, grads_TxNxO, *, rate, momentum, steps):
+    """The updates of airbench94_muon.py, in NumPy: momentum as a plain sum, Nesterov's step."""
+    kernel, moment = np.array(kernel_NxO, np.float64), 0.0
+    for grad in grads_TxNxO:
+        moment = momentum * moment + grad
+        x = grad + momentum * moment
+        x = x / (np.linalg.norm(x) + 1e-7)
+        x = x.T if x.shape[0] > x.shape[1] else x
+        for _ in range(steps):
+            square = x @ x.T
+            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+        x = x.T if x.shape != kernel.shape else x
+        kernel *= np.sqrt(kernel.shape[1]) / np.linalg.norm(kernel)
+        kernel -= rate * x
+    return kernel
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 4, 8), (1, 1, 4, 8)])
+def test_muon_is_that_of_its_publication(shape):
+    config = config_with(
+        name="muon", learning_rate=0.1, momentum=0.6, sgd_momentum=0.0, newton_schulz_steps=3
+    )
+    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    start = jax.random.normal(jax.random.key(0), shape)
+    grads = jax.random.normal(jax.random.key(1), (6, *shape))
+    params = {"conv": {"kernel": start}}
+    state = transform.init(params)
+    for grad in grads:
+        updates, state = transform.update({"conv": {"kernel": grad}}, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    expected = muon_as_published(
+        np.asarray(start).reshape(-1, 8),
+        np.asarray(grads).reshape(6, -1, 8),
+        rate=0.1,
+        momentum=0.6,
+        steps=3,
+    )
+    found = np.asarray(params["conv"]["kernel"]).reshape(-1, 8)
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.records.schema import EpochRecord
 from tests.conftest import MICRO, records, run_json, step_losses
 
 
@@ -75,10 +76,14 @@ def test_the_record_has_every_model_their_mean_and_spread(train):
     with open(result.run_dir.path / "epochs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["eval_top1_std"]) == epoch["eval_top1_std"]
+    points = EpochRecord(**{name: epoch[name] for name in epoch if name != "kind"}).points()
+    for tag, name in (("eval/top1", "eval_top1"), ("train/epoch_top1", "train_top1")):
+        for part in ("std", "min", "max"):
+            assert points[f"{tag}_{part}"] == epoch[f"{name}_{part}"]
 
 
 def test_the_step_compiles_once_and_exchanges_nothing(train):
-    from jaxbench.distributed.mesh import create_mesh
+    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.training.program import build_program
 
     compiled = []
@@ -98,14 +103,14 @@ def test_the_step_compiles_once_and_exchanges_nothing(train):
     config.num_devices, config.replicas = 2, "independent"
     for replicas, collectives in (("independent", False), ("data_parallel", True)):
         config.replicas = replicas
-        program = build_program(config, create_mesh(config), steps_per_epoch=1)
+        program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
         assert ("all_reduce" in lowered_text(program)) == collectives
 
 
 def lowered_text(program):
     from jaxbench.data.feeds.feed import abstract_args
 
-    args = abstract_args(program.config, 2, (), program.precision.param_dtype)
+    args = abstract_args(program.config, program.geometry, (), program.precision.param_dtype)
     return program.train_step.lower(program.abstract_placed_state(), *args).as_text()
 
 

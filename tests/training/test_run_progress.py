@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 
-from jaxbench.training.epoch_metrics import EpochMetrics
-from jaxbench.training.run_progress import RunProgress
+from jaxbench.training.run_progress import EpochMetrics, RunProgress
 
 NAMES = ("loss", "count")
 

@@ -1,12 +1,14 @@
 """A run's summary, from the records of its epochs."""
 
+import dataclasses
+
 import pytest
 
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
+from jaxbench.training.plan import AccuracyTarget
 from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.summary import RunFacts, summarize
-from jaxbench.training.target import AccuracyTarget
+from jaxbench.training.summary import summarize
 
 
 def epoch(number, train_time_s=4.0, complete=True, **evaluated):
@@ -36,18 +38,24 @@ def epoch(number, train_time_s=4.0, complete=True, **evaluated):
 
 
 def summary_of(*epochs, wall_s=99.0, **progress):
-    facts = RunFacts(
+    return summarize(
+        RunProgress(epochs=list(epochs), step=10 * len(epochs), **progress),
         status="done",
         headline="top1",
         num_devices=2,
         loss_scales=LossScales(None, (0,), print),
         wall_s=wall_s,
-        target=None,
-        profile=None,
-        corrupt=None,
-        warnings=[],
     )
-    return summarize(RunProgress(epochs=list(epochs), step=10 * len(epochs), **progress), facts)
+
+
+def test_an_epoch_that_was_held_up_is_named():
+    times_s = [9.0, 1.0, 1.1, 1.0, 8.7, 1.0]
+    epochs = [epoch(number, time_s, eval_top1=0.5) for number, time_s in enumerate(times_s, 1)]
+    [told] = summary_of(*epochs).warnings
+    assert told.startswith("epoch 5 (8.70 s) took more than twice the median of 1.00 s")
+    late = dataclasses.replace(epochs[2], eval_time_s=9.0, train_time_s=1.0, epoch_time_s=10.0)
+    [told] = summary_of(*epochs[:2], late, epochs[3]).warnings
+    assert told.startswith("the evaluation of epoch 3 (9.00 s)")
 
 
 def test_of_a_run_that_has_done_nothing():
@@ -68,12 +76,21 @@ def test_times_and_rates_are_those_of_the_epochs():
     assert (summary.first_epoch_s, summary.first_epoch_with_compile_s) == (10.0, 12.0)
     # Of the complete epochs with an evaluation, without the first.
     assert summary.median_epoch_s == 5.5
-    assert summary.images_per_s == pytest.approx(500 / 22)
-    assert summary.images_per_s_per_device == pytest.approx(250 / 22)
+    # Of the complete epochs from the second on: 20, 33.3 and 25 images/s.
+    assert (summary.images_per_s, summary.images_per_s_per_device) == (25.0, 12.5)
+    assert (summary.images_per_s_low, summary.images_per_s_high) == (20.0, pytest.approx(100 / 3))
+    assert summary.steady_epochs == 3
+    assert summary.images_per_s_whole_run == pytest.approx(500 / 22)
     assert summary.compile_cache == "miss" and summary.invalid == []
     assert (summary.eval_top1, summary.best_eval_top1, summary.best_epoch) == (0.3, 0.4, 2)
     [impossible] = summary_of(*epochs, wall_s=20.0).invalid
     assert impossible.startswith("the epochs took 26.0 s")
+
+
+def test_one_complete_epoch_has_no_steady_rate():
+    summary = summary_of(epoch(1), epoch(2, complete=False))
+    assert summary.images_per_s is summary.images_per_s_per_device is summary.mfu is None
+    assert (summary.steady_epochs, summary.images_per_s_whole_run) == (0, 25.0)
 
 
 @pytest.mark.parametrize("lost", [None, float("nan")])

@@ -17,13 +17,13 @@ from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.setup import setup_job
 from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.tasks import get_task, metrics_by_name
+from jaxbench.tasks import get_task
 from jaxbench.training.optimizers import create_schedule
 from jaxbench.training.program import build_program
 from tests.conftest import (
@@ -104,7 +104,8 @@ def test_any_number_of_devices_gives_the_same_losses_in_fp32(train, one_device_i
     """The first two epochs within 1e-4, at a small learning rate.
 
     Now and then one pre-activation lies so close to 0 that rounding decides which way its ReLU
-    goes; its gradient then differs whole, and large steps make 1e-3 of it (BUILD_NOTES.md).
+    goes; its gradient then differs whole, and large steps make 1e-3 of it
+    (docs/decisions/training.md).
     """
     result = train(model=SmallConfig(), num_devices=devices, **IN_FP32)
     for key in ("train_loss", "eval_loss"):
@@ -232,9 +233,9 @@ def test_nothing_moves_between_host_and_device_unasked():
 def prepared_steps(num_devices):
     config = registry.load("quickstart:tiny")
     config.model, config.batch_size, config.num_devices = SmallConfig(), 32, num_devices
-    mesh = create_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, jnp.float32)
-    program = build_program(config, mesh, feed.steps_per_epoch)
+    mesh, geometry = create_training_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
+    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
     rows = list(feed.train_batches(0, 3))
     return program.place_train_state(), feed.train_data, rows, program.train_step
 
@@ -258,7 +259,7 @@ class ByHand:
         self.labels_Nx = digits_labels(70)
         pixels = self.images_NxHxWxC.astype(np.float64)
         self.mean, self.std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
-        program = build_program(config, create_mesh(config), steps_per_epoch=2)
+        program = build_program(config, *create_training_mesh(config), steps_per_epoch=2)
         state = program.create_train_state()
         self.params, self.batch_stats = jax.device_get((state.params, state.batch_stats))
         self._model = program.model
@@ -276,10 +277,10 @@ class ByHand:
             {"params": params, "batch_stats": batch_stats},
             (images - self.mean) / self.std,
             train=True,
-            mutable=["batch_stats"],
+            keys_B=jax.random.split(jax.random.key(0), len(labels)),
         )
         log_probabilities = jax.nn.log_softmax(logits)[np.arange(len(labels)), labels]
-        return -log_probabilities.mean(), updated["batch_stats"]
+        return -log_probabilities.mean(), updated
 
 
 def test_steps_are_the_recipes_written_out_by_hand(train):
@@ -393,7 +394,7 @@ def test_half_precisions_keep_all_but_the_network_in_fp32(train, precision):
 def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision):
     config = registry.load(experiment)
     config.precision = precision
-    program = build_program(config, create_mesh(config), steps_per_epoch=1)
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     state = program.abstract_train_state()
     half = program.precision.compute_dtype
     assert half == {"bf16": jnp.bfloat16, "fp16": jnp.float16}[precision]
@@ -523,6 +524,17 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
     assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
 
 
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_parts_hold_the_same_examples_on_any_number_of_devices(train, feed):
+    """Batch norm sees one part at a time, so that its examples decide the losses."""
+    fields = {**DROPPED, "model": SmallConfig(), "batch_norm": "sync", "data__feed": feed}
+    one, two, four = (
+        step_losses(train(num_devices=devices, gradient_accumulation_steps=2, **fields))
+        for devices in (1, 2, 4)
+    )
+    assert relative_difference(two, one) < 1e-8 and relative_difference(four, one) < 1e-8
+
+
 def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
         config = registry.load(MICRO)
@@ -549,7 +561,7 @@ def test_what_is_not_a_number_is_not_among_the_five_best():
     logits_BxK = jnp.stack([jnp.full(10, jnp.nan), jnp.arange(10.0)])
     task = get_task("classification")
     sums = task.batch_metrics(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
-    assert task.compute(metrics_by_name(task.metrics, sums))["top5"] == 0.5
+    assert task.compute(sums)["top5"] == 0.5
 
 
 def test_top1_and_top5_count_what_is_among_the_best():
@@ -558,11 +570,8 @@ def test_top1_and_top5_count_what_is_among_the_best():
     labels = generator.integers(0, 20, 200)
     mask = np.arange(200) < 150
     task = get_task("classification")
-    sums = metrics_by_name(
-        task.metrics,
-        task.batch_metrics(
-            jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask)
-        ),
+    sums = task.batch_metrics(
+        jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask)
     )
     order = np.argsort(-logits, axis=-1)
     hits = order == labels[:, None]

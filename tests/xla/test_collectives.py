@@ -22,8 +22,8 @@ def compiled_step(**fields):
     """
     config = registry.load(MICRO)
     set_fields(config, model__hidden=(8, 8), **fields)
-    program = build_program(config, create_training_mesh(config), steps_per_epoch=1)
-    args = abstract_args(config, config.num_devices, (), program.precision.param_dtype)
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    args = abstract_args(config, program.geometry, (), program.precision.param_dtype)
     state = program.abstract_placed_state()
     record = compile_step("train_step", program.train_step, state, *args)
     averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))

@@ -19,24 +19,20 @@ from jaxbench.data.sampler import PADDING, EpochSampler
 
 
 class ArrayBatches:
-    """Assembles batches from arrays.
+    """Assembles batches from arrays."""
 
-    Args:
-      data: how images are varied, and by how many threads.
-      dataset: the splits, in memory.
-      sampler: which example is read when.
-    """
+    # Nothing is decoded.
+    corrupt: dict[str, str] = {}
+    num_eval_corrupt = 0
 
     def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
         self._data = data
         self._dataset = dataset
         self._sampler = sampler
+        self._num_threads = threads_per_process(data.num_threads, 1)
         self._draw = jax.jit(self._draw_windows)
         self._windows_by_epoch: dict[int, list[augment.CropWindows]] = {}
         self._windows_lock = threading.Lock()
-        # Nothing is decoded.
-        self.corrupt: dict[str, str] = {}
-        self.num_eval_corrupt = 0
 
     def train(self, start: int, stop: int) -> Any:
         """Return a grain data set of the batches of steps `start` to `stop` - 1."""
@@ -46,7 +42,7 @@ class ArrayBatches:
             order_LxB = self._sampler.train_LxSxB(epoch)[:, place]
             return self.assemble(self._dataset.train, order_LxB, epoch, self._windows(epoch))
 
-        return self._prepare(prepare, start, stop)
+        return prepare_in_threads(prepare, start, stop, num_threads=self._num_threads)
 
     def eval(self) -> Any:
         """Return a grain data set of the evaluation's batches."""
@@ -54,11 +50,9 @@ class ArrayBatches:
         def prepare(step: int) -> dict[str, np.ndarray]:
             return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
 
-        return self._prepare(prepare, 0, self._sampler.eval_steps)
-
-    def _prepare(self, prepare: Any, start: int, stop: int) -> Any:
-        num_threads = threads_per_process(self._data.num_threads, 1)
-        return prepare_in_threads(prepare, start, stop, num_threads=num_threads)
+        return prepare_in_threads(
+            prepare, 0, self._sampler.eval_steps, num_threads=self._num_threads
+        )
 
     def assemble(
         self,

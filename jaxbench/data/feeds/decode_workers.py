@@ -1,8 +1,7 @@
 """Chunks of batches, decoded by whichever thread or worker process is free.
 
-Chunks are numbered: those of a batch, the batches of an epoch, the epochs. All that decoding needs
-follows from the number, so neither who decodes a chunk nor when changes a pixel. Nothing here
-imports JAX: worker processes need none.
+Chunks are numbered by epoch, batch and place in the batch. A chunk's pixels follow from its number
+alone, whoever decodes it and when. Nothing here imports JAX: worker processes need none.
 """
 
 import json
@@ -27,13 +26,9 @@ _WATCH_S = 1.0
 class ChunkDecoder:
     """Decodes chunks by number; can be sent to another process.
 
-    Args:
-      data: how training examples are varied, and how many may be corrupt. A chunk with more corrupt
-        examples is given up: the run ends there anyway.
-      split: the encoded examples.
-      sampler: which of them is read when.
-      num_classes: K; an example whose label is not within 0 to K-1 is corrupt.
-      training: decode the training split's epochs, varied; else the evaluation's order.
+    An example whose label is not within 0 to `num_classes` - 1 is corrupt. A chunk with more than
+    `data.max_corrupt` corrupt examples is given up: the run ends there anyway. With `training` the
+    examples of the training split's epochs are varied; else it is the evaluation's order.
     """
 
     def __init__(
@@ -60,16 +55,11 @@ class ChunkDecoder:
         self.chunks_per_batch = self.num_devices * self.batch_per_device // self.chunk_size
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Decode a chunk into an array of its own; see `decode_into`."""
         images_BxHxWx3 = np.empty((self.chunk_size, *self._split.image_shape), np.uint8)
         return {"images": images_BxHxWx3, **self.decode_into(number, images_BxHxWx3)}
 
     def decode_into(self, number: int, images_BxHxWx3: np.ndarray) -> dict[str, Any]:
-        """Decode a chunk; the next example, or padding, replaces a corrupt one.
-
-        Args:
-          number: of the chunk.
-          images_BxHxWx3: uint8, contiguous; takes the pixels.
+        """Decode a chunk into uint8 pixels; the next example, or padding, replaces a corrupt one.
 
         Returns:
           `batch`, its number; `labels` and `indices`, int32 of shape (B,); `corrupt`, JSON of
@@ -129,15 +119,11 @@ class ChunkDecoder:
         return PADDING, 0
 
 
-def begin_worker(index: int, count: int) -> None:
-    """Let a worker process end with the process that started it, and not before.
-
-    Args:
-      index, count: of the workers; unused.
-    """
-    del index, count
-    # A terminal sends Ctrl-C to all processes; the first one ends the others in good order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def begin_worker(*_: int) -> None:
+    """Let a worker process end with the process that started it, and not before."""
+    # A terminal sends these to all processes; the first one ends the others in good order.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
 
     def watch() -> None:
@@ -150,12 +136,7 @@ def begin_worker(index: int, count: int) -> None:
 
 
 class SharedBatches:
-    """Batches whose chunks several threads decode into one array, so that nothing is copied.
-
-    Args:
-      decoder: does the decoding.
-      image_shape: (height, width, 3).
-    """
+    """Batches whose chunks several threads decode into one array, so that nothing is copied."""
 
     def __init__(self, decoder: ChunkDecoder, image_shape: tuple[int, int, int]):
         self._decoder = decoder
@@ -165,7 +146,6 @@ class SharedBatches:
         self._open: dict[int, np.ndarray] = {}
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Decode a chunk into its batch's array; see `ChunkDecoder.decode_into`."""
         batch, chunk = divmod(number, self._decoder.chunks_per_batch)
         with self._lock:
             if batch not in self._open:

@@ -4,26 +4,25 @@ Letters: L devices of this process, B examples per device, N = L * B.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from absl import flags
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.feeds.decode_workers import ChunkDecoder, SharedBatches
-from jaxbench.data.feeds.prefetch import in_processes, prepare_in_threads, threads_per_process
+from jaxbench.data.feeds.decode_workers import ChunkDecoder, SharedBatches, begin_worker
+from jaxbench.data.feeds.prefetch import prepare_in_threads, threads_per_process
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.errors import CorruptDataError
+
+_QUIET = "ignore:resource_tracker:UserWarning"
 
 
 class DecodedBatches:
     """Decodes batches and keeps account of corrupt images.
-
-    Args:
-      data: how images are varied, by how many threads and processes.
-      dataset: the splits, encoded.
-      sampler: which example is read when.
 
     Attributes:
       corrupt: {name: reason} of all images that could not be decoded so far.
@@ -49,12 +48,9 @@ class DecodedBatches:
     def _decode(self, start: int, stop: int, *, training: bool) -> Any:
         """Have chunks of batches decoded, so that all threads work on the next batch."""
         split = self._dataset.train if training else self._dataset.eval
+        num_classes = self._dataset.num_classes
         decoder = ChunkDecoder(
-            self._data,
-            split,
-            self._sampler,
-            num_classes=self._dataset.num_classes,
-            training=training,
+            self._data, split, self._sampler, num_classes=num_classes, training=training
         )
         num_workers = self._data.num_workers if training else 0
         shared = None if num_workers else SharedBatches(decoder, split.image_shape)
@@ -66,7 +62,7 @@ class DecodedBatches:
             buffer=decoder.chunks_per_batch,
         )
         if num_workers:
-            chunks = in_processes(chunks, num_workers)
+            chunks = _in_processes(chunks, num_workers)
 
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
@@ -106,3 +102,16 @@ class DecodedBatches:
                 f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
                 f"data.max_corrupt={self._data.max_corrupt} allows no more)"
             )
+
+
+def _in_processes(batches: Any, num_workers: int) -> Any:
+    """Return the same grain data set, prepared by the threads of this many worker processes."""
+    import grain
+
+    if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
+        flags.FLAGS.mark_as_parsed()
+    # Python frees the shared memory that interrupted processes leave, and warns of it in two lines.
+    # The process that frees it starts with the workers and inherits these options.
+    if _QUIET not in sys.warnoptions:
+        sys.warnoptions.append(_QUIET)
+    return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers, 2), begin_worker)

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.examples import Examples
-from jaxbench.data.feeds.resources import FeedResources
+from jaxbench.data.feeds.base import Examples, Feed, FeedResources
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.distributed.mesh import DataMesh
 
@@ -41,15 +40,8 @@ def unpack_batch(
     )
 
 
-class ResidentFeed:
-    """Places a data set on the devices and sends the order in which each epoch reads it.
-
-    Args:
-      dataset: the splits, in memory.
-      mesh: the devices.
-      sampler: which example is read when.
-      param_dtype: of the pixels' mean and deviation.
-    """
+class ResidentFeed(Feed):
+    """Places a data set on the devices and sends the order in which each epoch reads it."""
 
     name = "resident"
 
@@ -58,8 +50,7 @@ class ResidentFeed:
         self._sampler = sampler
         self.steps_per_epoch = sampler.steps_per_epoch
         self.eval_steps = sampler.eval_steps
-        self.num_eval = self.eval_count = sampler.num_eval
-        self.corrupt: dict[str, str] = {}
+        self.num_eval = sampler.num_eval
         # Arguments of the step rather than constants in it: one executable serves every seed
         # and every data set of the same shape.
         statistics = dataset.normalization(param_dtype)
@@ -89,6 +80,3 @@ class ResidentFeed:
     def eval_batches(self) -> Iterator[Any]:
         """Yield the order of each evaluation step, sent once at the start."""
         return iter(self._eval_batches)
-
-    def close(self) -> None:
-        """Do nothing: nothing works ahead."""

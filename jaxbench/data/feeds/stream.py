@@ -15,14 +15,14 @@ import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.examples import Examples
-from jaxbench.data.feeds import prefetch
 from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.base import Examples, Feed, FeedResources
 from jaxbench.data.feeds.decoded_batches import DecodedBatches
-from jaxbench.data.feeds.resources import FeedResources
+from jaxbench.data.feeds.prefetch import threads_per_process
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.distributed.mesh import DataMesh
+from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
 
 
@@ -41,15 +41,11 @@ def unpack_batch(
     )
 
 
-class StreamFeed:
+class StreamFeed(Feed):
     """Prepares batches of a data set on the host and keeps some of them ready on the devices.
 
     Args:
-      data: how images are varied, by how many threads and processes.
-      dataset: the splits.
-      mesh: the devices.
-      sampler: which example is read when.
-      param_dtype: of the pixels' mean and deviation.
+      data, dataset, mesh, sampler, param_dtype: as for `create_feed`.
       num_steps: training steps of the whole run; no batch is prepared for later ones.
 
     Raises:
@@ -83,7 +79,7 @@ class StreamFeed:
         label_bytes = 4 if dataset.encoded else dataset.train.labels_Nx[:1].nbytes
         example_bytes = int(np.prod(dataset.image_shape)) + label_bytes + 4
         self.resources = FeedResources(
-            num_threads=prefetch.threads_per_process(data.num_threads, data.num_workers),
+            num_threads=threads_per_process(data.num_threads, data.num_workers),
             num_workers=data.num_workers,
             # Loaded before any thread or process works: see there.
             jpeg_decoder=load_decoder() if dataset.encoded else None,
@@ -98,19 +94,15 @@ class StreamFeed:
 
     @property
     def corrupt(self) -> dict[str, str]:
-        """{name: reason} of the images that could not be decoded so far."""
         return dict(self._host.corrupt)
 
     @property
     def eval_count(self) -> int:
-        """How many examples an evaluation counts: all but the corrupt ones."""
         return self.num_eval - self._host.num_eval_corrupt
 
     def close(self) -> None:
-        """End the threads and processes that work ahead."""
-        if self._ahead is None:
-            return
-        self._ahead.close()
+        if self._ahead is not None:
+            self._ahead.close()
         self._ahead = None
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
@@ -126,9 +118,9 @@ class StreamFeed:
         if self._ahead is None or self._next_step != start:
             self.close()
             stop = max(self._num_steps, start + num_steps)
-            self._ahead = self._send(self._host.train(start, stop))
+            self._ahead = self._sent_ahead(self._host.train(start, stop))
             self._next_step = start
-            prefetch.start(self._ahead)
+            _start(self._ahead)
         for _ in range(num_steps):
             try:
                 batch = next(self._ahead)
@@ -156,13 +148,26 @@ class StreamFeed:
           CorruptDataError: too many images are corrupt, or all.
         """
         # Closed also where the loop ends early: the threads would go on for ever.
-        with contextlib.closing(self._send(self._host.eval())) as batches:
-            prefetch.start(batches)
+        with contextlib.closing(self._sent_ahead(self._host.eval())) as batches:
+            _start(batches)
             yield from batches
         if not self.eval_count:
             raise CorruptDataError(
                 f"{list(self.corrupt)[-1]}: no image of the evaluation split can be decoded"
             )
 
-    def _send(self, batches: Any) -> Any:
-        return prefetch.send_ahead(batches, self._mesh.shard, self._num_ahead)
+    def _sent_ahead(self, batches: Any) -> Any:
+        """Return an iterator over a grain data set's batches, sent by a thread of its own."""
+        import grain
+
+        sent = batches.map(self._mesh.shard)
+        return iter(
+            grain.experimental.ThreadPrefetchIterDataset(sent, prefetch_buffer_size=self._num_ahead)
+        )
+
+
+def _start(iterator: Any) -> None:
+    # A Ctrl-C between the thread's creation and its start would have `iterator.close()` join a
+    # thread that never started, which raises RuntimeError.
+    with defer_signals():
+        iterator.start_prefetch()

@@ -12,28 +12,16 @@ import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD
-from jaxbench.data.feeds.resources import FeedResources
+from jaxbench.data.feeds.base import Feed, FeedResources
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
 
-# An epoch has no meaning here; schedules need one.
-_STEPS_PER_EPOCH = 1000
 
-
-class SyntheticFeed:
-    """Holds one batch, the same for training and evaluation.
-
-    Args:
-      data: the images' shape and the number of classes.
-      mesh: the devices.
-      geometry: how the batch is split over them.
-      seeds_L: of the model on each of this process's L devices.
-      label_shape: of one example's label, () or a mask's.
-      param_dtype: of the pixels' mean and deviation.
-    """
+class SyntheticFeed(Feed):
+    """Holds one batch, the same for training and evaluation; `label_shape` is () or a mask's."""
 
     name = "synthetic"
-    steps_per_epoch = _STEPS_PER_EPOCH
+    steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
     def __init__(
@@ -63,15 +51,13 @@ class SyntheticFeed:
             "epoch": np.zeros(shape[0], np.int32),
         }
         self._batch = mesh.shard(batch)
-        channels = data.image_shape[-1]
         self.train_data = self.eval_data = mesh.replicate(
             {
-                "mean": np.resize(np.array(IMAGENET_MEAN, param_dtype), channels),
-                "std": np.resize(np.array(IMAGENET_STD, param_dtype), channels),
+                name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
+                for name, values in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD))
             }
         )
-        self.num_eval = self.eval_count = geometry.images_per_step
-        self.corrupt: dict[str, str] = {}
+        self.num_eval = geometry.images_per_step
         self.resources = FeedResources(
             resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data))
             + sum(leaf.nbytes // shape[0] for leaf in batch.values()),
@@ -86,6 +72,3 @@ class SyntheticFeed:
     def eval_batches(self) -> Iterator[Any]:
         """Yield the one batch."""
         return iter([self._batch])
-
-    def close(self) -> None:
-        """Do nothing: nothing works ahead."""

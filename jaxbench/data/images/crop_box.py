@@ -1,11 +1,9 @@
-"""Which rectangle of an image the network sees: a random one in training, else the centre."""
+"""Which random rectangle of an image the network sees in training."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# The usual evaluation: the shorter side to 256 for a centre crop of 224.
-RESIZE_PER_CROP = 256 / 224
 _TRIES, _MIN_AREA, _MAX_ASPECT = 10, 0.08, 4 / 3
 NUM_CROP_DRAWS = 2 * _TRIES + 2
 
@@ -23,13 +21,8 @@ def draw_crop_box(draws_22: Sequence[float], height: int, width: int) -> CropBox
     """Return a box of random area and aspect ratio (Szegedy et al. 2015), as for ImageNet.
 
     Its area is 8 to 100 % of the image's, its width / height 3/4 to 4/3, evenly by its logarithm.
-
-    Args:
-      draws_22: evenly from [0, 1): ten areas, ten ratios, the place.
-      height, width: of the image, in pixels.
-
-    Returns:
-      The first of ten tries that fits; else the largest centred one of those ratios.
+    It is the first of ten tries that fits, else the largest centred one of those ratios. Draws are
+    evenly from [0, 1): ten areas, ten ratios, the place.
     """
     # Plain floats: one operation on an array takes as long as all of this.
     for area, ratio in zip(draws_22[:_TRIES], draws_22[_TRIES : 2 * _TRIES], strict=True):
@@ -43,16 +36,4 @@ def draw_crop_box(draws_22: Sequence[float], height: int, width: int) -> CropBox
             )
     columns = max(1, min(width, round(height * _MAX_ASPECT)))
     rows = max(1, min(height, round(width * _MAX_ASPECT)))
-    return _centred(height, width, rows, columns)
-
-
-def centre_crop_box(height: int, width: int, out_height: int, out_width: int) -> CropBox:
-    """Return the box that resizing by `RESIZE_PER_CROP` and cropping the centre comes to."""
-    scale = min(height / out_height, width / out_width) / RESIZE_PER_CROP
-    rows = max(1, min(height, round(out_height * scale)))
-    columns = max(1, min(width, round(out_width * scale)))
-    return _centred(height, width, rows, columns)
-
-
-def _centred(height: int, width: int, rows: int, columns: int) -> CropBox:
     return CropBox((height - rows) // 2, (width - columns) // 2, rows, columns)

@@ -1,4 +1,4 @@
-"""From an encoded image to the crop that the network sees, decoding no more than needed.
+"""From an encoded image to its pixels, for a random crop of training no more than it needs.
 
 A baseline JPEG is decoded row by row from the top, so the rows below the crop need not be: its
 header is changed to say that the image ends there. libturbojpeg 3, where the system has it, also
@@ -6,6 +6,10 @@ leaves out the pixels above and beside the crop. Where the crop is at least twic
 result, libjpeg-turbo decodes at a half, a quarter or an eighth of the size. All other files that
 image folders hold (CMYK, progressive, PNG by another name, rotated by EXIF) are decoded whole. The
 result is always uint8 in the order red, green, blue.
+
+OpenCV resizes the crops: of a crop's many sizes it is the quickest. Images that are not cropped at
+random are decoded whole, and resized in `resize`. All are turned upright as EXIF says, because that
+is what a viewer shows and what labels were given to; torchvision's loader does not turn them.
 """
 
 import importlib.metadata
@@ -24,8 +28,19 @@ _CUT_SHORT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker
 _ROWS = 16
 
 
+# Decoded it has 0.4 GB. A few bytes can claim far more.
+MAX_PIXELS = 2**27
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+
+
 class CorruptImageError(Exception):
     """The bytes cannot be decoded as an image; the message says why."""
+
+
+def check_size(height: int, width: int) -> None:
+    """Raise CorruptImageError for an image of more pixels than are decoded or made."""
+    if height * width > MAX_PIXELS:
+        raise CorruptImageError(f"{height}x{width} pixels, the limit is {MAX_PIXELS:,}")
 
 
 def load_decoder() -> str:
@@ -47,9 +62,6 @@ def load_decoder() -> str:
 class Image:
     """An encoded image, as a viewer shows it; an ordinary JPEG is not decoded yet.
 
-    Args:
-      content: the file's bytes.
-
     Raises:
       CorruptImageError: the bytes cannot be decoded as an image.
     """
@@ -62,6 +74,8 @@ class Image:
             self._header = read_header(content)
         except ValueError as error:
             raise CorruptImageError(str(error)) from error
+        # Before anything is allocated for its pixels.
+        check_size(*(self._header[:2] if self._header else _png_size(content)))
         self._pixels: np.ndarray | None = None
         if self._header and self._header.orientation == 1 and self._header.size_at:
             self.size = (self._header.height, self._header.width)
@@ -75,21 +89,8 @@ class Image:
             self._pixels = _decode_whole(self._content, self._header)
         return self._pixels
 
-    def decode(
-        self,
-        box: CropBox,
-        out_HxWx3: np.ndarray,
-        *,
-        mirrored: bool = False,
-        exact: bool = False,
-    ) -> None:
-        """Decode a part of the image and resize it.
-
-        Args:
-          box: the part, within `size`.
-          out_HxWx3: uint8, contiguous; takes the result.
-          mirrored: turn left and right round.
-          exact: decode the whole image at full size first, for comparison.
+    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, mirrored: bool = False) -> None:
+        """Decode a box within `size` and resize it into a contiguous uint8 array.
 
         Raises:
           CorruptImageError: it cannot be decoded.
@@ -97,11 +98,14 @@ class Image:
         import cv2
 
         out_height, out_width = out_HxWx3.shape[:2]
-        scale = _scale(box, out_height, out_width)
+        # How many times smaller it may be decoded and still be no smaller than needed.
+        scale = 1
+        while scale < 8 and min(box.height // out_height, box.width // out_width) >= 2 * scale:
+            scale *= 2
         # To whole pixels of the smaller image: a box between two of them would be shifted.
         box = CropBox(*(number // scale * scale for number in box))
-        if exact or self._pixels is not None:
-            part = _crop(self.whole(), box)
+        if self._pixels is not None:
+            part = _crop(self._pixels, box)
         else:
             part = _decode_part(self._content, self._header, box, scale)
         # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It
@@ -116,43 +120,21 @@ class Image:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
-def shrink(
-    content: bytes, side: int, quality: int, *, compare: bool = False
-) -> tuple[bytes, float | None]:
-    """Return a JPEG whose shorter side has `side` pixels; the same bytes where it has no more.
-
-    Args:
-      content: the encoded image.
-      side: pixels.
-      quality: libjpeg's, 1 to 100.
-      compare: measure the loss of the new JPEG.
-
-    Returns:
-      The JPEG, and its PSNR in dB against the smaller image that was encoded; None where nothing
-      was encoded or compared.
+def _png_size(content: bytes) -> tuple[int, int]:
+    """Return the (height, width) that a PNG claims.
 
     Raises:
-      CorruptImageError: the image cannot be decoded.
+      CorruptImageError: it is none, or a part claims to be longer than the file. OpenCV asks for as
+        much memory as a part claims, up to 2 GiB for a file of 100 bytes.
     """
-    import cv2
-    import simplejpeg
-
-    pixels = Image(content).whole()  # a copy must not hide that its original is corrupt
-    height, width = pixels.shape[:2]
-    if min(height, width) <= side:
-        return content, None
-    size = (max(side, round(width * side / height)), max(side, round(height * side / width)))
-    smaller = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    made = simplejpeg.encode_jpeg(smaller, quality=quality, colorsubsampling="420")
-    return made, float(cv2.PSNR(smaller, simplejpeg.decode_jpeg(made))) if compare else None
-
-
-def _scale(box: CropBox, out_height: int, out_width: int) -> int:
-    """Return how many times smaller a box may be decoded and still be no smaller than needed."""
-    scale = 1
-    while scale < 8 and min(box.height // out_height, box.width // out_width) >= 2 * scale:
-        scale *= 2
-    return scale
+    if content[:8] != _PNG_START or content[12:16] != b"IHDR":
+        raise CorruptImageError("neither a JPEG nor a PNG")
+    at = 8
+    while at + 8 <= len(content) and content[at + 4 : at + 8] != b"IEND":
+        at += 12 + int.from_bytes(content[at : at + 4], "big")  # length, name and checksum
+    if at > len(content):
+        raise CorruptImageError("a PNG that ends too soon")
+    return int.from_bytes(content[20:24], "big"), int.from_bytes(content[16:20], "big")
 
 
 def _crop(pixels: np.ndarray, box: CropBox) -> np.ndarray:
@@ -188,12 +170,7 @@ def _decode_upper(content: bytes, header: JpegHeader, bottom: int, scale: int) -
     pixels = np.empty((height, width, 3), np.uint8)
     try:
         decoded = simplejpeg.decode_jpeg(
-            content,
-            "RGB",
-            min_height=height,
-            min_width=width,
-            min_factor=scale,
-            buffer=pixels,
+            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=pixels
         )
     except ValueError as error:
         if not (cut_short and _CUT_SHORT.match(str(error))):

@@ -9,8 +9,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.crop_box import NUM_CROP_DRAWS, centre_crop_box, draw_crop_box
+from jaxbench.data.images.crop_box import NUM_CROP_DRAWS, draw_crop_box
 from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.resize import centre_crop
+
+# More than any image that is decoded takes. A file with holes claims any size.
+_MAX_BYTES = 2**30
+
+
+def read_image_file(path: str) -> bytes:
+    """Return what an image file holds; raise CorruptImageError or OSError."""
+    # os.open takes half the time of `open`, which makes a buffer that is not needed here.
+    # Non-blocking: a pipe with an image's name must not block the run for ever.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptImageError("not an ordinary file")
+        if found.st_size > _MAX_BYTES:
+            raise CorruptImageError(f"{found.st_size:,} bytes, the limit is {_MAX_BYTES:,}")
+        return os.read(file, found.st_size)
+    finally:
+        os.close(file)
 
 
 class Source(Protocol):
@@ -39,17 +59,7 @@ class Files:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        # os.open takes half the time of `open`, which makes a buffer that is not needed here.
-        # Non-blocking: a pipe with an image's name must not block the run for ever.
-        file = os.open(self.paths[index], os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
-                raise CorruptImageError("not an ordinary file")
-            content = os.read(file, found.st_size)
-        finally:
-            os.close(file)
-        return content, int(self.labels_N[index])
+        return read_image_file(self.paths[index]), int(self.labels_N[index])
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -124,16 +134,13 @@ class EncodedSplit:
         draws: list[float] | None,
         out_HxWx3: np.ndarray,
         *,
-        random_crop: bool = False,
-        flip: bool = False,
+        random_crop: bool,
+        flip: bool,
     ) -> int:
         """Decode one example into `out_HxWx3`, uint8; return its label.
 
-        Args:
-          index: its place in the split.
-          draws: the example's, from `ExampleDraws`; None varies nothing.
-          random_crop: crop a random part, not the centre.
-          flip: mirror half of the images.
+        Its draws are from `ExampleDraws`; None varies nothing. What is not cropped at random is
+        prepared as `centre_crop` says.
 
         Raises:
           CorruptImageError: it cannot be read or decoded.
@@ -143,13 +150,12 @@ class EncodedSplit:
         except OSError as error:
             raise CorruptImageError(error.strerror or str(error)) from error
         image = Image(content)
-        box = centre_crop_box(*image.size, *out_HxWx3.shape[:2])
-        mirrored = False
-        if draws is not None:
-            mirrored = flip and draws[0] < 0.5
-            if random_crop:
-                box = draw_crop_box(draws[1:], *image.size)
-        image.decode(box, out_HxWx3, mirrored=mirrored)
+        mirrored = draws is not None and flip and draws[0] < 0.5
+        if draws is not None and random_crop:
+            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, mirrored=mirrored)
+        else:
+            cropped_HxWx3 = centre_crop(image.whole(), *out_HxWx3.shape[:2])
+            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if mirrored else cropped_HxWx3
         return label
 
 

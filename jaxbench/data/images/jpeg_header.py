@@ -3,6 +3,9 @@
 from typing import NamedTuple
 
 _START = b"\xff\xd8\xff"
+# Markers that no length follows, none of which stands before the pixels. libjpeg goes on right
+# after them: whoever takes the next bytes for a length reads another header than it does.
+_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA)}
 
 
 class JpegHeader(NamedTuple):
@@ -44,6 +47,8 @@ def read_header(content: bytes) -> JpegHeader | None:
         if marker == 0xFF:  # filling
             at += 1
             continue
+        if marker in _WITHOUT_LENGTH:
+            raise ValueError("a JPEG whose header is not one")
         length = int.from_bytes(content[at + 2 : at + 4], "big")
         if marker == 0xE1 and not orientation and content[at + 4 : at + 10] == b"Exif\0\0":
             orientation = _exif_orientation(content[at + 10 : at + 2 + length])

@@ -35,9 +35,6 @@ class _Scale(ctypes.Structure):
 class TurboJpeg:
     """The library; one decompressor and one buffer for each thread that uses it.
 
-    Args:
-      path: of the shared library.
-
     Raises:
       OSError: it cannot be loaded, or is older than version 3.
     """
@@ -97,7 +94,11 @@ class TurboJpeg:
         upper = max(0, top - _CONTEXT)
         lower = min(size[0], top + height + _CONTEXT)
         rows, columns = lower - upper, last - first
-        own = self._thread(rows * columns * 3)
+        own = getattr(self._own, "thread", None)
+        if own is None:
+            own = self._own.thread = _Thread(self._library)
+        if own.buffer.size < rows * columns * 3:
+            own.buffer = np.empty(rows * columns * 3, np.uint8)
         pixels_HxWx3 = own.buffer[: rows * columns * 3].reshape(rows, columns, 3)
         library, handle = self._library, own.handle
         failed = (
@@ -112,14 +113,6 @@ class TurboJpeg:
             raise ValueError(library.tj3GetErrorStr(handle).decode(errors="replace"))
         top, left = top - upper, left - first
         return pixels_HxWx3[top : top + height, left : left + width]
-
-    def _thread(self, size_bytes: int) -> "_Thread":
-        own = getattr(self._own, "thread", None)
-        if own is None:
-            own = self._own.thread = _Thread(self._library)
-        if own.buffer.size < size_bytes:
-            own.buffer = np.empty(size_bytes, np.uint8)
-        return own
 
 
 class _Thread:

@@ -1,29 +1,31 @@
 """CIFAR-10 as its authors distribute it: pickled batches."""
 
-import io
 import pathlib
-import pickle
 from typing import Any
 
 import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.sources.pickled_arrays import as_array, as_labels, read_pickle
 from jaxbench.errors import BadInput, first_line
+from jaxbench.files import open_regular
+from jaxbench.paths import user_path
+
+# Eight times what a batch has; of a larger file the end is missing.
+_MAX_BYTES = 2**28
 
 
-def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Dataset:
+def load(data: DataConfig, **unused: Any) -> Dataset:
     """Read the folder `cifar-10-batches-py`: `data_batch_1` to `_5` and `test_batch`.
 
     Args:
       data: `path` is that folder, or the one that holds it.
-      masks, progress: unused.
 
     Raises:
       BadInput: no such folder, or a file is missing or corrupt.
     """
-    del masks, progress
-    path, folder = data.path, pathlib.Path(data.path).expanduser()
+    path, folder = data.path, user_path(data.path)
     if path and (folder / "cifar-10-batches-py").is_dir():
         folder = folder / "cifar-10-batches-py"
     if not path or not (folder / "data_batch_1").is_file():
@@ -41,32 +43,13 @@ def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Data
     )
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads pickled numpy arrays and builds nothing else: a pickle can run any code."""
-
-    _ALLOWED = {
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("_codecs", "encode"),
-    }
-
-    def find_class(self, module, name):
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it wants to build {module}.{name}, which is not allowed")
-        # numpy moved `core` to `_core`; the old name warns.
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
 def _read_batch(file: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """Return images_NxHxWxC uint8 and labels_Nx int32 of one of the six files."""
     try:
-        content = _ArrayUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
-        data = np.asarray(content[b"data"])
-        labels = np.asarray(content[b"labels"], np.int32)
-        if data.dtype != np.uint8:
-            raise ValueError(f"pixels are {data.dtype}, expected uint8")
+        with open_regular(file, "rb") as stream:
+            written = stream.read(_MAX_BYTES)
+        content = read_pickle(written)
+        data, labels = as_array(content["data"]), as_labels(content["labels"])
         images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     except FileNotFoundError as error:
         raise BadInput(f"{file}: missing; the folder should hold all six batch files") from error

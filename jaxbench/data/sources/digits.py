@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
 
 _NUM_EVAL = 360
@@ -18,13 +17,8 @@ _NUM_EVAL = 360
 _FILE = "data/digits.csv.gz"
 
 
-def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Dataset:
-    """Return 1,437 digits for training and 360 held out; no seed changes the split.
-
-    Args:
-      data, masks, progress: unused.
-    """
-    del data, masks, progress
+def load(*_: Any, **unused: Any) -> Dataset:
+    """Return 1,437 digits for training and 360 held out; no seed changes the split."""
     levels_NxHxW, labels = _read()
     # 17 grey levels, 0 to 16, spread over a byte.
     images = np.round(levels_NxHxW * (255 / 16)).astype(np.uint8)[..., None]

@@ -9,38 +9,30 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.images.crop_box import RESIZE_PER_CROP
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.data.images.decode import CorruptImageError, Image
-from jaxbench.data.images.encoded import EncodedSplit, Files
-from jaxbench.data.sources.memory import check_fits_in_memory
+from jaxbench.data.images.encoded import EncodedSplit, Files, read_image_file
+from jaxbench.data.images.resize import centre_crop
 from jaxbench.errors import BadInput, nearest
+from jaxbench.paths import user_path
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
 _REPORT_EVERY = 256
 
 
-def load(
-    data: DataConfig,
-    *,
-    masks: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Dataset:
-    """Decode, resize (shorter side) and centre-crop every image to `data.image_shape`.
+def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) -> Dataset:
+    """Decode every image and bring it to `data.image_shape`, as `centre_crop` says.
 
     For images decoded on the fly only the files' names are read. The classes are the training
     split's sub-folders by name. Limited splits take images in turn from every class.
 
     Args:
       data: `path` is the folder that holds the splits' folders.
-      masks: unused.
-      progress: called now and then with a line that says how far the reading is.
 
     Raises:
       BadInput: no such folder, no images, a corrupt file, or too many to hold in memory.
     """
-    del masks
-    root, image_shape = pathlib.Path(data.path).expanduser(), data.image_shape
+    root, image_shape = user_path(data.path), data.image_shape
     splits = (data.train_split, data.eval_split)
     if not data.path or not root.is_dir():
         raise BadInput(
@@ -54,7 +46,7 @@ def load(
         unknown = sorted(set(files) - set(classes))
         if unknown:
             raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
-    read: list[Any] = []
+    read = []
     limits = (data.train_examples, data.eval_examples)
     for name, files, limit in zip(splits, listed, limits, strict=True):
         examples = _in_turn(classes, files)[: limit or None]
@@ -65,7 +57,11 @@ def load(
         else:
             read.append(_read_split(root / name, examples, image_shape, progress))
     return Dataset(
-        description=f"folder {root.name}", train=read[0], eval=read[1], num_classes=len(classes)
+        description=f"folder {root.name}",
+        train=read[0],
+        eval=read[1],
+        num_classes=len(classes),
+        statistics="ImageNet's",
     )
 
 
@@ -121,25 +117,9 @@ def _read_split(folder, examples, image_shape, progress) -> Split:
 
 
 def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
-    import cv2
-
     try:
-        image = Image(pathlib.Path(file).read_bytes()).whole()
+        return centre_crop(Image(read_image_file(file)).whole(), *image_shape[:2])
     except OSError as error:
         raise BadInput(f"{file}: {error.strerror}") from error
     except CorruptImageError as error:
         raise BadInput(f"{file}: cannot be decoded as an image: {error}") from error
-    height, width = image_shape[:2]
-    if image.shape[:2] != (height, width):
-        scale = RESIZE_PER_CROP * max(height / image.shape[0], width / image.shape[1])
-        new_height = max(height, round(image.shape[0] * scale))
-        new_width = max(width, round(image.shape[1] * scale))
-        shrinking = scale < 1
-        image = cv2.resize(
-            image,
-            (new_width, new_height),
-            interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_CUBIC,
-        )
-        top, left = (new_height - height) // 2, (new_width - width) // 2
-        image = image[top : top + height, left : left + width]
-    return image

@@ -1,15 +1,17 @@
-"""Loads the data set that a config names.
+"""Load the data set that a config names.
 
-A new source is a module with a function `load(data, masks=..., progress=...)`, a line in `_SOURCES`
-and its name among the choices of `DataConfig.source`.
+A new source is a module with a function `load(data, *, masks, progress) -> Dataset`, a line in
+`_SOURCES` and its name among the choices of `DataConfig.source` (and of `path`, if it reads files).
+`masks` asks for segmentation, `progress` is called now and then with a line that says how far the
+reading is.
 """
 
 import dataclasses
 from collections.abc import Callable
 
 from jaxbench.config import Config
-from jaxbench.data.dataset import Dataset
-from jaxbench.data.sources import cifar10_batches, digits, folder, npz, synthetic, tfds
+from jaxbench.data.dataset import Dataset, check_image_shape
+from jaxbench.data.sources import cifar10_batches, digits, folder, npz, own, synthetic, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
@@ -21,21 +23,18 @@ _SOURCES = {
     "npz": npz.load,
     "folder": folder.load,
     "synthetic": synthetic.load,
+    "own": own.load,
 }
 
 
 def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: None) -> Dataset:
     """Read both splits, or open them, and check them against each other and the config.
 
-    Args:
-      config: the experiment.
-      progress: called now and then with a line that says how far the reading is.
-
     Raises:
       BadInput: the data set is missing, corrupt, or does not fit the experiment.
     """
     data, task = config.data, get_task(config.task)
-    masks = task.name == "segmentation"
+    masks = bool(task.label_shape(data.image_shape))
     dataset = _SOURCES[data.source](data, masks=masks, progress=progress)
     dataset.check(task.label_shape(dataset.image_shape))
     dataset = dataclasses.replace(
@@ -50,11 +49,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
 def _check_fits(dataset: Dataset, config: Config) -> None:
     """Raise BadInput where a data set is not what the experiment is made for."""
     data = config.data
-    if dataset.image_shape != data.image_shape:
-        raise BadInput(
-            f"{dataset.description}: images are {dataset.image_shape}, the experiment is made for "
-            f"{data.image_shape}; --experiment.data.image_shape='{dataset.image_shape}' changes it"
-        )
+    check_image_shape(dataset.description, dataset.image_shape, data.image_shape)
     if dataset.num_classes != data.num_classes:
         raise BadInput(
             f"{dataset.description}: has {dataset.num_classes} classes, the experiment is made for "

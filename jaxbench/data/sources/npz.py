@@ -1,20 +1,24 @@
 """Image sets in one .npz file."""
 
+import math
 import pathlib
 import zipfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory, check_image_shape
 from jaxbench.errors import BadInput, first_line
+from jaxbench.paths import user_path
 
 # Of a set that has no test part, one image in this many is held out.
 _HELD_OUT = 5
+# {images: their labels or masks}
+_IMAGES = {"x_train": "y_train", "x_test": "y_test", "image": "mask"}
 
 
-def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Dataset:
+def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     """Read `x_train, y_train, x_test, y_test`, the names Keras gave them.
 
     Images are uint8 of shape (N, H, W, C) or (N, H, W); labels are whole numbers of shape (N,) or
@@ -25,16 +29,14 @@ def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Data
       masks: labels are masks of shape (N, H, W) or (N, H, W, 1), 0 or false being the background.
         The arrays may also be `image` and `mask` alone: then a fifth of the images, always the
         same ones, is held out.
-      progress: unused.
 
     Raises:
       BadInput: no such file, corrupt, or without these arrays.
     """
-    del progress
-    file = pathlib.Path(data.path).expanduser()
+    file = user_path(data.path)
     if not data.path or not file.is_file():
         raise BadInput(f"data.path={data.path!r}: data.source=npz needs the path of an .npz file")
-    arrays = _read_arrays(file, masks)
+    arrays = _read_arrays(file, data.image_shape, masks)
     if masks:
         return _masked(file, arrays)
     train, test = (_labelled(file, arrays, name) for name in ("train", "test"))
@@ -42,21 +44,26 @@ def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Data
     return Dataset(description=file.name, train=train, eval=test, num_classes=num_classes)
 
 
-def _read_arrays(file: pathlib.Path, masks: bool) -> dict[str, np.ndarray]:
+def _read_arrays(
+    file: pathlib.Path, image_shape: tuple[int, ...], masks: bool
+) -> dict[str, np.ndarray]:
     needed: tuple[str, ...] = ("x_train", "y_train", "x_test", "y_test")
     ways = ", ".join(needed) + (" (or image, mask)" if masks else "")
     try:
-        # Opened here: numpy leaves a file open that turns out to be corrupt.
-        with open(file, "rb") as stream, zipfile.ZipFile(stream), np.load(file) as archive:
-            if masks and {"image", "mask"} <= set(archive.files):
+        with zipfile.ZipFile(file) as archive:
+            found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if masks and {"image", "mask"} <= set(found):
                 needed = ("image", "mask")
-            missing = [name for name in needed if name not in archive.files]
+            missing = [name for name in needed if name not in found]
             if missing:
+                names = ascii(", ".join(found))[1:-1] or "nothing"
                 raise BadInput(
-                    f"{file}: no array {', '.join(missing)}; it holds "
-                    f"{', '.join(archive.files) or 'nothing'}, needed are {ways}"
+                    f"{file}: no array {', '.join(missing)}; it holds {names[:200]}, needed are "
+                    f"{ways}"
                 )
-            return {name: archive[name] for name in needed}
+            headers = {name: _read_header(archive, found[name]) for name in needed}
+            _check_headers(file, headers, image_shape, masks)
+            return {name: _read_array(archive, found[name]) for name in needed}
     except BadInput:
         raise
     # A corrupt archive can raise nearly anything.
@@ -64,10 +71,74 @@ def _read_arrays(file: pathlib.Path, masks: bool) -> dict[str, np.ndarray]:
         raise BadInput(f"{file}: cannot be read as .npz: {first_line(error)}") from error
 
 
+class _Header(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
+    """Return what an array claims to be; raise ValueError where its bytes are not as many."""
+    # Others may ask for gigabytes before they return a byte.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{ascii(info.filename)[:100]} is compressed as NumPy never does")
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, _, dtype = read(stream)
+        begin = stream.tell()
+    header = _Header(shape, dtype)
+    # An object has no bytes here: it is pickled.
+    if dtype.kind not in "biuf" or min(shape, default=0) < 0:
+        raise ValueError(f"{ascii(info.filename)[:100]} is no array of numbers")
+    if begin + header.size_bytes != info.file_size:
+        raise ValueError(f"{ascii(info.filename)[:100]} has not as many bytes as its shape says")
+    return header
+
+
+def _check_headers(
+    file: pathlib.Path, headers: dict[str, _Header], image_shape: tuple[int, ...], masks: bool
+) -> None:
+    """Raise BadInput where arrays are not what the experiment reads, before any is read."""
+    for name, header in headers.items():
+        if name not in _IMAGES:
+            if header.dtype.kind not in ("biu" if masks else "iu"):
+                what = "whole numbers or bool" if masks else "whole numbers"
+                raise BadInput(f"{file}: {name} is {header.dtype}, expected {what}")
+            continue
+        if header.dtype != np.uint8 or len(header.shape) not in (3, 4):
+            raise BadInput(
+                f"{file}: {name}: images are {header.dtype} of shape {header.shape}, expected "
+                "uint8 of shape (N, height, width, channels)"
+            )
+        shape = (*header.shape[1:], 1)[:3]
+        if name == "x_test" and shape != image_shape:
+            raise BadInput(f"{file}: x_test: images are {shape}, in training {image_shape}")
+        check_image_shape(file.name, shape, image_shape)
+        given = headers[_IMAGES[name]].shape
+        if masks and len(given) < 3:
+            raise BadInput(f"{file}: {_IMAGES[name]} of shape {given}, expected (N, H, W)")
+        if header.shape[0] != (given[0] if masks else math.prod(given)):
+            what = f"{given[0]} masks" if masks else f"labels of shape {given}"
+            raise BadInput(f"{file}: {header.shape[0]} images but {what}")
+    check_fits_in_memory(
+        str(file), sum(header.size_bytes for header in headers.values()), is_limited=False
+    )
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
 def _labelled(file: pathlib.Path, arrays: dict[str, np.ndarray], name: str) -> Split:
     labels = arrays[f"y_{name}"]
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise BadInput(f"{file}: y_{name} is {labels.dtype}, expected whole numbers")
     # Checked before they are narrowed: 2**32 would become class 0.
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
         raise BadInput(f"{file}: y_{name} runs from {labels.min()} to {labels.max()}")
@@ -77,18 +148,9 @@ def _labelled(file: pathlib.Path, arrays: dict[str, np.ndarray], name: str) -> S
 def _masked(file: pathlib.Path, arrays: dict[str, np.ndarray]) -> Dataset:
     def split(images_name, masks_name, chosen=slice(None)):
         masks = arrays[masks_name]
-        if masks.ndim < 3 or arrays[images_name].ndim < 3:
-            raise BadInput(
-                f"{file}: {images_name} of shape {arrays[images_name].shape} and {masks_name} of "
-                f"shape {masks.shape}, expected (N, H, W, C) or (N, H, W), and (N, H, W)"
-            )
-        if masks.dtype.kind not in "biu":
-            raise BadInput(f"{file}: {masks_name} is {masks.dtype}, expected whole numbers or bool")
         if masks.ndim == 4 and masks.shape[-1] == 1:
             masks = masks[..., 0]
         images = _with_channels(arrays[images_name])
-        if len(images) != len(masks):
-            raise BadInput(f"{file}: {len(images)} images but {len(masks)} masks")
         return Split(images[chosen], (masks[chosen] != 0).astype(np.uint8))
 
     if "image" not in arrays:

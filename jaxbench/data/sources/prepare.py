@@ -1,4 +1,4 @@
-"""Prepares a TFDS data set as ArrayRecord: `python -m jaxbench.data.sources.prepare NAME DATA_DIR`.
+"""Prepare a TFDS data set as ArrayRecord: `python -m jaxbench.data.sources.prepare NAME DATA_DIR`.
 
 It runs as a child of the training process, because it imports TensorFlow. Progress goes to stderr
 (TFDS's own bars). If it fails, the last line on stdout says why.

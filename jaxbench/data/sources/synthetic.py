@@ -16,19 +16,17 @@ from jaxbench.errors import BadInput
 _DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
 
 
-def load(data: DataConfig, *, masks: bool = False, progress: Any = None) -> Dataset:
+def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     """Generate a data set, always the same one.
 
     Args:
       data: `image_shape`, `num_classes`, `train_examples` and `eval_examples`; 0 examples makes
         2,048 and 512.
       masks: whether the labels are masks of shape (height, width).
-      progress: unused.
 
     Raises:
       BadInput: the images do not fit in memory.
     """
-    del progress
     shape = data.image_shape
     wanted_bytes = (data.train_examples + data.eval_examples) * math.prod(shape)
     if wanted_bytes > psutil.virtual_memory().available // 4:

@@ -6,7 +6,7 @@ Only preparing a data set needs TensorFlow, and that happens in a child process
 
 import contextlib
 import importlib.util
-import json
+import io
 import math
 import os
 import pathlib
@@ -18,10 +18,17 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.data.images.decode import MAX_PIXELS
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
-from jaxbench.data.sources.memory import check_fits_in_memory
+from jaxbench.data.sources.feature_classes import (
+    check_folders_below,
+    check_prepared_folder,
+    read_json,
+)
 from jaxbench.errors import BadInput, nearest
+from jaxbench.paths import user_path
+from jaxbench.terminal import printable
 
 # Examples that are decoded at once.
 _CHUNK = 2048
@@ -32,10 +39,7 @@ _BACKGROUND = {"oxford_iiit_pet": 2}
 
 
 def load(
-    data: DataConfig,
-    *,
-    masks: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
+    data: DataConfig, *, masks: bool = False, progress: Callable[[str], None] = lambda text: None
 ) -> Dataset:
     """Read a data set of images with labels, or with masks, whole; or open it for streaming.
 
@@ -44,7 +48,6 @@ def load(
         that holds `cifar10/3.0.2/`, by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. Images
         decoded on the fly stay encoded.
       masks: read images with masks, both resized to `data.image_shape`.
-      progress: called now and then with a line that says how far the reading is.
 
     Raises:
       BadInput: not prepared and cannot be prepared here, not ArrayRecord, corrupt, no such split,
@@ -52,18 +55,23 @@ def load(
     """
     if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
-    folder = _prepared_folder(data.name, _data_dir(data.path), given=data.path)
+    folder = _prepared_folder(data.name, data.path)
+    # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     import tensorflow_datasets as tfds
 
     with _corrupt_is_bad_input(folder):
-        builder = tfds.builder_from_directory(folder)
+        check_prepared_folder(folder)
+        # It prints at length that it lacks TensorFlow for some features.
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder = tfds.builder_from_directory(folder)
         features = builder.info.features
     _check_contents(builder, data, masks)
 
     def read(split: str, limit: int) -> Split | EncodedSplit:
         with _corrupt_is_bad_input(folder):
             if data.decodes_on_the_fly:
-                return _open_split(builder, split, limit, data.image_shape)
+                return _open_split(builder, split, data.image_shape)
             if masks:
                 return _read_masked_split(builder, split, limit, data.image_shape[:2], progress)
             return _read_split(builder, split, limit, progress)
@@ -73,6 +81,7 @@ def load(
         train=read(data.train_split, data.train_examples),
         eval=read(data.eval_split, data.eval_examples),
         num_classes=2 if masks else features["label"].num_classes,
+        statistics="ImageNet's" if data.decodes_on_the_fly else "the training split's",
     )
 
 
@@ -82,14 +91,14 @@ def _check_contents(builder, data: DataConfig, masks: bool) -> None:
     needed = ("image", "segmentation_mask" if masks else "label")
     if not set(needed) <= set(features):
         raise BadInput(
-            f"data.name={data.name!r}: its features are {', '.join(features)}; "
+            f"data.name={data.name!r}: its features are {printable(', '.join(features))}; "
             f"image {'segmentation' if masks else 'classification'} needs {' and '.join(needed)}"
         )
     for split in (data.train_split, data.eval_split):
         if split not in splits:
             raise BadInput(
-                f"data.name={data.name!r} has no split {split!r}; it has {', '.join(splits)}"
-                + nearest(split, splits)
+                f"data.name={data.name!r} has no split {split!r}; it has "
+                f"{printable(', '.join(splits))}{printable(nearest(split, splits))}"
             )
 
 
@@ -97,6 +106,10 @@ def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]
     source = builder.as_data_source(split=split)
     count = min(limit or len(source), len(source))
     shape = source[0]["image"].shape if count else ()
+    check_fits_in_memory(
+        f"{builder.info.full_name}, split {split}, {count:,} images of {shape}",
+        count * math.prod(shape),
+    )
     images = np.empty((count, *shape), np.uint8)
     labels = np.empty(count, np.int32)
     for place, example in _examples(source, split, count, _CHUNK, progress):
@@ -146,13 +159,13 @@ def _examples(
             progress(f"{split}: {done:,} of {count:,} images")
 
 
-def _open_split(builder, split: str, limit: int, shape: tuple[int, int, int]) -> EncodedSplit:
+def _open_split(builder, split: str, shape: tuple[int, int, int]) -> EncodedSplit:
     from tensorflow_datasets import decode
 
     records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
     name = f"{builder.info.full_name} {split}"
     files = [str(path) for path in builder.info.splits[split].filepaths]
-    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records)).first(limit)
+    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records))
 
 
 @contextlib.contextmanager
@@ -167,13 +180,10 @@ def _corrupt_is_bad_input(folder: pathlib.Path):
         raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
 
 
-def _data_dir(given: str) -> pathlib.Path:
-    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return pathlib.Path(given or default).expanduser()
-
-
-def _prepared_folder(name: str, data_dir: pathlib.Path, given: str) -> pathlib.Path:
+def _prepared_folder(name: str, given: str) -> pathlib.Path:
     """Return the newest prepared version's folder; prepare the data set where there is none."""
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    data_dir = user_path(given or default, "give data.path")
     if given and not data_dir.is_dir():
         hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
         raise BadInput(f"data.path={given!r}: no such folder{hint}")
@@ -219,10 +229,11 @@ def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
         return None
     info = max(folders)[1]
     with _corrupt_is_bad_input(info.parent):
-        file_format = json.loads(info.read_text()).get("fileFormat", "tfrecord")
+        file_format = read_json(info).get("fileFormat", "tfrecord")
     if file_format != "array_record":
+        found = printable(str(file_format)[:100])
         raise BadInput(
-            f"{info.parent} is prepared as {file_format}, which only TensorFlow reads; prepare it "
+            f"{info.parent} is prepared as {found}, which only TensorFlow reads; prepare it "
             f"once more as ArrayRecord: pip install 'jaxbench[prepare]', then tfds build {path} "
             "--file_format=array_record --data_dir=ANOTHER_FOLDER"
         )
@@ -239,6 +250,9 @@ def _prepare(name: str, data_dir: pathlib.Path) -> None:
     # Only searched for, never imported here.
     if importlib.util.find_spec("tensorflow") is None:
         raise BadInput(f"{ways} (TensorFlow, which prepares, is not installed)")
+    root = data_dir / name.partition(":")[0].partition("/")[0]
+    with _corrupt_is_bad_input(root):
+        check_folders_below(root)
     child = subprocess.run(
         [sys.executable, "-m", "jaxbench.data.sources.prepare", name, str(data_dir)],
         # The accelerator belongs to the training process.

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.hardware.telemetry.reading import Reading
+from jaxbench.hardware.telemetry.readers import Reading
 
 # NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
 _REASONS = {
@@ -51,7 +51,6 @@ class NvmlReader:
         self._boards: list[tuple[str, str, Any]] | None = None
 
     def read(self) -> Iterator[Reading]:
-        """Yield a reading for each board. Raises NVML's error where it cannot start."""
         # Imported late, so that it costs a machine without GPUs nothing.
         import pynvml
 
@@ -66,9 +65,12 @@ class NvmlReader:
         for device, ordinal in self._ordinals.items():
             address = pci_address(ordinal)
             handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
-            kind = "mig" if _is_sliced(nvml, handle) else "gpu"
+            try:
+                sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+            except nvml.NVMLError:  # a board or a driver that knows no MIG
+                sliced = False
             # Two slices of one board have one address: it is read, and its energy counted, once.
-            boards.setdefault(address, (device, kind, handle))
+            boards.setdefault(address, (device, "mig" if sliced else "gpu", handle))
         return list(boards.values())
 
 
@@ -90,14 +92,6 @@ def pci_address(ordinal: int) -> str:
     return address.value.decode()
 
 
-def _is_sliced(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # a board or a driver that knows no MIG
-        return False
-    return current == nvml.NVML_DEVICE_MIG_ENABLE
-
-
 def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
     def newest(names: Sequence[str], *args: Any) -> Any:
         """Call the first of a function's names that these bindings and this driver know."""
@@ -109,7 +103,8 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
 
     def throttle_reasons() -> str:
         bits = newest(_REASON_FUNCTIONS)
-        return "|".join(_REASONS.get(bit, hex(bit)) for bit in _set_bits(bits))
+        single = (1 << place for place in range(bits.bit_length()))
+        return "|".join(_REASONS.get(bit, hex(bit)) for bit in single if bits & bit)
 
     sensors: dict[str, Callable[[], Any]] = {
         "load_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -138,10 +133,3 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
     if memory := values.pop("memory", None):
         values |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
     return Reading(device, kind, values, errors)
-
-
-def _set_bits(bits: int) -> Iterator[int]:
-    while bits:
-        lowest = bits & -bits
-        yield lowest
-        bits ^= lowest

@@ -5,6 +5,7 @@ library that hangs silences its own devices only; exceptions of a reader are cou
 thread sends requests through `SimpleQueue`, which a signal's exception cannot leave locked.
 """
 
+import collections
 import contextlib
 import csv
 import math
@@ -14,18 +15,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxbench.clock import Clock, Stopwatch, now
+from jaxbench.clock import Clock, Stopwatch, now, process_cpu_s
 from jaxbench.errors import BadInput
-from jaxbench.hardware.telemetry.host import HostReader
+from jaxbench.files import open_own
 from jaxbench.hardware.telemetry.nvml import NvmlReader
-from jaxbench.hardware.telemetry.reading import Reader, Reading
+from jaxbench.hardware.telemetry.readers import HostReader, Reader, Reading, TpuReader
 from jaxbench.hardware.telemetry.summary import Series, Window, summarize
-from jaxbench.hardware.telemetry.tpu import TpuReader
 
 INTERVAL_S = 1.0
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 # A sample between two intervals comes at least this share of an interval after the last one.
 _SOONEST = 0.2
+# A sample that comes so late, while the process took less than this share of a processor, says that
+# the process stood still. The share leaves room for what it did before and after.
+_LATE_S, _STILL = 2.0, 0.3
+# A warning names no more of them.
+_MOST_NAMED = 5
 # How long the end of a run waits for readers.
 _LONGEST_STOP_S = 2.0
 COLUMNS = (
@@ -46,6 +51,7 @@ COLUMNS = (
     "cpu_percent",
     "rss_bytes",
     "load_1min",
+    "other_cpu_percent",
 )
 
 
@@ -101,14 +107,15 @@ class Telemetry:
         self._rows: Any = None
         self._series: dict[str, Series] = {}
         self._windows: list[Window] = []
-        self._errors: dict[str, int] = {}
+        self._errors: collections.Counter[str] = collections.Counter()
+        self._stops: list[str] = []
 
     def start(self) -> None:
         """Open the file and start the threads."""
         if not self._interval_s:
             return
         # Line-buffered: every row is in the file as soon as it is written.
-        self._file = open(self._path, "a", buffering=1, encoding="utf-8", newline="")  # noqa: SIM115
+        self._file = open_own(self._path, "a", buffering=1, encoding="utf-8", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS)
         if not self._file.tell():  # else a resumed run appends
             self._rows.writeheader()
@@ -162,7 +169,7 @@ class Telemetry:
     def keep(self, reading: Reading) -> None:
         """Write a reading to the file and keep it for the summary. For the threads."""
         elapsed_s = self._clock.wall_s()
-        row: dict[str, Any] = {
+        row = {
             "time": now().isoformat(timespec="milliseconds"),
             "elapsed_s": round(elapsed_s, 3),
             "device": reading.device,
@@ -180,14 +187,22 @@ class Telemetry:
 
     def count_error(self, message: str) -> None:
         with self._lock:
-            self._errors[message] = self._errors.get(message, 0) + 1
+            self._errors[message] += 1
+
+    def note_wait(self, late_s: float, cpu_s: float) -> None:
+        """Note how late a sample comes, and the processor seconds that passed. For a thread."""
+        if late_s > _LATE_S and cpu_s < _STILL * late_s:
+            began_s = self._clock.wall_s() - late_s
+            self._stops.append(f"for {late_s:.1f} s from {began_s:.1f} s on")
 
     def summarize(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the summary's `telemetry` (None where there is none), and warnings."""
         if not self._interval_s:
             return None, []
+        told = f"the process stood still, as if stopped: {', '.join(self._stops[:_MOST_NAMED])}"
         with self._lock:
-            return summarize(self._series, self._windows, self._interval_s, self._errors)
+            found = summarize(self._series, self._windows, self._interval_s, self._errors)
+        return found[0], [*([told] if self._stops else []), *found[1]]
 
 
 class _ReaderThread(threading.Thread):
@@ -221,14 +236,17 @@ class _ReaderThread(threading.Thread):
         """Wait until the next sample is due; return False where it is the last."""
         # The next multiple of the interval: samples that are missed are not caught up.
         due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
+        cpu_s = process_cpu_s()
         while True:
             try:
                 request = self.requests.get(timeout=max(0.0, due_s - watch.elapsed_s()))
             except queue.Empty:
-                return True
+                request = "sample"
+            if self.reader.name == HostReader.name:  # one of the threads is enough
+                self._telemetry.note_wait(watch.elapsed_s() - due_s, process_cpu_s() - cpu_s)
             if request == "stop":
                 return False
-            if watch.elapsed_s() >= soonest_s:
+            if request == "sample" or watch.elapsed_s() >= soonest_s:
                 return True
 
 

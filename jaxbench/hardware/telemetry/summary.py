@@ -2,7 +2,6 @@
 
 import array
 import collections
-import dataclasses
 import math
 import statistics
 import sys
@@ -25,18 +24,26 @@ THROTTLING = (
 )
 # A drop of clocks that is worth a warning, and a difference in mean load, in points.
 _CLOCK_DROP, _IMBALANCE = 0.02, 10.0
-# Energy is precise enough where windows hold at least so many intervals ...
+# Energy is precise enough where windows hold at least this many intervals ...
 _LEAST_INTERVALS = 10
 # ... and the gaps between their ends and the nearest samples are at most this share of them.
 _LONGEST_GAPS = 0.1
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
+# The host is busy with other work where that took more than this share of the processor, in
+# percent; beside GPUs and TPUs only where the whole processor was busier than this, too.
+_OTHERS, _FULL = 10.0, 90.0
+_OTHER_WORK = (
+    "other processes took {other_cpu_percent_mean:.0f} % of the host's processor meanwhile: rates "
+    "may be too low, and those of a repeat differ by more than the intervals say"
+)
 # The statistics of telemetry.csv's columns: over the measured windows, or over the whole run.
 _OVER_WINDOWS = {
     "load_percent": ("mean", "max"),
     "power_w": ("mean", "max"),
     "sm_clock_mhz": ("median",),
     "cpu_percent": ("mean", "max"),
+    "other_cpu_percent": ("mean", "max"),
     "load_1min": ("max",),
 }
 _OVER_RUN = {
@@ -45,6 +52,15 @@ _OVER_RUN = {
     "rss_bytes": ("max",),
 }
 _STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
+# Of the measured windows.
+_ENERGY = (
+    "energy_j",
+    "energy_covers",
+    "energy_window_s",
+    "energy_window_long_enough",
+    "joules_per_image",
+    "images_per_kwh",
+)
 _KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
 
 
@@ -107,26 +123,26 @@ def summarize(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the summary's `telemetry`, and warnings.
 
-    Args:
-      series: {device: its readings}.
-      windows: what the job measured, in order. Without windows the statistics are over the whole
-        run, and there is no energy per image.
-      interval_s: between samples.
-      errors: {message: how often}.
+    Windows, in order, are what the job measured. Without any the statistics are over the whole run,
+    and there is no energy per image. Errors are {message: how often}.
     """
+    devices = {device: _describe(one, windows) for device, one in series.items()}
+    busy = _host_is_busy(devices)
     telemetry = {
         "interval_s": interval_s,
         "over": "the measured windows" if windows else "the run",
         "measured_s": sum(window.end_s - window.start_s for window in windows) or None,
         "measured_images": sum(window.images for window in windows) or None,
-        "devices": {device: _describe(one, windows) for device, one in series.items()},
+        "host_busy": busy,
+        "devices": devices,
         **_energy(series, windows, interval_s),
         "errors": dict(errors),
     }
     warnings = [
         *(line for device, one in series.items() for line in _throttling(device, one, windows)),
         *(line for device, one in series.items() for line in _clock_drop(device, one, windows)),
-        *_imbalance(telemetry["devices"]),
+        *_imbalance(devices),
+        *([_OTHER_WORK.format(**devices["host"])] if busy else []),
         *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
     ]
     return telemetry, warnings
@@ -137,44 +153,52 @@ def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
     for table, over in ((_OVER_WINDOWS, windows), (_OVER_RUN, ())):
         for name, names in table.items():
             elapsed_s, values = series.known(name)
-            values = values[_inside(elapsed_s, over)]
+            inside = _inside(elapsed_s, over)
+            # The host's loads are means since the last reading: of a run that is shorter than the
+            # interval, the last one covers all windows.
+            if inside.any() or series.kind != "host":
+                values = values[inside]
             if len(values):
                 described |= {f"{name}_{kind}": float(_STATISTICS[kind](values)) for kind in names}
-    elapsed_s, reasons = series.throttle_reasons()
-    inside = _inside(elapsed_s, windows)
-    counts = collections.Counter(
-        reason
-        for joined, counted in zip(reasons, inside, strict=True)
-        if counted and joined
-        for reason in joined.split("|")
-    )
-    if inside.any():
+    if samples := _throttle_reasons(series, windows):
+        counts = collections.Counter(reason for reasons in samples for reason in reasons)
         described["throttle_reasons"] = {
-            reason: count / int(inside.sum()) for reason, count in sorted(counts.items())
+            reason: count / len(samples) for reason, count in sorted(counts.items())
         }
     return described
+
+
+def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
+    """Return whether other work held the processor that was measured; None where nobody knows."""
+    host = devices.get("host", {})
+    if "other_cpu_percent_mean" not in host:
+        return None
+    accelerated = len(devices) > 1
+    full = not accelerated or host["cpu_percent_mean"] > _FULL
+    return full and host["other_cpu_percent_mean"] > _OTHERS
+
+
+def _throttle_reasons(series: Series, windows: Sequence[Window]) -> list[list[str]]:
+    """Return the reasons of each sample inside the windows."""
+    elapsed_s, reasons = series.throttle_reasons()
+    inside = _inside(elapsed_s, windows)
+    return [
+        [reason for reason in joined.split("|") if reason]
+        for joined, counted in zip(reasons, inside, strict=True)
+        if counted
+    ]
 
 
 def _energy(
     series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
 ) -> dict[str, Any]:
     """Return the energy of the windows, of all GPUs; unknown where one GPU's is."""
-    unknown = {
-        "energy_j": None,
-        "energy_covers": None,
-        "energy_window_s": None,
-        "energy_window_long_enough": None,
-        "joules_per_image": None,
-        "images_per_kwh": None,
-    }
     boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
-    if not boards or not windows:
-        return unknown
+    meters = {device: _meter(one, windows, interval_s) for device, one in boards.items()}
+    if not meters or None in meters.values():
+        return dict.fromkeys(_ENERGY)
     total_j, long_enough, covers = 0.0, True, []
-    for device, one in boards.items():
-        meter = _meter(one, windows, interval_s)
-        if meter is None:
-            return unknown
+    for device, meter in meters.items():
         total_j += meter.energy_j
         long_enough &= meter.long_enough
         covers.append(f"{device} by {meter.method}")
@@ -196,8 +220,7 @@ def _energy(
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Meter:
+class _Meter(NamedTuple):
     energy_j: float
     method: str
     long_enough: bool
@@ -205,6 +228,8 @@ class _Meter:
 
 def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
     """Return one board's energy in the windows, None where its readings do not tell."""
+    if not windows:
+        return None
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
     method, blur_s = "NVML's total energy counter", 0.0
     elapsed_s, energy_j = series.known("energy_j")
@@ -236,17 +261,13 @@ def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
 
 
 def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
-    elapsed_s, reasons = series.throttle_reasons()
-    seen = [
-        [reason for reason in joined.split("|") if reason in THROTTLING]
-        for joined, counted in zip(reasons, _inside(elapsed_s, windows), strict=True)
-        if counted
-    ]
-    share = sum(map(bool, seen)) / len(seen) if seen else 0.0
-    if not share:
+    samples = _throttle_reasons(series, windows)
+    seen = [reasons for reasons in samples if not set(THROTTLING).isdisjoint(reasons)]
+    if not seen:
         return []
+    share = len(seen) / len(samples)
     names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
-    return [f"{device} was throttled in {share:.0%} of {len(seen)} samples: {names}"]
+    return [f"{device} was throttled in {share:.0%} of {len(samples)} samples: {names}"]
 
 
 def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:

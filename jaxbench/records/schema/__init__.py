@@ -1,8 +1,11 @@
 """The schema: one dataclass for each kind of record, for run.json and for a sweep's trials.
 
-CSV columns, curves, console lines and tables are made from it. `base` says how a field is declared.
+CSV columns, and the curves of TensorBoard and Weights & Biases, are made from it. Console, report
+and sweep tables name its fields: tests/reports/test_names.py checks the names. `base` says how a
+field is declared.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +23,7 @@ from jaxbench.records.schema.measurements import (
     ThroughputRecord,
     ThroughputSummary,
 )
+from jaxbench.records.schema.targets import TargetRecord
 from jaxbench.records.schema.training import (
     CompileRecord,
     EpochRecord,
@@ -38,6 +42,7 @@ RECORDS = (
     DeviceRecord,
     AllReduceRecord,
     Conv2dRecord,
+    TargetRecord,
     Summary,
     TrainSummary,
     ThroughputSummary,
@@ -60,4 +65,9 @@ def record_from_json(line: Mapping[str, Any]) -> Record:
     kinds = [cls for cls in RECORDS if cls.kind == line.get("kind")]
     if not kinds:
         raise TypeError(f"no kind of record: {line.get('kind')!r}")
-    return max(kinds, key=lambda cls: len(cls.required() & fields.keys()))(**fields)
+
+    def known_and_missing(cls: type[Record]) -> tuple[int, int]:
+        names = {field.name for field in dataclasses.fields(cls)}
+        return len(names & fields.keys()), -len(cls.required() - fields.keys())
+
+    return max(kinds, key=known_and_missing)(**fields)

@@ -1,36 +1,36 @@
 """The base of all records: how a field is declared, written and named elsewhere.
 
-Units are in the names. A field without a default is in every record of its kind, null where it is
-unknown. A field with a default is left out where it has that default.
+Units are in the names. A field that may be None is None where it is not given. A field with a
+default is left out where it has that default; all others are in every record of their kind.
 """
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 SCHEMA_VERSION = 2
-MODES = ("train", "throughput", "scaling", "input", "memory", "conv2d")
-
 
 # For classes that are only inherited from. Methods of their own would cost time at every start.
 group = dataclasses.dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 
 
-def figure(tag: str | None = None, *, csv: bool = True, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field's place outside metrics.jsonl.
+def figure(tag: str | None = None) -> Any:
+    """Declare a field that has a column in the CSV file of its kind.
 
     Args:
       tag: its curve in TensorBoard and Weights & Biases; None for no curve.
-      csv: whether the CSV file of its kind has a column for it.
-      default: the value that is left out of the record.
     """
-    return dataclasses.field(default=default, metadata={"tag": tag, "csv": csv})
+    return dataclasses.field(metadata={"tag": tag, "csv": True})
 
 
-def optional(tag: str | None = None, *, csv: bool = True) -> Any:
-    """Declare the same for a field that is None, and left out, where it does not apply."""
-    return figure(tag, csv=csv, default=None)
+def own_figures(tag: str) -> Any:
+    """Declare a field that holds {name: value} of figures that a task of the user's own computes.
+
+    Each has a column, its name after what stands before `figures` in the field's, and the curve
+    `tag` and its name.
+    """
+    return dataclasses.field(metadata={"figures": tag})
 
 
 def stated_fields(instance: Any) -> dict[str, Any]:
@@ -48,6 +48,15 @@ class Record:
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls):
+        # Records that are older than a field can be read, and no call has to name what is unknown.
+        for name, type_ in inspect.get_annotations(cls).items():
+            field = vars(cls).get(name)
+            if type(None) in get_args(type_) and field is None:
+                setattr(cls, name, None)
+            elif type(None) in get_args(type_) and isinstance(field, dataclasses.Field):
+                field.default = None
+
     def to_json(self) -> dict[str, Any]:
         """Return the line as a dict, `kind` first."""
         return {"kind": self.kind, **stated_fields(self)}
@@ -59,40 +68,44 @@ class Record:
             for field in dataclasses.fields(self)
             if field.metadata.get("tag")
         }
+        for field in dataclasses.fields(self):
+            if tag := field.metadata.get("figures"):
+                own = getattr(self, field.name) or {}
+                values |= {f"{tag}{name}": value for name, value in own.items()}
+        return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}
+
+    def own_columns(self) -> dict[str, float]:
+        """Return {CSV column: value} of the figures that a task of the user's own computes."""
         return {
-            tag: value
-            for tag, value in values.items()
-            if value is not None and math.isfinite(value)
+            f"{field.name.removesuffix('figures')}{name}": value
+            for field in dataclasses.fields(self)
+            if "figures" in field.metadata
+            for name, value in (getattr(self, field.name) or {}).items()
         }
 
     @classmethod
     def required(cls) -> set[str]:
         """Return the names of the fields that every record of this kind has."""
-        missing = dataclasses.MISSING
         return {
             field.name
             for field in dataclasses.fields(cls)
-            if field.default is missing and field.default_factory is missing
+            if field.default is field.default_factory is dataclasses.MISSING
         }
 
     @classmethod
-    def csv_columns(cls, names: Collection[str] | None = None) -> list[str]:
-        """Return the columns of this kind's CSV file, in the order of the fields.
-
-        Args:
-          names: the optional fields that a run's records can have; None for all of them.
-        """
-        return [
-            field.name
-            for field in dataclasses.fields(cls)
-            if field.metadata.get("csv")
-            and (names is None or field.name in names or field.name in cls.required())
-        ]
+    def csv_columns(cls) -> list[str]:
+        """Return the CSV columns in the order of the fields."""
+        return [field.name for field in dataclasses.fields(cls) if field.metadata.get("csv")]
 
 
 @group
 class Rate(Record):
-    """A rate from windows of work, with its 95 % interval (see analysis/statistics.py)."""
+    """A rate from windows of work, with its 95 % interval (see analysis/statistics.py).
+
+    Attributes:
+      images_per_s: images per second over all devices: the steady state.
+      images_per_s_low, images_per_s_high: ends of its 95 % interval.
+    """
 
     images_per_s: float | None = figure()
     images_per_s_low: float | None = figure()
@@ -101,19 +114,39 @@ class Rate(Record):
 
 @group
 class Windows(Rate):
-    """The rate that windows of equal work have, and their spread."""
+    """The rate of windows of equal work, and their spread.
+
+    Attributes:
+      images_per_s_mean: harmonic mean of the windows' rates.
+      images_per_s_standard_error: standard error of that mean, wider where windows are correlated.
+      autocorrelation: correlation of each window's rate with the next one's. Independent windows
+        have about 0; the interval and the standard error are wider where it is more.
+      jitter: relative deviation of the windows' rates: 1.4826 times the median absolute deviation,
+        over the median.
+      windows_s: seconds of each window, in order.
+      step_s: seconds of a step, from the median rate.
+      steps_per_window: steps in a window.
+    """
 
     images_per_s_mean: float | None = None
     images_per_s_standard_error: float | None = None
+    autocorrelation: float | None = None
     jitter: float | None = None
     windows_s: list[float] | None = None
-    step_s: float | None = optional()
+    step_s: float | None = figure()
     steps_per_window: int | None = None
 
 
 @group
 class Utilization(Record):
-    """The arithmetic of a rate against the devices' peak; None where no table has the devices."""
+    """The arithmetic of a rate against the devices' peak; None where no table has the devices.
+
+    Attributes:
+      flops_per_image: floating-point operations for an image, by the network's own count.
+      flops_per_s_per_device: floating-point operations per second of each device.
+      mfu: model FLOPs utilization: the fraction of the peak that the network's own operations use.
+      peak: the row of hardware/peaks.csv that the device was judged by.
+    """
 
     flops_per_image: int | None = None
     flops_per_s_per_device: float | None = None
@@ -125,8 +158,18 @@ class Utilization(Record):
 class Summary(Record):
     """The last record of a run, however it ended.
 
-    `status` is one of run_dir.STATUSES. `invalid` says which figures fail a sanity check. `usd` is
-    what the whole run cost, where a price is known. `telemetry` is absent where nothing was read.
+    Attributes:
+      status: how the run ended, one of run_dir.STATUSES.
+      phases_s: seconds of each phase of the run; they add up to `wall_s`.
+      wall_s: seconds from the start of the run's clock to its end.
+      peak_memory_bytes: most memory in use on a device; absent where the device does not tell.
+      host_peak_memory_bytes: most memory that the process used on the host.
+      compile_s: seconds of lowering and compiling, over all programs.
+      telemetry: readings of devices and host over what was measured; absent where nothing was read.
+      usd: cost of the whole run in USD, where a price is known.
+      corrupt: {image: reason} of the corrupt images that were skipped.
+      invalid: reasons why figures fail a sanity check.
+      warnings: reasons to read the figures with care.
     """
 
     kind = "summary"

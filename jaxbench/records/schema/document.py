@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxbench.records.schema.base import MODES, SCHEMA_VERSION, stated_fields
+from jaxbench.records.schema.base import SCHEMA_VERSION, stated_fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,38 @@ class RunDocument:
     Fields without a default are there from the first moment on. The others are left out where they
     are None: `finished_at` and `summary` until the end, `resumes` of a run that was not resumed,
     and what belongs to other modes.
+
+    Attributes:
+      experiment: what followed `--experiment=`.
+      mode: what the run did, as in `--mode`.
+      status: one of run_dir.STATUSES; `running` also after a kill.
+      reason: why it ended otherwise than done; null where there is nothing to say.
+      started_at, finished_at: date and time (UTC, ISO 8601).
+      task: what the network predicts.
+      model: name of the network's configuration class.
+      models: number of models that train at once.
+      seeds: seed of each model.
+      parameters: number of trained parameters of one model.
+      forward_macs_per_image: multiply-accumulates of the forward pass for one image.
+      forward_macs_by_dtype: the same by the type of the operands, as found in the traced network.
+      training_flops_per_image: floating-point operations of a training step for one image.
+      batch_per_device: images of a step on each device.
+      batch_norm_examples: images over which a batch-norm layer takes its statistics; null without
+        one.
+      data: the data set as loaded, and how it reaches the devices.
+      config: all fields of the experiment.
+      target_accuracy, rounds, steps_per_call, page_cache, scaling, link_gb_per_s: value of the flag
+        of this name.
+      device_counts: numbers of devices that were measured.
+      problems: the convolutions of --mode=conv2d: shapes and multiply-accumulates.
+      telemetry_s: seconds between readings of devices and host; 0 is off.
+      price: price of the hardware that was stated; null where none was.
+      command_line: the command, as a list of arguments.
+      working_directory: folder in which the command ran.
+      pid: process id.
+      environment: hardware, driver, versions, environment variables and commit.
+      resumes: one entry for each time the run was resumed: when, on what, and which work was lost.
+      summary: the summary record, without its kind.
     """
 
     experiment: str
@@ -29,9 +61,9 @@ class RunDocument:
     seeds: list[int] | None = None
     parameters: int | None = None
     forward_macs_per_image: int | None = None
+    forward_macs_by_dtype: dict[str, int] | None = None
     training_flops_per_image: int | None = None
     batch_per_device: int | None = None
-    # How many images a batch-norm layer takes its statistics from; None without such a layer.
     batch_norm_examples: int | None = None
     data: dict[str, Any] | None = None
     config: dict[str, Any]
@@ -54,10 +86,6 @@ class RunDocument:
     environment: dict[str, Any]
     resumes: list[dict[str, Any]] | None = None
     summary: dict[str, Any] | None = None
-
-    def __post_init__(self):
-        if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r}: must be one of {', '.join(MODES)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of run.json, `schema_version` first."""

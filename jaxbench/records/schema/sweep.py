@@ -22,7 +22,41 @@ def _column(title: str | None = None, form: str | None = None, *, over_seeds: st
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialFigures:
-    """The figures of a trial, one column each in sweep.csv."""
+    """The figures of a trial, one column each in sweep.csv.
+
+    Attributes:
+      compile_s: seconds of lowering and compiling.
+      compile_cache: compilation cache: hit, miss or off.
+      first_epoch_s, median_epoch_s: seconds of the first epoch, and median of the later ones.
+      total_s: seconds of compilation and of all epochs.
+      train_time_s: seconds of training.
+      images_per_s: images per second: the steady state.
+      images_per_s_low, images_per_s_high: ends of its 95 % interval.
+      steady_epochs: epochs that the interval is taken over.
+      images_per_s_whole_run: mean images per second, first epoch included.
+      images_per_s_per_device: images per second of each device.
+      weak_efficiency, strong_efficiency: scaling efficiency on the most devices.
+      prepare_images_per_s: images per second that the host prepares.
+      prepare_and_send_images_per_s: images per second that the host prepares and sends.
+      train_step_images_per_s: images per second that the devices train.
+      conv2d_compute_s, conv2d_scipy_s: seconds of the convolution on the devices, and with SciPy.
+      latency_p50_s, latency_p95_s, latency_p99_s: percentiles of a step's latency, in seconds.
+      mfu: model FLOPs utilization.
+      eval_top1, eval_top1_tta, eval_dice: last evaluation.
+      best_eval_top1, best_eval_dice: best evaluation.
+      epochs_done: epochs done.
+      target_value: target accuracy.
+      target_reached: whether it was reached.
+      target_s, target_epoch, target_images: seconds, epochs and images that it took.
+      target_energy_j, target_usd: energy in joules, and cost in USD, that it took.
+      usd: cost of the whole run in USD.
+      energy_j: energy in joules of the devices that telemetry covers.
+      planned_bytes_per_device: estimated memory (XLA) of the larger step.
+      device_memory_bytes: memory of a device that JAX may use.
+      peak_memory_bytes: most memory in use on a device.
+      private_memory_before_bytes: private memory of the process on the host before the steps ran.
+      host_peak_memory_bytes: most memory that the process used on the host.
+    """
 
     compile_s: float | None = _column("compile", "s")
     compile_cache: str | None = None
@@ -33,6 +67,8 @@ class TrialFigures:
     images_per_s: float | None = _column("images/s", "rate", over_seeds="images/s")
     images_per_s_low: float | None = _column("95 % interval", "rate")
     images_per_s_high: float | None = None
+    steady_epochs: int | None = None
+    images_per_s_whole_run: float | None = _column("whole run images/s", "rate")
     images_per_s_per_device: float | None = None
     weak_efficiency: float | None = _column("weak", "share")
     strong_efficiency: float | None = _column("strong", "share")
@@ -81,9 +117,21 @@ class TrialResult:
     Attributes:
       place: {field: value} by the grid's fields, as text.
       status: one of reader.TRIAL_STATUSES.
-      run, log: paths in the sweep's folder; `run` is None where no run directory was made.
-      key: known by it, see sweeps/grid.py.
+      figures: the figures; in sweep.csv each has a column.
+      reason: why it is not done.
+      wall_s: seconds of the whole trial.
+      num_devices: devices that took part.
+      device_kind: the devices, as JAX names them.
+      run: the run directory, as a path in the sweep's folder; null where none was made.
+      log: the trial's output, as a path in the sweep's folder.
+      key: identity of the trial, see sweeps/grid.py.
       experiment: what follows `--experiment=`.
+      exit_code: exit code of the trial's process; null where there was none.
+      finished_at: date and time (UTC, ISO 8601).
+      backend: platform of the devices: cpu, gpu or tpu.
+      hostname: name of the host.
+      versions: versions of Python, JAX and others.
+      commit: commit of jaxbench.
     """
 
     place: dict[str, str]
@@ -109,10 +157,9 @@ class TrialResult:
         row: dict[str, Any] = dict(self.place)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            columns = vars(value) if field.name == "figures" else {field.name: value}
             if field.metadata.get("csv"):
-                row |= columns | self.place
-        return row
+                row |= vars(value) if field.name == "figures" else {field.name: value}
+        return row | self.place
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of results.jsonl."""
@@ -128,14 +175,27 @@ class TrialResult:
 class MaxBatchResult:
     """The largest batch of a trial's experiment that fits in memory: a row of max_batch.csv.
 
-    `status` is done, oom (not even the smallest batch fits) or failed; figures are those of the
-    largest batch.
+    Attributes:
+      place: {field: value} by the grid's fields, as text.
+      status: done, oom (not even the smallest batch fits) or failed.
+      max_batch: largest global batch that fits, in images.
+      max_batch_per_device: the same for each device.
+      smallest_too_large: smallest batch tried that does not fit.
+      num_devices: devices that took part.
+      device_kind: the devices, as JAX names them.
+      planned_bytes_per_device: estimated memory (XLA) at the largest batch.
+      device_memory_bytes: memory of a device that JAX may use.
+      peak_memory_bytes: most memory in use on a device at the largest batch.
+      host_peak_memory_bytes: most memory that the process used on the host.
+      memory_limit_mb: value of --memory_limit_mb.
+      trials: number of batches tried.
+      reason: why the search ended.
     """
 
     place: dict[str, str]
     status: str
     max_batch: int | None = None
-    max_batch_per_device: float | None = None
+    max_batch_per_device: int | None = None
     smallest_too_large: int | None = None
     num_devices: int | None = None
     device_kind: str | None = None

@@ -3,16 +3,42 @@
 import dataclasses
 from typing import Any
 
-from jaxbench.records.schema.base import Record, Summary, Utilization, figure, group, optional
+from jaxbench.records.schema.base import (
+    Rate,
+    Record,
+    Summary,
+    Utilization,
+    figure,
+    group,
+    own_figures,
+)
+
+# The figures that networks are judged by, one for each task, and their names for people.
+SCORES = {"top1": "top-1", "dice": "Dice"}
+# The figures with fields of their own; those of a user's own task are in `figures`.
+_FIGURES = ("loss", "top1", "top5", "top1_tta", "dice", "iou", "pixel_accuracy", "dice_per_image")
+_SPREAD = ("", "_std", "_min", "_max")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompileRecord(Record):
     """A step that was lowered and compiled, and the compiler's estimates for one device.
 
-    `compile_cache` is hit, miss or off; after a hit `compile_s` is the time to fetch the program.
-    XLA counts a loop's body once. `cold_compile_s` and `warm_compile_s` are of --mode=throughput;
-    the devices and the batch are of --mode=scaling.
+    XLA counts a loop's body once.
+
+    Attributes:
+      function: name of the step.
+      lower_s: seconds of tracing and lowering.
+      compile_s: seconds of compiling; after a cache hit, of fetching the program.
+      compile_cache: compilation cache: hit, miss or off.
+      memory: estimated memory (XLA) in bytes, by purpose.
+      device_memory_bytes: memory of a device that JAX may use.
+      xla_flops_per_device: floating-point operations of a step, by XLA's count.
+      xla_bytes_per_device: bytes of memory traffic of a step, by XLA's count.
+      collectives: count and bytes of each kind of collective.
+      cold_compile_s, warm_compile_s: seconds without and with a program in the cache, of
+        --mode=throughput.
+      num_devices, device_ids, batch_size: the devices and their global batch, of --mode=scaling.
     """
 
     kind = "compile"
@@ -36,25 +62,43 @@ class CompileRecord(Record):
 class StepRecord(Record):
     """Training steps since the last record of this kind: means over them and over the models.
 
-    `step_time_s` and `images_per_s` are there under `step_log`. Profiled steps have no times.
+    Standard deviation, minimum and maximum over the models are there where several train.
+
+    Attributes:
+      step: training steps done, from 1.
+      epoch: epoch, from 1.
+      loss: mean loss.
+      top1, dice: top-1 accuracy, or Dice, on the training batches.
+      top1_std, top1_min, top1_max, dice_std, dice_min, dice_max: its spread over the models.
+      figures: {name: value} of the figures that a task of your own computes.
+      models: seed and figures of each model.
+      learning_rate: learning rate of the last of these steps.
+      loss_scale: loss scale, under precision=fp16.
+      skipped_steps: steps skipped since the start for overflowing gradients, under precision=fp16.
+      loss_scale_models: seed, loss scale and skipped steps of each model.
+      elapsed_s: seconds since the run's start.
+      profiled: whether these steps were profiled; they have no times.
+      step_time_s: seconds of a step; with `step_log`.
+      images_per_s: images per second; with `step_log`.
     """
 
     kind = "step"
     step: int
     epoch: int
     loss: float = figure("train/loss")
-    top1: float | None = optional("train/top1")
-    top1_std: float | None = None
-    top1_min: float | None = None
-    top1_max: float | None = None
-    dice: float | None = optional("train/dice")
-    dice_std: float | None = None
-    dice_min: float | None = None
-    dice_max: float | None = None
+    top1: float | None = figure("train/top1")
+    top1_std: float | None = figure("train/top1_std")
+    top1_min: float | None = figure("train/top1_min")
+    top1_max: float | None = figure("train/top1_max")
+    dice: float | None = figure("train/dice")
+    dice_std: float | None = figure("train/dice_std")
+    dice_min: float | None = figure("train/dice_min")
+    dice_max: float | None = figure("train/dice_max")
+    figures: dict[str, float] | None = own_figures("train/")
     models: list[dict[str, Any]] | None = None
     learning_rate: float = figure("train/learning_rate")
-    loss_scale: float | None = optional("train/loss_scale")
-    skipped_steps: int | None = optional("train/skipped_steps")
+    loss_scale: float | None = figure("train/loss_scale")
+    skipped_steps: int | None = figure("train/skipped_steps")
     loss_scale_models: list[dict[str, Any]] | None = None
     elapsed_s: float
     profiled: bool = False
@@ -64,7 +108,29 @@ class StepRecord(Record):
 
 @group
 class EpochTraining(Record):
-    """The training of one epoch: means over its steps and over the models."""
+    """The training of one epoch: means over its steps and over the models.
+
+    Attributes:
+      epoch: epoch, from 1.
+      epochs: epochs of the whole run.
+      step: training steps done.
+      complete: false where max_steps cut the epoch short or steps were profiled.
+      epoch_time_s: `train_time_s` and `eval_time_s` together.
+      train_time_s: seconds of training; compilation and profiled steps excluded.
+      data_wait_s: seconds of these in which the training loop waited for data.
+      eval_time_s: seconds of the evaluation, 0 without one.
+      images: images trained on; profiled steps excluded.
+      images_per_s: `images` over `train_time_s`.
+      images_per_s_per_device: the same for each device.
+      mfu: model FLOPs utilization at this rate.
+      profiled_steps: number of profiled steps.
+      train_loss: mean training loss.
+      train_top1, train_dice: mean top-1 accuracy, or Dice, on the training batches.
+      train_top1_std, train_top1_min, train_top1_max, train_dice_std, train_dice_min,
+        train_dice_max: its spread over the models.
+      train_figures: {name: value} of the figures that a task of your own computes.
+      train_models: seed and figures of each model.
+    """
 
     epoch: int = figure()
     epochs: int
@@ -80,52 +146,80 @@ class EpochTraining(Record):
     mfu: float | None = figure()
     profiled_steps: int = figure()
     train_loss: float = figure("train/epoch_loss")
-    train_top1: float | None = optional("train/epoch_top1")
-    train_top1_std: float | None = optional()
-    train_top1_min: float | None = optional()
-    train_top1_max: float | None = optional()
-    train_dice: float | None = optional("train/epoch_dice")
-    train_dice_std: float | None = optional()
-    train_dice_min: float | None = optional()
-    train_dice_max: float | None = optional()
+    train_top1: float | None = figure("train/epoch_top1")
+    train_top1_std: float | None = figure("train/epoch_top1_std")
+    train_top1_min: float | None = figure("train/epoch_top1_min")
+    train_top1_max: float | None = figure("train/epoch_top1_max")
+    train_dice: float | None = figure("train/epoch_dice")
+    train_dice_std: float | None = figure("train/epoch_dice_std")
+    train_dice_min: float | None = figure("train/epoch_dice_min")
+    train_dice_max: float | None = figure("train/epoch_dice_max")
+    train_figures: dict[str, float] | None = own_figures("train/epoch_")
     train_models: list[dict[str, Any]] | None = None
 
 
 @group
 class Evaluation(Record):
-    """The figures of an evaluation: means over the models, spread where there are several."""
+    """The figures of an evaluation: means over the models, spread where there are several.
 
-    eval_loss: float | None = optional("eval/loss")
-    eval_top1: float | None = optional("eval/top1")
-    eval_top5: float | None = optional("eval/top5")
-    eval_top1_tta: float | None = optional("eval/top1_tta")
-    eval_dice: float | None = optional("eval/dice")
-    eval_iou: float | None = optional("eval/iou")
-    eval_pixel_accuracy: float | None = optional("eval/pixel_accuracy")
-    eval_dice_per_image: float | None = optional("eval/dice_per_image")
-    eval_top1_std: float | None = optional()
-    eval_top1_min: float | None = optional()
-    eval_top1_max: float | None = optional()
-    eval_dice_std: float | None = optional()
-    eval_dice_min: float | None = optional()
-    eval_dice_max: float | None = optional()
+    Attributes:
+      eval_loss: mean loss over the evaluation split.
+      eval_top1, eval_top5: fraction of images whose class is the first, or among the first five, of
+        the network's.
+      eval_top1_tta: top-1 with test-time augmentation.
+      eval_dice, eval_iou, eval_pixel_accuracy: Dice, intersection over union and pixel accuracy,
+        over all pixels of the split at once.
+      eval_dice_per_image: mean of the images' own Dice.
+      eval_top1_std, eval_top1_min, eval_top1_max, eval_dice_std, eval_dice_min, eval_dice_max:
+        spread over the models.
+      eval_figures: {name: value} of the figures that a task of your own computes.
+      eval_models: seed and figures of each model.
+      eval_count: number of images evaluated.
+    """
+
+    eval_loss: float | None = figure("eval/loss")
+    eval_top1: float | None = figure("eval/top1")
+    eval_top5: float | None = figure("eval/top5")
+    eval_top1_tta: float | None = figure("eval/top1_tta")
+    eval_dice: float | None = figure("eval/dice")
+    eval_iou: float | None = figure("eval/iou")
+    eval_pixel_accuracy: float | None = figure("eval/pixel_accuracy")
+    eval_dice_per_image: float | None = figure("eval/dice_per_image")
+    eval_top1_std: float | None = figure("eval/top1_std")
+    eval_top1_min: float | None = figure("eval/top1_min")
+    eval_top1_max: float | None = figure("eval/top1_max")
+    eval_dice_std: float | None = figure("eval/dice_std")
+    eval_dice_min: float | None = figure("eval/dice_min")
+    eval_dice_max: float | None = figure("eval/dice_max")
+    eval_figures: dict[str, float] | None = own_figures("eval/")
     eval_models: list[dict[str, Any]] | None = None
-    eval_count: int | None = optional()
+    eval_count: int | None = figure()
+
+    def evaluated(self, name: str) -> float | None:
+        """Return an evaluation's figure by its task's name for it."""
+        if has_field(type(self), "eval_", name):
+            return getattr(self, f"eval_{name}")
+        return (self.eval_figures or {}).get(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecord(Evaluation, EpochTraining):
     """One epoch: training, and the evaluation where one followed.
 
-    `complete` is False where max_steps cut the epoch short or steps were profiled: profiled steps
-    are in neither times nor images. `elapsed_s` counts from the run's start to the evaluation's
-    end.
+    Attributes:
+      learning_rate: learning rate of the last step.
+      loss_scale: loss scale, under precision=fp16.
+      skipped_steps: steps skipped since the start for overflowing gradients, under precision=fp16.
+      loss_scale_models: seed, loss scale and skipped steps of each model.
+      peak_memory_bytes: most memory in use on a device so far.
+      process_memory_bytes: memory of the process on the host.
+      elapsed_s: seconds from the run's start to the end of the evaluation.
     """
 
     kind = "epoch"
     learning_rate: float | None = figure()
-    loss_scale: float | None = optional()
-    skipped_steps: int | None = optional()
+    loss_scale: float | None = figure()
+    skipped_steps: int | None = figure()
     loss_scale_models: list[dict[str, Any]] | None = None
     peak_memory_bytes: int | None = figure("memory/peak_bytes")
     process_memory_bytes: int | None = figure()
@@ -133,13 +227,38 @@ class EpochRecord(Evaluation, EpochTraining):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSummary(Utilization, Evaluation, Summary):
+class TrainSummary(Utilization, Evaluation, Rate, Summary):
     """A training run. Evaluation figures are those of the last evaluation.
 
-    `first_epoch_s` and `median_epoch_s` (of the later evaluated epochs) leave compilation out;
-    published first epochs usually include it, as `first_epoch_with_compile_s` does. `startup_s`
-    is from the process's start to the end of the first step, `import_s` its part before the
-    run's clock started. `compile_cache` is hit only where all programs were fetched.
+    Published first epochs usually include compilation, as `first_epoch_with_compile_s` does.
+    Utilization is that of `images_per_s`.
+
+    Attributes:
+      steps: training steps done.
+      epochs_done: epochs done.
+      compile_cache: compilation cache: hit only where all programs were fetched from it.
+      first_step_s: seconds of the first step, compilation excluded.
+      import_s: seconds from the process's start to that of the run's clock.
+      startup_s: seconds from the process's start to the end of the first step.
+      first_epoch_s: seconds of the first epoch, compilation excluded.
+      first_epoch_with_compile_s: `first_epoch_s` and `compile_s` together.
+      median_epoch_s: median seconds of the later epochs that end with an evaluation.
+      train_time_s: seconds of training, over all epochs.
+      eval_time_s: seconds of evaluation, over all epochs.
+      steady_epochs: number of epochs whose median `images_per_s` is: the complete ones from the
+        second on.
+      images_per_s_per_device: `images_per_s` of each device.
+      images_per_s_whole_run: mean images per second over all training, first epoch included.
+      loss_scale: loss scale at the end, under precision=fp16.
+      skipped_steps: steps skipped for overflowing gradients, under precision=fp16.
+      loss_scale_models: seed, loss scale and skipped steps of each model.
+      best_eval_top1, best_eval_dice: best evaluation.
+      best_eval_figures: the best of these figures, of a task of your own.
+      best_epoch: epoch of the best evaluation.
+      diverged_seeds: seeds of the models that diverged, where several train.
+      target: with --target_accuracy: the target, and the epochs, steps, images and seconds that it
+        took.
+      profile: steps that were profiled, and where the trace is.
     """
 
     steps: int
@@ -153,14 +272,29 @@ class TrainSummary(Utilization, Evaluation, Summary):
     median_epoch_s: float | None
     train_time_s: float
     eval_time_s: float
-    images_per_s: float | None
+    steady_epochs: int
     images_per_s_per_device: float | None
+    images_per_s_whole_run: float | None
     loss_scale: float | None = None
     skipped_steps: int | None = None
     loss_scale_models: list[dict[str, Any]] | None = None
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
+    best_eval_figures: dict[str, float] | None = None
     best_epoch: int | None = None
     diverged_seeds: list[int] | None = None
     target: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
+
+
+def has_field(cls: type[Record], prefix: str, name: str) -> bool:
+    """Return whether a record has a field of its own for a task's figure, or its spread."""
+    known = any(name == f"{figure}{spread}" for figure in _FIGURES for spread in _SPREAD)
+    return known and f"{prefix}{name}" in cls.__dataclass_fields__
+
+
+def figure_fields(cls: type[Record], prefix: str, figures: dict[str, float]) -> dict[str, Any]:
+    """Return a task's figures as the fields of a record; those without a field go into one."""
+    own = {name: v for name, v in figures.items() if not has_field(cls, prefix, name)}
+    fields = {f"{prefix}{name}": v for name, v in figures.items() if name not in own}
+    return fields | ({f"{prefix}figures": own} if own else {})

@@ -1,21 +1,23 @@
 """Where a run's records go."""
 
-from typing import Protocol
-
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.records.schema.base import Record
 
 
-class Writer(Protocol):
-    def write(self, record: Record) -> None: ...
+class Writer:
+    """The interface of a writer; one without files need not flush or close."""
+
+    def write(self, record: Record) -> None:
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Return once all that was written is in its file, if it has one."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the writer; nothing is written later."""
 
 
-class Writers:
+class Writers(Writer):
     """Hand every record to several writers; Ctrl-C waits until all of them have it."""
 
     def __init__(self, *writers: Writer):

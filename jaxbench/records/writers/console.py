@@ -1,132 +1,198 @@
-"""The console: a live bar in a terminal, plain lines in a log file."""
+"""The console: lines, and what is going on below them in a terminal or a notebook."""
 
 import contextlib
+import importlib.util
 import sys
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from jaxbench import terminal
 from jaxbench.clock import Stopwatch
 from jaxbench.distributed import coordination
-from jaxbench.records.schema.base import Record
-from jaxbench.records.writers.describe import describe_record
+from jaxbench.records.schema import Record, Summary
+from jaxbench.records.writers import Writer
+from jaxbench.records.writers.describe import SHORTEST_S, describe_record
+from jaxbench.records.writers.rows import record_row
+from jaxbench.records.writers.tables import GrowingTable
 
 # Without a terminal there is no bar: one line of progress each such interval.
 _PLAIN_INTERVAL_S = 10.0
+# A bar is drawn again after such an interval.
+_REFRESH_S = 0.2
 
 
-class Console(Protocol):
-    """A writer that also announces slow phases and shows progress inside an epoch."""
+class Console(Writer):
+    """A writer that also announces slow phases and shows progress inside an epoch.
 
-    def say(self, line: str) -> None: ...
+    A run goes on where its lines cannot be written: their reader has ended (`| head`), the disk is
+    full, the terminal is gone.
+    """
 
-    def phase(self, name: str) -> contextlib.AbstractContextManager: ...
+    def __init__(self):
+        self._table, self._kind = GrowingTable(), ""
 
-    def progress(self, title: str, done: int, total: int, status: str) -> None: ...
+    def say(self, line: str) -> None:
+        """Print a line, wrapped to the width."""
+        for part in terminal.wrap(terminal.printable(line)):
+            self.print(part)
 
-    def write(self, record: Record) -> None: ...
+    def print(self, line: str) -> None:
+        """Print a line that is not wrapped: a command, to be copied."""
+        raise NotImplementedError
 
-    def flush(self) -> None: ...
+    def progress(self, title: str, done: int, total: int, status: str) -> None:
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def show(self, render: Callable[[], Any]) -> bool:
+        """Show what `render` returns below the lines; return False where that is not possible.
+
+        `render` is called again and again and returns something for rich to draw.
+        """
+        return False
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        watch = Stopwatch()
+        with self._announced(f"{name} ..."):
+            yield
+        if watch.elapsed_s() >= SHORTEST_S:
+            self.say(f"{name}: {watch.elapsed_s():.1f} s")
+
+    def _announced(self, line: str) -> contextlib.AbstractContextManager:
+        self.say(line)
+        return contextlib.nullcontext()
+
+    def write(self, record: Record) -> None:
+        row = record_row(record)
+        if (row or isinstance(record, Summary)) and record.kind != self._kind:
+            self._kind, self._table = record.kind, GrowingTable()
+        for line in (*self._table.lines(row), *describe_record(record)):
+            self.say(line)
 
 
-def create_console(stream=None) -> Console:
-    """Return the live console for a terminal, the plain one otherwise.
+def create_console() -> Console:
+    """Return the live console for a terminal or a notebook, the plain one otherwise.
 
     Any process but the first of a run gets one that prints nothing.
     """
     if not coordination.is_primary():
         return PlainConsole(None)
-    stream = stream or sys.stdout
-    return RichConsole() if stream.isatty() else PlainConsole(stream)
+    # rich draws in a notebook with ipywidgets.
+    in_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets")
+    if sys.stdout.isatty() or in_notebook:
+        console = RichConsole()
+        if console.is_live:
+            return console
+    return PlainConsole(sys.stdout)
 
 
-class PlainConsole:
+class PlainConsole(Console):
     """Print one line an event, flushed; none where there is no stream."""
 
     def __init__(self, stream):
+        super().__init__()
         self._stream = stream
         self._since_progress = Stopwatch()
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         if self._stream is None:
             return
-        # A reader that has ended (`| head`) does not end the run.
-        with contextlib.suppress(BrokenPipeError):
-            print(line, file=self._stream, flush=True)
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        watch = Stopwatch()
-        self.say(f"{name} ...")
-        yield
-        self.say(f"{name}: {watch.elapsed_s():.1f} s")
+        with terminal.tolerated(self._stream):
+            print(terminal.printable(line), file=self._stream, flush=True)
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
         if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S:
             self._since_progress = Stopwatch()
-            self.say(f"{title}  {done}/{total}  {status}")
-
-    def write(self, record: Record) -> None:
-        for line in describe_record(record):
-            self.say(line)
-
-    def flush(self) -> None:
-        """Do nothing: every line is printed at once."""
-
-    def close(self) -> None:
-        pass
+            self.say(f"{title}  {done}/{total}  {status}".rstrip())
 
 
-class RichConsole:
-    """Print the same lines, with a spinner or a bar below them until a phase is done."""
+class RichConsole(Console):
+    """Print the same lines, with a spinner, a bar or a table below them."""
 
-    def __init__(self):
+    def __init__(self, console: Any = None):
+        """Use rich's console for standard output, or the given one."""
+        super().__init__()
         from rich.console import Console
 
-        self._console = Console(highlight=False)
-        self._bar = None
+        self._console = console or Console(highlight=False)
+        self._live: Any = None
+        self._render: Callable[[], Any] = str
+        self._since_refresh = Stopwatch()
 
-    def say(self, line: str) -> None:
+    @property
+    def is_live(self) -> bool:
+        """Whether rich can draw again what it has drawn."""
+        console = self._console
+        return console.is_jupyter or (console.is_terminal and not console.is_dumb_terminal)
+
+    def print(self, line: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(line), soft_wrap=True)
+        with terminal.tolerated(sys.stdout):
+            if self._console.is_jupyter:  # rich would make a block of HTML of each line
+                print(terminal.printable(line), flush=True)
+            else:
+                self._console.print(Text(terminal.printable(line)), soft_wrap=True)
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        watch = Stopwatch()
-        self._drop_bar()
-        with self._console.status(f"{name} ..."):
+    def _announced(self, line: str) -> Iterator[None]:
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        spinner = Spinner("dots", Text(terminal.printable(line)))
+        self.show(lambda: spinner, at_once=True)
+        try:
             yield
-        self.say(f"{name}: {watch.elapsed_s():.1f} s")
+        finally:
+            if self._console.is_jupyter:  # each new one would be one more output of the cell
+                self.show(str, at_once=True)
+            else:
+                self.close()
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        if self._bar is None:
-            from rich.progress import BarColumn, Progress, TextColumn
+        self.show(lambda: _draw_bar(title, done, total, status))
 
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.completed}/{task.total}  {task.fields[status]}"),
+    def show(self, render: Callable[[], Any], at_once: bool = False) -> bool:
+        self._render = render
+        in_notebook = self._console.is_jupyter
+        if self._live is None:
+            at_once = True
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=lambda: self._render(),
                 console=self._console,
                 transient=True,
+                refresh_per_second=1 / _REFRESH_S,
+                # In a notebook a thread that draws would take lines that are printed meanwhile.
+                auto_refresh=not in_notebook,
+                redirect_stdout=not in_notebook,
+                redirect_stderr=not in_notebook,
             )
-            self._bar.add_task(title, total=total, status=status)
-            self._bar.start()
-        [task] = self._bar.tasks
-        self._bar.update(task.id, description=title, completed=done, total=total, status=status)
-
-    def _drop_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def write(self, record: Record) -> None:
-        for line in describe_record(record):
-            self.say(line)
-
-    def flush(self) -> None:
-        """Do nothing: every line is printed at once."""
+            self._live.start()
+        if in_notebook and (at_once or self._since_refresh.elapsed_s() >= _REFRESH_S):
+            self._since_refresh = Stopwatch()
+            self._live.refresh()
+        return True
 
     def close(self) -> None:
-        self._drop_bar()
+        """Remove what is below the lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _draw_bar(title: str, done: int, total: int, status: str) -> Any:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    # Not to the last column, where a terminal that prints ^C would begin another line.
+    bar = Table.grid(padding=(0, 1))
+    bar.width = terminal.width() - 4
+    bar.add_column(overflow="fold")
+    bar.add_column(ratio=1)
+    bar.add_column(overflow="fold")
+    counts = terminal.printable(f"{done}/{total}  {status}")
+    bar.add_row(Text(terminal.printable(title)), ProgressBar(total, done), Text(counts))
+    return bar

@@ -4,30 +4,30 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration
 from jaxbench.records.schema import (
     AllReduceRecord,
     CompileRecord,
-    Conv2dRecord,
-    DeviceRecord,
-    EpochRecord,
-    InputRecord,
+    Conv2dSummary,
+    InputSummary,
     Record,
     ScalingRecord,
     ScalingSummary,
     Summary,
-    ThroughputRecord,
     TrainSummary,
 )
-from jaxbench.records.schema.base import Rate
+from jaxbench.records.schema.training import SCORES
 from jaxbench.records.writers.tables import text_table
 
-# The figure that each kind of training is judged by, and its name for people.
-_SCORES = {"top1": "top-1", "dice": "Dice"}
 _SCALING_HEADINGS = (
     *("scaling", "devices", "batch", "each", "images/s", "95 % interval"),
-    *("efficiency", "interval", "replicas"),
+    *("efficiency", "interval", "equal after"),
 )
+
+
+# Phases that are shorter would be told as 0.0 s.
+SHORTEST_S = 0.05
 
 
 @functools.singledispatch
@@ -40,42 +40,28 @@ def describe_record(record: Record) -> list[str]:
 def _describe_compile(record: CompileRecord) -> list[str]:
     if not record.memory:
         return []
-    limit = record.device_memory_bytes
-    return [
-        f"{record.function}: estimated memory (XLA) on each device: "
-        f"{record.memory['total_bytes'] / 2**20:,.1f} MiB"
-        + (f" of {limit / 2**20:,.0f}" if limit else "")
-    ]
+    line = f"{record.function}: estimated memory (XLA) on each device: "
+    line += f"{record.memory['total_bytes'] / 2**20:,.1f} MiB"
+    if record.device_memory_bytes:
+        line += f" of {record.device_memory_bytes / 2**20:,.0f}"
+    return [line]
 
 
-@describe_record.register
-def _describe_epoch(record: EpochRecord) -> list[str]:
-    rate = record.images_per_s
-    parts = [
-        f"epoch {record.epoch:>3}/{record.epochs}",
-        f"{duration(record.epoch_time_s):>8}",
-        "profiled" if rate is None else f"{rate:>9,.1f} images/s",
-        f"train loss {record.train_loss:.4f} {_score(record, 'train_')}",
-    ]
-    if record.eval_count is not None:
-        parts.append(
-            f"test loss {record.eval_loss:.4f} {_score(record, 'eval_')} of {record.eval_count:,}"
-        )
-    parts.append(f"lr {record.learning_rate:.4g}")
-    if record.loss_scale is not None:
-        parts.append(f"loss scale {record.loss_scale:,.10g}")
-    return ["  ".join(parts)]
-
-
-def _score(record: EpochRecord | TrainSummary, prefix: str) -> str:
+def _score(record: TrainSummary) -> str:
     """Return the figure that an experiment is judged by, with its spread over several models."""
     figures = {
-        name.removeprefix(prefix): value
+        name.removeprefix("eval_"): value
         for name, value in vars(record).items()
-        if name.startswith(prefix) and value is not None
+        if name.startswith("eval_") and value is not None
     }
-    [name] = [name for name in _SCORES if name in figures]
-    text = f"{_SCORES[name]} {figures[name]:7.2%}"
+    own = figures.get("figures", {})
+    parts = [f"{name} {value:.4g}" for name, value in own.items()]
+    names = [name for name in SCORES if name in figures]
+    return " ".join([*(_known_score(name, figures) for name in names), *parts])
+
+
+def _known_score(name: str, figures: Mapping[str, float]) -> str:
+    text = f"{SCORES[name]} {figures[name]:.2%}"
     if f"{name}_std" in figures:
         text += f" (std {figures[f'{name}_std']:.2%})"
     if f"{name}_tta" in figures:
@@ -84,50 +70,11 @@ def _score(record: EpochRecord | TrainSummary, prefix: str) -> str:
 
 
 @describe_record.register
-def _describe_conv2d(record: Conv2dRecord) -> list[str]:
-    return [
-        f"kernel {record.kernel:>2}  channels {record.channels:>2}  {record.devices:>2} device(s)  "
-        f"compute {record.compute_s * 1e3:,.2f} ms  {record.images_per_s:,.0f} images/s"
-    ]
-
-
-@describe_record.register
-def _describe_input(record: InputRecord) -> list[str]:
-    return [f"{record.stage:<17} {record.images_per_s:>10,.1f} images/s  {_interval(record)}"]
-
-
-@describe_record.register
-def _describe_throughput(record: ThroughputRecord) -> list[str]:
-    line = f"{record.stage:<17} {record.images_per_s:>10,.1f} images/s  {_interval(record)}"
-    if record.mfu is not None:
-        line += f"  MFU {record.mfu:.1%}"
-    if record.latency_p50_s is not None:
-        line += (
-            f"  latency p50 {record.latency_p50_s * 1e3:,.2f}, "
-            f"p95 {record.latency_p95_s * 1e3:,.2f}, p99 {record.latency_p99_s * 1e3:,.2f} ms"
-        )
-    return [line]
-
-
-@describe_record.register
-def _describe_device(record: DeviceRecord) -> list[str]:
-    return [
-        f"device {record.device_id} ({record.device_kind}) alone, batch {record.batch_size}: "
-        f"{record.images_per_s:,.1f} images/s  {_interval(record)}"
-    ]
-
-
-def _interval(record: Rate) -> str:
-    low, high = record.images_per_s_low, record.images_per_s_high
-    return f"(95 % interval {low:,.1f} to {high:,.1f})"
-
-
-@describe_record.register
 def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
     share = record.share_of_weak_step
     return [
         f"all-reduce of {record.bytes:,} bytes over {record.num_devices} devices: "
-        f"{record.all_reduce_s * 1e3:,.3f} ms  (95 % interval "
+        f"{record.all_reduce_s * 1e3:,.3f} ms (95 % interval "
         f"{record.all_reduce_s_low * 1e3:,.3f} to {record.all_reduce_s_high * 1e3:,.3f}), "
         f"bus {record.bus_bytes_per_s / 1e9:,.2f} GB/s"
         + (f", {share:.1%} of the weak step" if share is not None else "")
@@ -136,49 +83,68 @@ def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
 
 def scaling_table(records: Sequence[ScalingRecord]) -> list[str]:
     """Return the lines of the table of a scaling run; its records have no lines of their own."""
-    return text_table(_SCALING_HEADINGS, [_scaling_row(record) for record in records])
+    rows = [_scaling_row(record) for record in records]
+    return text_table(_SCALING_HEADINGS, rows, spare=("95 % interval", "each", "interval"))
 
 
 def _scaling_row(record: ScalingRecord) -> list[str]:
-    rate, share, equal = record.images_per_s, record.efficiency, record.replicas_equal_after_steps
-    row = [record.scaling, f"{record.num_devices}", f"{record.batch_size}"]
-    row.append(f"{record.batch_per_device}")
-    if rate is None:
-        return [*row, record.status, *4 * [""]]
-    row += [f"{rate:,.1f}", f"{record.images_per_s_low:,.1f} to {record.images_per_s_high:,.1f}"]
-    if share is None:
+    r, equal = record, record.replicas_equal_after_steps
+    row = [r.scaling, f"{r.num_devices}", f"{r.batch_size}", f"{r.batch_per_device}"]
+    if r.images_per_s is None:
+        return [*row, r.status, *4 * [""]]
+    row += [f"{r.images_per_s:,.1f}", f"{r.images_per_s_low:,.1f} to {r.images_per_s_high:,.1f}"]
+    if r.efficiency is None:
         row += ["unknown", ""]
     else:
-        row += [f"{share:.1%}", f"{record.efficiency_low:.1%} to {record.efficiency_high:.1%}"]
-    compared = f"{'equal' if equal else 'DIFFER'} after {record.steps} steps"
+        row += [f"{r.efficiency:.1%}", f"{r.efficiency_low:.1%} to {r.efficiency_high:.1%}"]
+    compared = f"{r.steps} steps" if equal else f"DIFFER ({r.steps})"
     return [*row, "" if equal is None else compared]
 
 
 @describe_record.register
 def _describe_summary(record: Summary) -> list[str]:
-    return [*_outcome(record), *_costs(record), *_problems(record), *_times(record)]
+    ending = record.status + ("" if record.wall_s is None else f" after {duration(record.wall_s)}")
+    own = []
+    if isinstance(record, TrainSummary):
+        own = _describe_training(record)
+        if record.eval_count is not None:
+            ending += f": {_score(record)} of {record.eval_count:,} test images"
+    elif isinstance(record, ScalingSummary):
+        own = _describe_scaling(record)
+    elif isinstance(record, Conv2dSummary):
+        own = record.findings
+    elif isinstance(record, InputSummary) and record.verdict:
+        own = [record.verdict]
+    problems = [f"invalid: {line}" for line in record.invalid]
+    problems += [f"warning: {line}" for line in record.warnings]
+    if record.corrupt:
+        corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
+        problems.insert(0, corrupt)
+    return [ending, *own, *_costs(record), *problems, *_times(record)]
 
 
-@functools.singledispatch
-def _outcome(record: Summary) -> list[str]:
-    """Return what the mode's own summary says, its first line how the run ended."""
-    return [_ending(record)]
-
-
-def _ending(record: Summary) -> str:
-    return record.status + ("" if record.wall_s is None else f" after {duration(record.wall_s)}")
-
-
-@_outcome.register
-def _train_outcome(record: TrainSummary) -> list[str]:
-    lines = [_ending(record)]
-    if record.eval_count is not None:
-        score = " ".join(_score(record, "eval_").split())
-        lines[0] += f": {score} of {record.eval_count:,} test images"
+def _describe_training(record: TrainSummary) -> list[str]:
+    lines = []
     for model in record.eval_models or ():
-        [name] = [name for name in _SCORES if name in model]
-        lines.append(f"seed {model['seed']}: {_SCORES[name]} {model[name]:.2%}")
-    lines += _epochs(record)
+        scores = [f"{SCORES[name]} {model[name]:.2%}" for name in SCORES if name in model]
+        scores = scores or [f"{name} {v:.4g}" for name, v in model.items() if name != "seed"]
+        lines.append(f"seed {model['seed']}: {', '.join(scores)}")
+    first_s, median_s = record.first_epoch_s, record.median_epoch_s
+    if first_s is not None or median_s is not None:
+        lines.append(
+            f"compile {record.compile_s or 0:.1f} s"
+            + (" (compilation cache hit)" if record.compile_cache == "hit" else "")
+            + (f", first epoch {first_s:.2f} s" if first_s is not None else "")
+            + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
+        )
+        lines.append(_training_rate(record))
+    if record.epochs_done:
+        lines.append(
+            f"training {record.train_time_s:.2f} s, evaluating {record.eval_time_s:.2f} s; "
+            f"before them, data to the devices {record.phases_s.get('place_data', 0):.2f} s"
+        )
+        if "init_from_images" in record.phases_s:
+            lines[-1] += f", looking at images {record.phases_s['init_from_images']:.2f} s"
     if record.skipped_steps:
         lines.append(
             f"{record.skipped_steps:,} steps were skipped because they overflowed float16; "
@@ -192,30 +158,20 @@ def _train_outcome(record: TrainSummary) -> list[str]:
     return lines
 
 
-def _epochs(record: TrainSummary) -> list[str]:
-    lines = []
-    first_s, median_s = record.first_epoch_s, record.median_epoch_s
-    if first_s is not None or median_s is not None:
-        lines.append(
-            f"compile {record.compile_s:.1f} s"
-            + (" (compilation cache hit)" if record.compile_cache == "hit" else "")
-            + (f", first epoch {first_s:.2f} s" if first_s is not None else "")
-            + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
-            + f", {record.images_per_s:,.1f} images/s"
-            + f" ({record.images_per_s_per_device:,.1f} per device)"
-        )
-    if record.epochs_done:
-        lines.append(
-            f"training {record.train_time_s:.2f} s, evaluating {record.eval_time_s:.2f} s; "
-            f"before them, data to the devices {record.phases_s.get('place_data', 0):.2f} s"
-        )
-        if "init_from_images" in record.phases_s:
-            lines[-1] += f", looking at images {record.phases_s['init_from_images']:.2f} s"
-    return lines
+def _training_rate(record: TrainSummary) -> str:
+    """Return the steady rate; that of the whole run where there is none."""
+    if not record.steady_epochs:
+        return f"{record.images_per_s_whole_run:,.1f} images/s over the whole run"
+    per_device = record.images_per_s_per_device  # None where other devices took part
+    return (
+        f"{record.images_per_s:,.1f} images/s ("
+        + (f"{per_device:,.1f} per device; " if per_device is not None else "")
+        + f"{describe_steady_rate(vars(record))})"
+    )
 
 
 def _target(target: Mapping[str, Any]) -> str:
-    line = f"{_SCORES[target['score']]} of {target['value']:.2%} "
+    line = f"{SCORES.get(target['score'], target['score'])} of {target['value']:.2%} "
     if target["reached"]:
         line += (
             f"reached in epoch {target['epoch']}, {duration(target['time_s'])} from the start "
@@ -227,9 +183,8 @@ def _target(target: Mapping[str, Any]) -> str:
     return line + (f" for {target['usd']:,.4f} USD" if target["usd"] is not None else "")
 
 
-@_outcome.register
-def _scaling_outcome(record: ScalingSummary) -> list[str]:
-    lines = [_ending(record)]
+def _describe_scaling(record: ScalingSummary) -> list[str]:
+    lines = []
     exchange, found = record.exchange, record.devices
     if exchange and exchange["num_devices"] > 1:
         told = [
@@ -260,13 +215,13 @@ def _predictions(predictions: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"PREDICTED, weak, {line['num_devices']:>4} devices: "
         f"{line['images_per_s_no_overlap']:,.0f} to {line['images_per_s_full_overlap']:,.0f} "
-        f"images/s, efficiency {line['efficiency_no_overlap']:.1%} (nothing overlaps) to "
-        f"{line['efficiency_full_overlap']:.1%} (all that can)"
+        f"images/s, {line['efficiency_no_overlap']:.1%} to {line['efficiency_full_overlap']:.1%}"
         for line in predictions
     ]
     for first in predictions[:1]:
         lines.append(
-            f"PREDICTED from a step of {first['one_device_step_s'] * 1e3:,.3f} ms, "
+            "PREDICTED rates and efficiencies: nothing overlaps, or all that can; from "
+            f"a step of {first['one_device_step_s'] * 1e3:,.3f} ms, "
             f"{first['gradient_bytes']:,} bytes of gradient and "
             f"{first['link_bytes_per_s'] / 1e9:,.2f} GB/s, {first['link_source']}; assuming "
             f"{first['assumptions']}"
@@ -289,14 +244,6 @@ def _costs(record: Summary) -> list[str]:
     return lines
 
 
-def _problems(record: Summary) -> list[str]:
-    lines = []
-    if record.corrupt:
-        lines.append(f"{len(record.corrupt)} corrupt images left out (run.json names them)")
-    lines += [f"invalid: {line}" for line in record.invalid]
-    return lines + [f"warning: {line}" for line in record.warnings]
-
-
 def _times(record: Summary) -> list[str]:
     lines = []
     if profile := getattr(record, "profile", None):
@@ -306,10 +253,11 @@ def _times(record: Summary) -> list[str]:
         )
     if isinstance(record, TrainSummary) and record.startup_s is not None:
         lines.append(
-            f"start-up: {record.startup_s:.2f} s from the process's start to its first step's "
-            f"end; {record.import_s:.2f} s of it (imports) come before the times below"
+            f"start-up: {record.startup_s:.2f} s to the end of the first step, with "
+            f"{record.import_s:.2f} s for imports that the times below leave out"
         )
     phases_s = sorted((record.phases_s or {}).items(), key=lambda item: -item[1])
-    if phases_s:
-        lines.append("time: " + ", ".join(f"{name} {spent_s:.1f} s" for name, spent_s in phases_s))
+    spent = [f"{name} {seconds:.1f} s" for name, seconds in phases_s if seconds >= SHORTEST_S]
+    if spent:
+        lines.append(f"time: {', '.join(spent)}")
     return lines

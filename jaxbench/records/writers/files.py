@@ -4,21 +4,19 @@ import csv
 import json
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Sequence
 
+from jaxbench.files import open_own
 from jaxbench.records.run_dir import finite
 from jaxbench.records.schema.base import Record
+from jaxbench.records.writers import Writer
 
 
-class JsonlWriter:
-    """Append every record as a line and flush it: a killed run loses at most its last line."""
+class _FileWriter(Writer):
+    """Append to a file; one that exists is continued."""
 
-    def __init__(self, folder: pathlib.Path):
-        self._file = open(folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-
-    def write(self, record: Record) -> None:
-        self._file.write(json.dumps(finite(record.to_json())) + "\n")
-        self._file.flush()
+    def __init__(self, path: pathlib.Path):
+        self._file = open_own(path, "a", encoding="utf-8", newline="")
 
     def flush(self) -> None:
         # To the disk itself: what a checkpoint counts on must outlive a loss of power.
@@ -28,34 +26,34 @@ class JsonlWriter:
         self._file.close()
 
 
-class CsvWriter:
+class JsonlWriter(_FileWriter):
+    """Append every record as a line and flush it: a killed run loses at most its last line."""
+
+    def __init__(self, folder: pathlib.Path):
+        super().__init__(folder / "metrics.jsonl")
+
+    def write(self, record: Record) -> None:
+        self._file.write(json.dumps(finite(record.to_json())) + "\n")
+        self._file.flush()
+
+
+class CsvWriter(_FileWriter):
     """Append the records of one kind as rows; an unknown value is an empty cell.
 
-    A file that exists is continued.
-
-    Args:
-      path: the file.
-      kind: the kind of record.
-      names: the optional fields that get a column; None for all of them.
+    A file that exists keeps its columns. `own` are those of a user's own task.
     """
 
-    def __init__(
-        self, path: pathlib.Path, kind: type[Record], names: Collection[str] | None = None
-    ):
+    def __init__(self, path: pathlib.Path, kind: type[Record], own: Sequence[str] = ()):
+        super().__init__(path)
         self._kind = kind
-        self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
-        self._rows = csv.DictWriter(self._file, kind.csv_columns(names), extrasaction="ignore")
+        with open(path, encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file), [*kind.csv_columns(), *own])
+        self._rows = csv.DictWriter(self._file, columns, extrasaction="ignore")
         if not self._file.tell():
             self._rows.writeheader()
             self._file.flush()
 
     def write(self, record: Record) -> None:
         if isinstance(record, self._kind):
-            self._rows.writerow(finite(record.to_json()))
+            self._rows.writerow(finite(record.to_json() | record.own_columns()))
             self._file.flush()
-
-    def flush(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()

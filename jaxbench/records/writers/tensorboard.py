@@ -10,11 +10,11 @@ import numpy as np
 from jaxbench.clock import now
 from jaxbench.records.reader import flat
 from jaxbench.records.schema import EpochRecord, Record, Summary
+from jaxbench.records.schema.training import SCORES
+from jaxbench.records.writers import Writer
 
-_SCORES = ("top1", "dice")
 
-
-class TensorBoardWriter:
+class TensorBoardWriter(Writer):
     """Write scalars over the training step, images, the experiment's fields and the summary.
 
     Args:
@@ -39,8 +39,9 @@ class TensorBoardWriter:
         # For TensorBoard's table of runs, from the first moment on: the fields, and the curves and
         # figures of the summary to compare runs by. The end follows with the summary.
         figures = [f"eval/{name}" for name in eval_figures]
-        figures += [f"summary/best_eval_{name}" for name in eval_figures if name in _SCORES]
-        figures += [f"summary/{name}" for name in ("images_per_s", "median_epoch_s", "wall_s")]
+        summary = [f"best_eval_{name}" for name in eval_figures if name in SCORES]
+        self._of_summary = (*summary, "images_per_s", "median_epoch_s", "wall_s")
+        figures += [f"summary/{name}" for name in self._of_summary]
         fields = {
             # Numbers and truth values keep their type; all else becomes text.
             name: value if isinstance(value, (bool, int, float)) else str(value)
@@ -53,29 +54,22 @@ class TensorBoardWriter:
         self._events.flush()
 
     def write(self, record: Record) -> None:
+        from tensorboardX.summary import scalar
+
         for tag, value in record.points().items():
-            self._add_scalar(tag, value, record.step)
+            self._add(scalar(tag, value), record.step)
         if isinstance(record, Summary):
-            for name, value in record.to_json().items():
-                if isinstance(value, (int, float)) and math.isfinite(value):
-                    self._add_scalar(f"summary/{name}", value, 0)
+            # The columns of that table only: each is a chart of one point, too.
+            for name in self._of_summary:
+                value = getattr(record, name, None)
+                if value is not None and math.isfinite(value):
+                    self._add(scalar(f"summary/{name}", value), 0)
             self._add(self._end, 0)
         if isinstance(record, (EpochRecord, Summary)):
             self._events.flush()
 
-    def _add_scalar(self, tag: str, value: float, step: int) -> None:
-        from tensorboardX.summary import scalar
-
-        self._add(scalar(tag, value), step)
-
     def add_images(self, tag: str, images_NxHxWxC: np.ndarray, step: int) -> None:
-        """Show images side by side.
-
-        Args:
-          tag: the name of the picture.
-          images_NxHxWxC: uint8, one channel or three.
-          step: the training step.
-        """
+        """Show images side by side: uint8, one channel or three."""
         import cv2
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -91,8 +85,8 @@ class TensorBoardWriter:
     def _add(self, summary: Any, step: int) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        wall_time_s = now().timestamp()
-        self._events.write_event(Event(wall_time=wall_time_s, step=int(step), summary=summary))
+        moment_s = now().timestamp()
+        self._events.write_event(Event(wall_time=moment_s, step=int(step), summary=summary))
 
     def flush(self) -> None:
         self._events.flush()

@@ -17,6 +17,7 @@ from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.records.run_dir import finite
 from jaxbench.records.schema import EpochRecord, Record, Summary
+from jaxbench.records.writers import Writer
 
 # The first release with a login() that need not ask for a key.
 _OLDEST = (0, 31)
@@ -74,13 +75,13 @@ def _import_wandb(given: str) -> Any:
     return wandb
 
 
-class WandbWriter:
+class WandbWriter(Writer):
     """Log a run's records with wandb. Where wandb fails, print one warning and log no more.
 
     Args:
       folder: the run directory; gets a folder `wandb`, and its last two names become the run's.
       project: the project of the run.
-      config: the experiment's fields, dictionaries within dictionaries.
+      config: the experiment's fields, nested.
       say: prints a line.
     """
 
@@ -96,7 +97,29 @@ class WandbWriter:
         self._has_failed = False
         self._run: Any = None
         with self._failing_softly():
-            self._run = _init(folder, project, finite(dict(config)))
+            import wandb
+
+            # Send the records alone: no output, code, commit, command line, host or hardware
+            # readings.
+            settings = wandb.Settings(
+                console="off",
+                disable_git=True,
+                finish_timeout=_UPLOAD_TIMEOUT_S,
+                host="",
+                label_disable=True,
+                save_code=False,
+                x_disable_machine_info=True,
+                x_save_requirements=False,
+            )
+            self._run = wandb.init(
+                project=project,
+                name="/".join(folder.absolute().parts[-2:]),
+                dir=str(folder),
+                config=finite(dict(config)),
+                settings=settings,
+                # wandb continues the folder's last run where that did not end with exit code 0.
+                resume="auto",
+            )
 
     @contextlib.contextmanager
     def _failing_softly(self) -> Iterator[None]:
@@ -122,13 +145,7 @@ class WandbWriter:
                 self._run.summary.update(figures)
 
     def add_images(self, tag: str, images_NxHxWxC: np.ndarray, step: int) -> None:
-        """Log images side by side.
-
-        Args:
-          tag: the name of the picture.
-          images_NxHxWxC: uint8, one channel or three.
-          step: the training step.
-        """
+        """Log images side by side: uint8, one channel or three."""
         if self._has_failed:
             return
         with self._failing_softly():
@@ -137,38 +154,10 @@ class WandbWriter:
             row_HxWxC = np.concatenate(list(images_NxHxWxC), axis=1)
             self._run.log({tag: wandb.Image(row_HxWxC)}, step=step)
 
-    def flush(self) -> None:
-        """Do nothing: wandb keeps what it gets in files of its own."""
-
     def close(self) -> None:
         if self._run is not None:
             with self._failing_softly():
                 self._run.finish(exit_code=0 if self._status == "done" else 1)
-
-
-def _init(folder: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any:
-    import wandb
-
-    # Send the records alone: no output, code, commit, command line, host or hardware readings.
-    settings = wandb.Settings(
-        console="off",
-        disable_git=True,
-        finish_timeout=_UPLOAD_TIMEOUT_S,
-        host="",
-        label_disable=True,
-        save_code=False,
-        x_disable_machine_info=True,
-        x_save_requirements=False,
-    )
-    return wandb.init(
-        project=project,
-        name="/".join(folder.absolute().parts[-2:]),
-        dir=str(folder),
-        config=dict(config),
-        settings=settings,
-        # wandb continues the folder's last run where that one did not end with exit code 0.
-        resume="auto",
-    )
 
 
 def _one_line(error: Exception) -> str:

@@ -1,0 +1,378 @@
+"""Write the reference pages from the code; Sphinx calls `write_pages` at the start of each build.
+
+    python docs/generate.py
+
+The pages are commands, experiments, fields, flags, records and exit-codes.md in docs/reference/.
+"""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from jaxbench.cli import entry_point, main_flags, registry
+from jaxbench.cli.commands import COMMANDS
+from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
+from jaxbench.fields import describe_type
+from jaxbench.models.convolution import Conv2dConfig
+from jaxbench.records.schema import RECORDS
+from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+_GENERATED = "<!-- Made by docs/generate.py from the code. -->\n\n"
+
+
+def write_pages() -> None:
+    """Write every page whose text has changed."""
+    experiments = {name: registry.load(name) for name in registry.available()}
+    commands = read_commands()
+    pages = {
+        "commands": commands_page(commands),
+        "experiments": experiments_page(experiments),
+        "fields": fields_page(experiments),
+        "flags": flags_page(commands),
+        "records": records_page(),
+        "exit-codes": exit_codes_page(),
+    }
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages.items():
+        path = FOLDER / f"{name}.md"
+        text = _GENERATED + text
+        # An unchanged page is not built again.
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+
+
+class Flag(NamedTuple):
+    name: str
+    meaning: str
+    default: str
+    type: str
+    choices: list[str]
+
+
+class Command(NamedTuple):
+    """A command as its own --helpxml describes it.
+
+    Attributes:
+      usage: the docstring of its module.
+      flags: its own flags, by name.
+    """
+
+    name: str
+    usage: str
+    flags: list[Flag]
+
+
+def read_commands() -> list[Command]:
+    """Ask every command of jaxbench for its help."""
+    return [_read_command(name) for name in COMMANDS]
+
+
+def _read_command(name: str) -> Command:
+    args = [sys.executable, "-m", f"jaxbench.{name}", "--helpxml"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(args, stdout=subprocess.PIPE, text=True, env=env, check=True)
+    help_ = ElementTree.fromstring(done.stdout)
+    flags = [
+        Flag(
+            flag.findtext("name"),
+            # absl puts the choices before the meaning.
+            re.sub(r"^<[^>]*>: ", "", flag.findtext("meaning")),
+            flag.findtext("default"),
+            flag.findtext("type"),
+            [value.text for value in flag.iter("enum_value")],
+        )
+        for flag in help_.iter("flag")
+        if flag.findtext("key") == "yes"
+    ]
+    return Command(name, help_.findtext("usage"), sorted(flags))
+
+
+def commands_page(commands: list[Command]) -> str:
+    lines = [
+        "# Commands",
+        "",
+        "`jaxbench COMMAND ...` is the same as `python -m jaxbench.COMMAND ...`. Every command has "
+        "`--help`; [Flags](flags.md) explains the flags of all of them, and "
+        "[Exit codes](exit-codes.md) how they end.",
+        "",
+    ]
+    rows = [(f"[`{name}`](#jaxbench-{name})", purpose) for name, purpose in COMMANDS.items()]
+    lines += [*_table(("command", "what it does"), rows), ""]
+    for command in commands:
+        anchor = f"jaxbench-{command.name}"
+        lines += [f"## jaxbench {command.name}", "", command.usage.strip(), ""]
+        lines += [f"[Its flags](flags.md#{anchor}).", ""] if command.flags else []
+    return "\n".join(lines)
+
+
+def flags_page(commands: list[Command]) -> str:
+    lines = [
+        "# Flags",
+        "",
+        "Flags are written `--NAME=VALUE` or `--NAME VALUE`; one that is true or false also as "
+        "`--NAME` and `--noNAME`. The [fields](fields.md) of an experiment are set with "
+        "`--experiment.FIELD=VALUE`.",
+        "",
+    ]
+    for command in filter(lambda command: command.flags, commands):
+        lines += [f"## jaxbench {command.name}", "", f"```{{program}} jaxbench-{command.name}\n```"]
+        if command.name in ("main", "sweep"):
+            lines += ["", _EXPERIMENT_FLAG]
+        if command.name == "sweep":
+            lines += ["", "The flags of `jaxbench main` are for every trial of the sweep.", ""]
+        for flag in command.flags:
+            modes = main_flags.MODES_OF.get(flag.name) if command.name == "main" else None
+            lines += ["", *_describe_flag(flag, modes)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+_EXPERIMENT_FLAG = """```{option} --experiment=NAME
+The [experiment](experiments.md): `NAME`, `NAME:tiny`, a path to your own file (`FILE.py` or
+`FILE.py:tiny`), or `list`.
+```
+
+```{option} --experiment.FIELD=VALUE
+Override a [field](fields.md) of the experiment.
+```"""
+
+
+def _describe_flag(flag: Flag, modes: tuple[str, ...] | None) -> Iterator[str]:
+    value = "|".join(flag.choices)
+    if not value and flag.type != "bool":
+        value = {"int": "N", "float": "X"}.get(flag.type, "TEXT")
+    yield f"```{{option}} --{flag.name}" + (f"={value}" if value else "")
+    yield _escape(flag.meaning)
+    yield ""
+    if flag.default not in (None, "", "None", "[]"):
+        yield f"Default: `{flag.default}`."
+    if modes:
+        yield f"Modes: {_codes(modes)}."
+    yield "```"
+
+
+def experiments_page(experiments: dict[str, Experiment]) -> str:
+    lines = ["# Experiments", "", "`--experiment=list` prints this table.", ""]
+    rows = [
+        (f"[`{name}`](#{_anchor(name)})", purpose) for name, purpose in registry.available().items()
+    ]
+    lines += [*_table(("`--experiment=`", "what it is"), rows), ""]
+    lines += [
+        "`NAME:tiny` is the same experiment, shrunk to run in about a minute on two CPU cores. "
+        "Fields that are not listed have their [default](fields.md).",
+        "",
+    ]
+    for name, config in experiments.items():
+        source = (registry.experiments_dir() / f"{name}.py").read_text()
+        text = _as_paragraphs(ast.get_docstring(ast.parse(source)))
+        lines += [f"({_anchor(name)})=", f"## {name}", "", text, ""]
+        rows = [(f"`{path}`", f"`{value}`") for path, value in _changed(config)]
+        lines += [*_table(("field", "value"), rows), ""]
+    return "\n".join(lines)
+
+
+def _as_paragraphs(docstring: str) -> str:
+    """Begin a paragraph at each of an experiment's headings, and break its commands again."""
+    text = re.sub(r"\n(?=[A-Z][a-z]+( [a-z]+)?: )", "\n\n", docstring)
+    return re.sub(r"(?<=\S) {4,}", " \\\\\n        ", text)
+
+
+def _changed(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of the fields that do not have their default."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            if field.name == "model":
+                yield "model", type(value).__name__
+            yield from _changed(value, f"{prefix}{field.name}.")
+        elif (field.name != "name" or prefix) and value != field.default:
+            yield f"{prefix}{field.name}", _literal(value)
+
+
+def fields_page(experiments: dict[str, Experiment]) -> str:
+    lines = [
+        "# Fields",
+        "",
+        "An experiment is a dataclass. `--experiment.FIELD=VALUE` overrides one of its fields, as "
+        "in `--experiment.batch_size=512` or `--experiment.optimizer.name=adam`. "
+        "`--mode=describe` shows the values of all of them.",
+        "",
+        "A field *only with* a value of another one does nothing elsewhere, and giving it there is "
+        "an error.",
+        "",
+        "## Training experiments",
+        "",
+        *_describe_fields(Config, ""),
+        "## data",
+        "",
+        *_describe_fields(DataConfig, "data."),
+        "## optimizer",
+        "",
+        *_describe_fields(OptimizerConfig, "optimizer."),
+    ]
+    for model in sorted(_models(experiments), key=lambda cls: cls.__name__):
+        used = [
+            name
+            for name, config in experiments.items()
+            if type(getattr(config, "model", None)) is model
+        ]
+        links = ", ".join(f"[`{name}`](experiments.md#{_anchor(name)})" for name in used)
+        lines += [f"## model: {model.__name__}", "", f"Of the experiments {links}.", ""]
+        # Several models have a field of the same name: none of them is *the* target of a link.
+        lines += _describe_fields(model, "model.", is_target=False)
+    lines += ["## The experiment conv2d", ""]
+    lines += _describe_fields(Conv2dConfig, "", is_target=False)
+    return "\n".join(lines)
+
+
+def _models(experiments: dict[str, Experiment]) -> set[type[ModelConfig]]:
+    return {type(config.model) for config in experiments.values() if hasattr(config, "model")}
+
+
+def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Iterator[str]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        # Parts of an experiment have sections of their own; its name is no flag's.
+        if dataclasses.is_dataclass(hints[field.name]) or prefix + field.name == "name":
+            continue
+        yield f"```{{confval}} {prefix}{field.name}"
+        if not is_target:
+            yield ":no-index:"
+        yield f"\n{_escape(field.metadata.get('help', ''))}\n"
+        selector, *values = field.metadata.get("only_with") or (None,)
+        only = (
+            f" Only with `{prefix}{selector}` = {_or(map(_literal, values))}." if selector else ""
+        )
+        default = "" if field.default is None else f"; default `{_literal(field.default)}`"
+        yield f"{_describe_values(field, hints[field.name])}{default}.{only}\n```\n"
+
+
+def _describe_values(field: dataclasses.Field, hint: Any) -> str:
+    if "choices" in field.metadata:
+        return _or(field.metadata["choices"])
+    if "own" in field.metadata:
+        return "Code of your own, set in an experiment file"
+    words = describe_type(hint).capitalize()
+    low, high = field.metadata.get("range", (None, None))
+    if low is None:
+        return words
+    return f"{words}, " + (f"at least {low}" if high == math.inf else f"{low} to {high}")
+
+
+def records_page() -> str:
+    lines = [
+        "# Records",
+        "",
+        "What a [run directory](../concepts/run-directory.md) holds, field by field. Units are in "
+        "the names. An unknown value is null or absent, an empty cell in a CSV file, and never 0.",
+        "",
+        "## metrics.jsonl",
+        "",
+        "One record a line; `kind` says which.",
+        "",
+    ]
+    for cls in RECORDS:
+        kind = f"{cls.kind}: {cls.__name__}"
+        lines += [f"### {kind}", "", *_describe_record(cls)]
+    lines += ["## run.json", "", *_describe_record(RunDocument)]
+    lines += ["## A sweep's results.jsonl and sweep.csv", "", *_describe_record(TrialResult)]
+    lines += ["### Figures of a trial", "", *_describe_record(TrialFigures)]
+    lines += ["## A sweep's max_batch.csv", "", *_describe_record(MaxBatchResult)]
+    return "\n".join(lines)
+
+
+def _describe_record(cls: type) -> Iterator[str]:
+    intro, meanings = inspect.getdoc(cls).partition("\nAttributes:")[0], meanings_of(cls)
+    yield intro.strip() + "\n"
+    fields = dataclasses.fields(cls)
+    has_csv = any(field.metadata.get("csv") for field in fields)
+    has_curve = any(field.metadata.get("tag") for field in fields)
+    rows = []
+    # Fields that stand side by side and mean the same share a row.
+    for meaning, group in itertools.groupby(fields, key=lambda field: meanings[field.name]):
+        group = list(group)
+        row = [_codes(field.name for field in group), _escape(meaning)]
+        if has_csv:
+            row.append("yes" if group[0].metadata.get("csv") else "")
+        if has_curve:
+            row.append(_codes(filter(None, (field.metadata.get("tag") for field in group))))
+        rows.append(row)
+    head = ["field", "meaning", *["CSV"] * has_csv, *["curve"] * has_curve]
+    yield from _table(head, rows)
+    yield ""
+
+
+def meanings_of(cls: type) -> dict[str, str]:
+    """Return {field: meaning} from the docstrings' `Attributes:` of a class and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(vars(base).get("__doc__") or "").partition("Attributes:\n")
+        for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+            names, _, meaning = " ".join(entry.split()).partition(": ")
+            found |= dict.fromkeys(names.split(", "), meaning)
+    return found
+
+
+def exit_codes_page() -> str:
+    text = " ".join(entry_point.__doc__.partition("Exit codes: ")[2].split())
+    codes = re.findall(r"(\d+) (.*?)(?:; (?=\d)|\. (?=[A-Z])|\.?$)", text)
+    end = text.partition(codes[-1][1])[2].removeprefix(".").strip()
+    rows = [(f"`{code}`", meaning) for code, meaning in codes]
+    lines = ["# Exit codes", "", *_table(("code", "meaning"), rows), "", end, ""]
+    lines += ["[The run directory](../concepts/run-directory.md) has the statuses of a run.", ""]
+    return "\n".join(lines)
+
+
+def _table(head: Any, rows: Any) -> list[str]:
+    rows = [head, ["---"] * len(head), *rows]
+    return [
+        f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows
+    ]
+
+
+def _anchor(name: str) -> str:
+    return f"experiment-{name.replace('_', '-')}"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _or(values: Any) -> str:
+    *first, last = [f"`{value}`" for value in values]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _literal(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    if isinstance(value, tuple):
+        return f"({','.join(map(str, value))})"
+    return str(value).lower() if isinstance(value, bool) else str(value) or '""'
+
+
+def _escape(text: str) -> str:
+    """Return text whose wildcards and braces Markdown leaves alone."""
+    parts = re.split("(`[^`]*`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*<>{}$~]|(?<=\w)_|_(?=\w))", r"\\\1", part)
+        for part in parts
+    )
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -1,0 +1,56 @@
+"""The program `jaxbench`, also `python -m jaxbench`: run one of its commands."""
+
+import runpy
+import sys
+
+from jaxbench import __version__
+from jaxbench.cli import registry
+from jaxbench.cli.commands import COMMANDS
+from jaxbench.errors import nearest
+from jaxbench.terminal import open_closed_streams, tolerated, warn
+
+
+def main() -> int:
+    """Run the command that the first argument names; return the exit code."""
+    open_closed_streams()
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command in ("--help", "-help", "-h", "--version"):
+        with tolerated(sys.stdout):
+            print(f"jaxbench {__version__}" if command == "--version" else _help(), flush=True)
+        return 0
+    if command not in COMMANDS:
+        warn(f"jaxbench: {_refusal(command)}")
+        return 2
+    sys.argv[1:] = arguments
+    # As `python -m` does: the package's attributes of these names are functions.
+    runpy.run_module(f"jaxbench.{command}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "usage: jaxbench COMMAND [--FLAG=VALUE ...]",
+            "",
+            *(f"  {name:<{width}}  {purpose}" for name, purpose in COMMANDS.items()),
+            "",
+            "jaxbench COMMAND --help shows a command's flags,",
+            "jaxbench main --experiment=list all experiments.",
+        ]
+    )
+
+
+def _refusal(given: str) -> str:
+    names = ", ".join(COMMANDS)
+    if given.startswith("-"):
+        hint = "; did you mean jaxbench main?" if given.startswith("--experiment") else ""
+        return f"{given}: give a command first, one of {names}{hint}"
+    experiments = registry.available()
+    if given.partition(":")[0] in experiments:
+        return f"{given!r} is no command; did you mean jaxbench main --experiment={given}?"
+    return f"no command {given!r}; there are {names}{nearest(given, COMMANDS)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,332 @@
+"""The Python API: `import jaxbench; run = jaxbench.train("cnn10", batch_size=512)`.
+
+Each function does what the command of its name does, with the same checks and messages, and leaves
+the same records. Ctrl-C ends a run as it ends the command, with a checkpoint, and raises
+KeyboardInterrupt; afterwards it is Python's own again.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxbench.cli import registry
+from jaxbench.cli.overrides import create_experiment
+from jaxbench.config import Experiment
+from jaxbench.distributed.coordinator import check_single_host
+from jaxbench.distributed.signals import handle_ctrl_c
+from jaxbench.jobs import find_mode, import_job
+from jaxbench.reports.write import write_report
+from jaxbench.results.answers import Comparison, Description, SweepResult, paths_of
+from jaxbench.results.run import Run
+from jaxbench.results.tables import runs_table
+
+_AnyExperiment = str | os.PathLike | Experiment
+
+
+def train(
+    experiment: _AnyExperiment = "quickstart",
+    *,
+    workdir: str | os.PathLike | None = None,
+    resume: str | os.PathLike | None = None,
+    target_accuracy: float | None = None,
+    checkpoint_minutes: float = 10.0,
+    checkpoint_epochs: int = 0,
+    telemetry_s: float = 1.0,
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Train an experiment, evaluate it after every epoch, and return its run.
+
+    Args:
+      experiment: a name (`cnn10`, or `cnn10:tiny` for the small variant), the path of an experiment
+        file, or a `jaxbench.config.Config`.
+      workdir: a new or empty folder for the records; None makes `runs/EXPERIMENT/TIME`.
+      resume: `auto` resumes the run in `workdir`, or begins it; a path resumes that run, or one of
+        its checkpoints in a new `workdir`.
+      target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
+      checkpoint_minutes: minutes between checkpoints; 0 writes none.
+      checkpoint_epochs: epochs between checkpoints; one is also written at the end; 0 writes none.
+      telemetry_s: seconds between readings of the hardware; 0 takes none.
+      quiet: whether no progress is shown.
+      **fields: fields of the experiment: `batch_size=512`, `optimizer={"learning_rate": 0.1}` or
+        `**{"data.path": "x"}`.
+
+    Returns:
+      The run, read back from its directory. Its status is `invalid` where a figure fails a sanity
+      check.
+
+    Raises:
+      BadInput: a name or value that is not allowed; nothing has been written.
+      KeyboardInterrupt: Ctrl-C; the run is recorded as interrupted and can be resumed from the
+        checkpoint that it has written.
+      Exception: whatever else ended the run; status and reason are in its run.json.
+    """
+    from jaxbench.checkpoints.checkpointer import Policy
+
+    return _measure(
+        "train",
+        experiment,
+        fields,
+        workdir,
+        quiet,
+        resume="none" if resume is None else os.fspath(resume),
+        target_accuracy=target_accuracy,
+        checkpoints=Policy(checkpoint_minutes, checkpoint_epochs),
+        telemetry_s=telemetry_s,
+    )
+
+
+def throughput(
+    experiment: _AnyExperiment = "quickstart",
+    *,
+    workdir: str | os.PathLike | None = None,
+    feed: str = "synthetic",
+    steps_per_call: int = 1,
+    rounds: int = 11,
+    window_s: float = 1.0,
+    telemetry_s: float = 1.0,
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Measure how fast the devices train an experiment and evaluate it.
+
+    Args:
+      experiment, workdir, telemetry_s, quiet: see `train`.
+      feed: `synthetic`, one constant batch on the devices, measures them alone; `resident` and
+        `stream` take the experiment's data.
+      steps_per_call: if more than 1, also measure this many steps in one call.
+      rounds: measurements of each stage, at least 6.
+      window_s: seconds that a measurement should take.
+      **fields: fields of the experiment, see `train`.
+
+    Returns:
+      The run. `run.images_per_s` is the rate of the training step, `run.table("throughput")` has a
+      row for each stage.
+
+    Raises:
+      BadInput: a name or value that is not allowed; nothing has been written.
+    """
+    return _measure(
+        "throughput",
+        experiment,
+        fields,
+        workdir,
+        quiet,
+        feed=feed,
+        steps_per_call=steps_per_call,
+        rounds=rounds,
+        window_s=window_s,
+        telemetry_s=telemetry_s,
+    )
+
+
+def scaling(
+    experiment: _AnyExperiment = "quickstart",
+    *,
+    workdir: str | os.PathLike | None = None,
+    scaling: str = "both",
+    device_counts: Sequence[int] = (),
+    rounds: int = 11,
+    window_s: float = 1.0,
+    telemetry_s: float = 1.0,
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Measure an experiment's training step on 1 to all devices.
+
+    Args:
+      experiment, workdir, telemetry_s, quiet: see `train`.
+      scaling: `weak` keeps each device's batch, `strong` the global one; `both`.
+      device_counts: how many devices, such as `[1, 2, 4]`; empty takes 1, 2, 4 ... and all.
+      rounds, window_s: see `throughput`.
+      **fields: fields of the experiment, see `train`.
+
+    Returns:
+      The run. `run.table("scaling")` has a row for each number of devices, with its efficiency.
+
+    Raises:
+      BadInput: a name or value that is not allowed; nothing has been written.
+    """
+    return _measure(
+        "scaling",
+        experiment,
+        fields,
+        workdir,
+        quiet,
+        scaling=scaling,
+        device_counts=device_counts,
+        rounds=rounds,
+        window_s=window_s,
+        telemetry_s=telemetry_s,
+    )
+
+
+def describe(experiment: _AnyExperiment = "quickstart", **fields: Any) -> Description:
+    """Describe an experiment: layers, parameters, arithmetic, estimated memory; train nothing.
+
+    Args:
+      experiment: see `train`.
+      **fields: fields of the experiment, see `train`.
+
+    Returns:
+      What `--mode=describe` shows. It prints as tables; `rows` and `table` are its layers,
+      `description["parameters"]` one of its facts.
+
+    Raises:
+      BadInput: a name or value that is not allowed.
+    """
+    from jaxbench.jobs import describe as job
+
+    config = create_experiment(experiment, fields)
+    facts = job.describe(config)
+    return Description(facts, lambda console: job.print_description(facts, config, console))
+
+
+def sweep(
+    experiment: str | os.PathLike | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    mode: str | None = None,
+    sweepdir: str | os.PathLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    retry: Sequence[str] = (),
+    quiet: bool = False,
+    **fields: Any,
+) -> SweepResult:
+    """Run an experiment for every combination of a grid, each in a process of its own.
+
+    A trial that runs out of memory, takes too long or fails is a result too.
+
+    Args:
+      experiment: a name or the path of an experiment file; None where the grid has `experiment`.
+      grid: `{"batch_size": [128, 256], "precision": ["fp32", "bf16"]}`: fields, as dotted paths.
+      mode: `train`, `throughput`, `scaling`, `input` or `memory`; None takes the experiment's own.
+      sweepdir: a new folder, or that of a sweep to resume; None makes
+        `runs/EXPERIMENT/sweep-TIME`.
+      options: options of the mode by name, such as `{"target_accuracy": 0.9}`.
+      timeout_s: a trial that takes longer is ended.
+      retry: run trials that ended with one of these statuses once more: `oom`, `timeout`, `failed`,
+        `invalid`.
+      quiet: whether no progress is shown.
+      **fields: fields of all trials, see `train`.
+
+    Returns:
+      The trials' runs, and their table.
+
+    Raises:
+      BadInput: a name or value that is not allowed; nothing has been written.
+      KeyboardInterrupt: Ctrl-C; `sweepdir` resumes the sweep.
+    """
+    from jaxbench.sweeps.run_grid import run_grid
+
+    return run_grid(
+        experiment,
+        fields,
+        grid or {},
+        mode=mode,
+        sweepdir=sweepdir,
+        options=options or {},
+        timeout_s=timeout_s,
+        retry=retry,
+        console=_console(quiet),
+    )
+
+
+def compare(
+    base: str | os.PathLike | Sequence[str | os.PathLike],
+    other: str | os.PathLike | Sequence[str | os.PathLike],
+) -> Comparison:
+    """Compare two runs, two lists of repeats, or two sweeps.
+
+    Args:
+      base, other: a `Run`, a run directory, a folder of repeats, a sweep, or a list of repeats.
+
+    Returns:
+      The ratio of their rates, other over base, with its 95 % interval and a verdict.
+
+    Raises:
+      BadInput: they cannot be compared; the message says why.
+    """
+    return Comparison(paths_of(base), paths_of(other))
+
+
+def report(
+    runs: str | os.PathLike | Sequence[str | os.PathLike],
+    out: str | os.PathLike = "report.html",
+    *,
+    title: str | None = None,
+    target: float | None = None,
+) -> pathlib.Path:
+    """Write a report of runs, sweeps and folders of them.
+
+    Args:
+      runs: a `Run`, a folder, or a list of them.
+      out: the file, .html, .md or .csv; it replaces an older report, and nothing else.
+      title: the heading; None takes the folders' names.
+      target: ask all runs how they got to this top-1 or Dice, as a share.
+
+    Returns:
+      The file's path.
+
+    Raises:
+      BadInput: there is no run, or the file cannot be written.
+    """
+    path, _ = write_report(paths_of(runs), os.fspath(out), title=title, target=target)
+    return path
+
+
+def load_runs(*folders: str | os.PathLike) -> Any:
+    """Load all runs in and below some folders as a table, a row for each run.
+
+    Args:
+      *folders: run directories, sweeps, and folders of them; none takes `runs`.
+
+    Returns:
+      A pandas DataFrame; where pandas is not installed, a list of dictionaries with the same
+      columns: experiment, mode, status, device_kind, num_devices, batch_size, precision,
+      images_per_s with images_per_s_low and images_per_s_high, top1, dice, mfu, compile_s, wall_s,
+      usd, seed, feed, started_at, reason, path. What a run has not recorded is missing.
+
+    Raises:
+      BadInput: a folder does not exist, or holds no run.
+    """
+    return runs_table([os.fspath(folder) for folder in folders] or ["runs"])
+
+
+def experiments() -> dict[str, str]:
+    """Return the shipped experiments: {name: what it is for}."""
+    return registry.available()
+
+
+def _measure(
+    mode: str,
+    experiment: _AnyExperiment,
+    fields: Mapping[str, Any],
+    workdir: str | os.PathLike | None,
+    quiet: bool,
+    **options: Any,
+) -> Run:
+    """Run a mode in this process, as `jaxbench.main` does; return what it recorded."""
+    config = create_experiment(experiment, fields)
+    find_mode(config, mode)
+    check_single_host()
+    run: Callable[..., Any] = import_job(mode)
+    from jaxbench.hardware.accelerators import check_platforms
+    from jaxbench.jobs.options import check_options
+    from jaxbench.xla.compile_cache import use_compile_cache
+
+    check_platforms()
+    check_options(config, options)
+    use_compile_cache()
+    workdir = None if workdir is None else os.fspath(workdir)
+    with handle_ctrl_c():
+        result = run(config, workdir, _console(quiet), **options)
+    return Run(result.run_dir.path)
+
+
+def _console(quiet: bool) -> Any:
+    from jaxbench.records.writers.console import PlainConsole, create_console
+
+    return PlainConsole(None) if quiet else create_console()

@@ -1,0 +1,88 @@
+"""Fields of an experiment that are given as Python values."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxbench.cli import registry
+from jaxbench.cli.hints import field_hint
+from jaxbench.config import Experiment
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import flat
+
+
+def create_experiment(
+    experiment: str | os.PathLike | Experiment, fields: Mapping[str, Any]
+) -> Experiment:
+    """Return a valid experiment with some of its fields set.
+
+    Args:
+      experiment: a name, a path, or a config, which stays as it is.
+      fields: by name; those of a group in a mapping or with their dotted path. A whole group may be
+        given too, such as another network's config for `model`.
+
+    Raises:
+      BadInput: no such experiment or field, or a value that is not allowed.
+    """
+    if isinstance(experiment, (str, os.PathLike)):
+        config = registry.load(os.fspath(experiment))
+    elif isinstance(experiment, Experiment):
+        config = experiment
+    else:
+        raise BadInput(
+            "an experiment is a name, a path to a .py file or a jaxbench.config.Config; given: "
+            f"a {type(experiment).__name__}"
+        )
+    # Whole groups first: another network has other fields.
+    for path, value in sorted(flat(fields), key=lambda item: item[0].count(".")):
+        allowed = [*_paths(config)]
+        if path not in allowed:
+            whose = config.name or "the experiment"
+            raise BadInput(f"{whose} has no field {path!r}{field_hint(path, allowed)}")
+        config = _with_field(config, path, _plain(value))
+    config.validate()
+    return config
+
+
+def field_text(value: Any) -> str:
+    """Return a field's value as the command line takes it.
+
+    Raises:
+      BadInput: the command line has no such values.
+    """
+    value = _plain(value)
+    if isinstance(value, tuple):
+        return f"({','.join(map(field_text, value))}{',' * (len(value) == 1)})"
+    if not isinstance(value, (str, int, float)):
+        raise BadInput(
+            f"{value!r}: a sweep's trials are processes, which take numbers, text and lists of "
+            "them; put it in the experiment's file"
+        )
+    return str(value)
+
+
+def _paths(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of all fields and groups that may be set."""
+    for field in dataclasses.fields(config):
+        path, value = prefix + field.name, getattr(config, field.name)
+        if path != "name":  # the registry's
+            yield path
+        if dataclasses.is_dataclass(value):
+            yield from _paths(value, f"{path}.")
+
+
+def _with_field(config: Any, path: str, value: Any) -> Any:
+    name, _, rest = path.partition(".")
+    if rest:
+        value = _with_field(getattr(config, name), rest, value)
+    return dataclasses.replace(config, **{name: value})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a field holds it: a tuple for a list, Python's numbers for NumPy's."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value

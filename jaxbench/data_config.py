@@ -1,0 +1,248 @@
+"""Which data an experiment trains on, and how images reach the devices."""
+
+import dataclasses
+import math
+
+from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number, own, plain
+from jaxbench.own.code import Code, HoldsCode, as_code
+
+
+@dataclasses.dataclass(kw_only=True)
+class DataConfig(HoldsCode):
+    """Where the images come from and how they are varied."""
+
+    source: str = choice(
+        "digits",
+        "tfds",
+        "cifar10_batches",
+        "npz",
+        "folder",
+        "synthetic",
+        "own",
+        help="Where the images come from. digits: handwritten digits that ship with scikit-learn. "
+        "tfds: a prepared TensorFlow data set. cifar10_batches: the Python version of CIFAR-10. "
+        "npz: a NumPy file. folder: JPEG files in one folder for each class. synthetic: generated "
+        "images. own: what `data.load` returns.",
+    )
+    load: Code | None = own(
+        as_code,
+        only_with=("source", "own"),
+        help="A function that returns {split: source}, set in an experiment file. A source is a "
+        "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "
+        "`label`. Images are uint8, or numbers within `data.value_range`, which are rounded to 256 "
+        "levels.",
+    )
+    value_range: tuple[float, ...] = number(
+        (0.0, 1.0),
+        low=-math.inf,
+        only_with=("source", "own"),
+        help="Lowest and highest value of a pixel, for images that are not uint8.",
+    )
+    feed: str = choice(
+        "resident",
+        "stream",
+        help="How images reach the devices. resident: the whole data set is placed on each device "
+        "once, and the step crops and mirrors images. stream: the host prepares each batch and "
+        "sends it.",
+    )
+    num_threads: int = number(
+        0,
+        low=0,
+        high=256,
+        only_with=("feed", "stream"),
+        help="Threads that prepare batches; 0 takes one for each core.",
+    )
+    num_workers: int = number(
+        0,
+        low=0,
+        high=256,
+        only_with=("feed", "stream"),
+        help="Worker processes that decode training images, with `data.num_threads` threads each. "
+        "0 decodes in threads of the main process. For images decoded on the fly.",
+    )
+    prefetch_batches: int = number(
+        2,
+        low=1,
+        high=64,
+        only_with=("feed", "stream"),
+        help="Batches kept ready on the devices.",
+    )
+    name: str = plain("", help='Name of the TFDS builder, such as "cifar10" or "cifar10:3.0.2".')
+    path: str = plain(
+        "",
+        only_with=("source", "tfds", "cifar10_batches", "npz", "folder"),
+        help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`. cifar10_batches: "
+        "the folder that holds `data_batch_1`. npz: the file. folder: the folder that holds "
+        "`train/<class>/*.JPEG` and the evaluation split.",
+    )
+    train_split: str = plain("train", help="Name of the split to train on.")
+    eval_split: str = plain("test", help="Name of the split to evaluate on.")
+    train_examples: int = number(
+        0, low=0, help="Use only the first N examples of the training split; 0 uses all."
+    )
+    eval_examples: int = number(
+        0, low=0, help="Use only the first N examples of the evaluation split; 0 uses all."
+    )
+    image_shape: tuple[int, ...] = number(
+        (32, 32, 3),
+        low=1,
+        help="Height, width (pixels) and channels of an image. The data must have this shape; "
+        "synthetic images are generated with it.",
+    )
+    num_classes: int = number(
+        10,
+        low=2,
+        help="Number of classes. The data must have as many; synthetic labels are drawn from them.",
+    )
+    crop_padding: int = number(
+        0,
+        low=0,
+        help="Random crop: pad each side by this many pixels, then cut an image of the original "
+        "size out at random; 0 is off.",
+    )
+    padding_mode: str = choice(
+        "reflect",
+        "black",
+        help="What the padding of a random crop holds. reflect: the image mirrored at its edge. "
+        "black: zeros.",
+    )
+    random_resized_crop: bool = plain(
+        False,
+        only_with=("feed", "stream"),
+        help="Crop 8 to 100 % of each training image's area at random and resize the crop, as is "
+        "usual for ImageNet. Images of a folder or of TFDS are then decoded on the fly.",
+    )
+    max_corrupt: int = number(
+        0,
+        low=0,
+        only_with=("feed", "stream"),
+        help="Corrupt images that a run skips and records; one more ends the run.",
+    )
+    cache: str = choice(
+        "none",
+        "memory",
+        "resized",
+        only_with=("feed", "stream"),
+        help="Cache for images decoded on the fly. memory: encoded images are read once and kept "
+        "in the host's memory. resized: smaller JPEG copies are written once to `data.cache_dir`.",
+    )
+    cache_dir: str = plain(
+        "",
+        only_with=("cache", "resized"),
+        help="Folder of the smaller copies; empty takes `~/.cache/jaxbench/images`.",
+    )
+    cache_side: int = number(
+        256,
+        low=8,
+        only_with=("cache", "resized"),
+        help="Shorter side of the smaller copies, in pixels.",
+    )
+    cache_quality: int = number(
+        95,
+        low=1,
+        high=100,
+        only_with=("cache", "resized"),
+        help="JPEG quality of the smaller copies.",
+    )
+    flip: bool = plain(False, help="Mirror training images left to right with probability 1/2.")
+    flip_order: str = choice(
+        "random",
+        "alternating",
+        only_with=("flip", True),
+        help="When an image is mirrored. random: drawn anew in each epoch. alternating: drawn for "
+        "the first epoch, then in every other epoch (Jordan 2024), so that two epochs show both "
+        "sides of each image.",
+    )
+    brightness: float = number(
+        0.0,
+        low=0,
+        high=255,
+        help="Shift each training image by up to this many grey levels (of 256), up or down; 0 is "
+        "off.",
+    )
+    contrast: tuple[float, ...] = number(
+        (1.0, 1.0),
+        low=0,
+        high=100,
+        help="Stretch each training image's contrast by a factor between these two; (1,1) is off.",
+    )
+    standardization: str = choice(
+        "dataset",
+        "per_image",
+        help="Whose statistics bring pixels to mean 0 and standard deviation 1. dataset: those of "
+        "the training set, by channel (ImageNet's for a folder and for images decoded on the fly). "
+        "per_image: each image's own.",
+    )
+
+    def __post_init__(self):
+        if self.load is not None and self.source == "digits":
+            self.source = "own"
+
+    @property
+    def decodes_on_the_fly(self) -> bool:
+        """Whether images stay encoded until a batch needs them."""
+        return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
+
+    def validate(self) -> None:
+        """Raise BadInput where the fields contradict each other."""
+        if self.source == "own" and self.load is None:
+            raise BadInput("data.source='own': the experiment file must give DataConfig(load=...)")
+        if len(self.value_range) != 2 or self.value_range[0] >= self.value_range[1]:
+            raise BadInput(
+                f"data.value_range={self.value_range}: must be (lowest,highest), such as (0,1)"
+            )
+        if self.random_resized_crop and self.source not in ("folder", "tfds"):
+            raise BadInput(
+                f"data.random_resized_crop=True with data.source={self.source!r}: it is for "
+                "images decoded on the fly, data.source=folder or tfds"
+            )
+        if self.decodes_on_the_fly:
+            self._check_decoding_on_the_fly()
+        elif self.cache != "none":
+            raise BadInput(
+                f"data.cache={self.cache!r}: it is for images decoded on the fly; those of "
+                f"data.source={self.source!r} are held in memory, decoded"
+            )
+        self._check_images()
+
+    def _check_decoding_on_the_fly(self) -> None:
+        if self.flip_order != "random":
+            raise BadInput(
+                f"data.flip_order={self.flip_order!r} with images decoded on the fly: those are "
+                "mirrored at random"
+            )
+        if self.crop_padding:
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding} with images decoded on the fly: "
+                "data.random_resized_crop varies those"
+            )
+        if self.image_shape[-1:] != (3,):
+            raise BadInput(
+                f"data.image_shape={self.image_shape}: images decoded on the fly have 3 channels"
+            )
+        if self.cache == "memory" and self.num_workers:
+            raise BadInput(
+                f"data.num_workers={self.num_workers} with data.cache=memory: each process would "
+                "hold all images; threads (data.num_workers=0) share them"
+            )
+        if self.cache == "resized" and self.cache_side <= min(self.image_shape[:2]):
+            raise BadInput(
+                f"data.cache_side={self.cache_side}: images are {self.image_shape[0]}x"
+                f"{self.image_shape[1]}, so at least {min(self.image_shape[:2]) + 1}: a copy of "
+                "that size itself would be shown whole"
+            )
+
+    def _check_images(self) -> None:
+        shape = self.image_shape
+        if len(shape) != 3:
+            raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
+        if self.crop_padding >= min(shape[:2]):
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding}: images are {shape[0]}x{shape[1]}, "
+                f"so at most {min(shape[:2]) - 1}"
+            )
+        if len(self.contrast) != 2 or self.contrast[0] > self.contrast[1]:
+            raise BadInput(
+                f"data.contrast={self.contrast}: must be (lowest,highest) factor, such as (0.8,1.2)"
+            )

@@ -1,0 +1,214 @@
+"""Find the accelerators that the system shows, without JAX, and how to install JAX for them."""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+
+from jaxbench.errors import BadInput
+from jaxbench.hardware.system import search_file
+
+# The extras for NVIDIA GPUs, best first, with the oldest driver and the lowest compute capability:
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+# https://docs.jax.dev/en/latest/installation.html
+_CUDA = {"cuda13": ((580,), (7, 5)), "cuda12": ((525, 60, 13), (5, 2))}
+_NAMES = {"cuda": "NVIDIA GPU", "tpu": "TPU"}
+_ROOT = pathlib.Path("/")
+# Google's other PCI devices are disks and network cards, of these classes.
+_GOOGLE, _NOT_TPUS = "0x1ae0", ("0x01", "0x02")
+_CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerators:
+    """The accelerators of one kind on this machine.
+
+    Attributes:
+      platform: cuda | tpu, as in JAX_PLATFORMS.
+      count: how many the system shows.
+      driver: the version of NVIDIA's driver; None where it is unknown.
+      capability: the lowest compute capability of NVIDIA GPUs; None where it is unknown.
+    """
+
+    platform: str
+    count: int
+    driver: str | None = None
+    capability: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        driver = f" (driver {self.driver})" if self.driver else ""
+        return f"{self.count} {_NAMES[self.platform]}{'s' * (self.count > 1)}{driver}"
+
+
+@dataclasses.dataclass(frozen=True)
+class NvmlFacts:
+    """What NVML tells of a machine's GPUs."""
+
+    count: int = 0
+    driver: str | None = None
+    capability: tuple[int, int] | None = None
+
+
+def ask_nvml() -> NvmlFacts:
+    """Ask NVIDIA's management library; without it nothing is known."""
+    import pynvml as nvml
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return NvmlFacts()
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        capabilities = [tuple(nvml.nvmlDeviceGetCudaComputeCapability(one)) for one in handles]
+        driver = nvml.nvmlSystemGetDriverVersion()
+        return NvmlFacts(len(handles), driver, min(capabilities, default=None))
+    except nvml.NVMLError:
+        return NvmlFacts()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def find_accelerators(
+    root: pathlib.Path = _ROOT, nvml: Callable[[], NvmlFacts] = ask_nvml
+) -> list[Accelerators]:
+    """Return the NVIDIA GPUs and TPUs that the system shows to this process.
+
+    Args:
+      root: the folder that holds dev, proc and sys.
+      nvml: asked where the files show a GPU, or may hide one (WSL).
+    """
+    found = []
+    # /proc shows the driver inside containers, too, that were given no GPU.
+    gpus = len([*root.glob("dev/nvidia[0-9]*")])
+    if gpus or (root / "dev/dxg").exists():
+        facts = nvml()
+        if count := gpus or facts.count:
+            driver = facts.driver or nvidia_driver(root)
+            found.append(Accelerators("cuda", count, driver, facts.capability))
+    if any(True for name in ("accel", "vfio/") for _ in root.glob(f"dev/{name}[0-9]*")):
+        vendors = root.glob("sys/bus/pci/devices/*/vendor")
+        if tpus := sum(map(_is_tpu, vendors)):
+            found.append(Accelerators("tpu", tpus))
+    return found
+
+
+def nvidia_driver(root: pathlib.Path = _ROOT) -> str | None:
+    """Return the version of NVIDIA's kernel driver, None without it."""
+    path = root / "proc/driver/nvidia/version"
+    return search_file(path, r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)")
+
+
+def unused_accelerators(
+    platform: str,
+    environ: Mapping[str, str] = os.environ,
+    root: pathlib.Path = _ROOT,
+    nvml: Callable[[], NvmlFacts] = ask_nvml,
+) -> list[str]:
+    """Return the warning that JAX uses the CPU although there is an accelerator.
+
+    No warning for a user who chose the CPU, simulated devices, or hid the GPUs.
+
+    Args:
+      platform: of the run's devices, as JAX names it.
+      environ: the environment variables.
+      root, nvml: see `find_accelerators`.
+    """
+    chosen = environ.get("JAX_PLATFORMS") or environ.get("JAX_NUM_CPU_DEVICES")
+    simulated = "xla_force_host_platform_device_count" in environ.get("XLA_FLAGS", "")
+    if platform != "cpu" or chosen or simulated:
+        return []
+    hidden = {"cuda"} if environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1") else set()
+    return [
+        f"JAX uses the CPU, but the machine has {found}: {advice(found)}"
+        for found in find_accelerators(root, nvml)
+        if found.platform not in hidden
+    ]
+
+
+def check_platforms(
+    environ: Mapping[str, str] = os.environ,
+    root: pathlib.Path = _ROOT,
+    nvml: Callable[[], NvmlFacts] = ask_nvml,
+) -> None:
+    """Raise BadInput where JAX_PLATFORMS asks for accelerators that JAX has no plugin for.
+
+    Other platforms, and plugins that find no device, are JAX's to judge.
+    """
+    asked = [name.strip().lower() for name in environ.get("JAX_PLATFORMS", "").split(",")]
+    there = None
+    for name in asked:
+        platform = "cuda" if name == "gpu" and not installed_plugin("rocm") else name
+        if platform not in _NAMES or installed_plugin(platform):
+            continue
+        if there is None:
+            there = {found.platform: found for found in find_accelerators(root, nvml)}
+        # Of several platforms JAX leaves out those that the machine does not have.
+        if platform in there or len(asked) == 1:
+            found = there.get(platform, Accelerators(platform, 0))
+            machine = str(found) if found.count else f"no {_NAMES[platform]} that the system shows"
+            raise BadInput(
+                f"JAX_PLATFORMS={','.join(asked)}: JAX has no plugin for {_NAMES[platform]}s; the "
+                f"machine has {machine}: {advice(found)}"
+            )
+
+
+def advice(found: Accelerators) -> str:
+    """Return what to do so that JAX uses accelerators: in most cases a command of pip."""
+    extra = extra_for(found)
+    if extra is None:
+        return (
+            "JAX needs an NVIDIA driver of 525.60.13 or later and GPUs of compute capability 5.2 "
+            "or higher"
+        )
+    if plugin := installed_plugin(found.platform):
+        extras = [name for name in _CUDA if name in plugin]
+        if extra in extras or found.platform == "tpu":
+            return f"{plugin} is installed, but JAX does not use it; see jaxbench doctor"
+    return pip_command(extra)
+
+
+def extra_for(found: Accelerators) -> str | None:
+    """Return the extra of jaxbench that brings JAX for accelerators, None where none does."""
+    if found.platform == "tpu":
+        return "tpu"
+    driver = tuple(map(int, re.findall(r"\d+", found.driver or "")))
+    for extra, (oldest_driver, lowest_capability) in _CUDA.items():
+        if driver and driver < oldest_driver:
+            continue
+        if found.capability and found.capability < lowest_capability:
+            continue
+        return extra
+    return None
+
+
+def pip_command(extra: str) -> str:
+    """Return the command that installs jaxbench with an extra: from its checkout, or by name."""
+    if not (_CHECKOUT / "setup.cfg").is_file():
+        return f"pip install 'jaxbench[{extra}]'"
+    here = "." if pathlib.Path.cwd() == _CHECKOUT else str(_CHECKOUT)
+    return f"pip install -e '{here}[{extra}]'"
+
+
+def _is_tpu(vendor: pathlib.Path) -> bool:
+    """Return whether a PCI device, by the file of its vendor, is a TPU."""
+    if search_file(vendor, r"(\S+)") != _GOOGLE:
+        return False
+    device_class = search_file(vendor.with_name("class"), r"(\S+)") or ""
+    return not device_class.startswith(_NOT_TPUS)
+
+
+def installed_plugin(platform: str) -> str | None:
+    """Return the name of JAX's plugin for a platform, None where none is installed."""
+    if platform == "tpu":
+        library = os.environ.get("TPU_LIBRARY_PATH")
+        return library or ("libtpu" if importlib.util.find_spec("libtpu") else None)
+    # Where JAX looks, too.
+    package = importlib.util.find_spec("jax_plugins")
+    places = package.submodule_search_locations if package else ()
+    names = [module.name for module in pkgutil.iter_modules(places)]
+    names += [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]
+    return next((name for name in names if platform in name), None)

@@ -1,0 +1,199 @@
+"""What `jaxbench doctor` checks: the machine and what is installed on it, a line each.
+
+A new check is a function that yields `Check`s, and its place in `CHECKS`. It takes a second or two
+at most.
+"""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import psutil
+
+from jaxbench.errors import BadInput, first_line
+from jaxbench.hardware.accelerators import (
+    advice,
+    check_platforms,
+    extra_for,
+    find_accelerators,
+    pip_command,
+    unused_accelerators,
+)
+from jaxbench.hardware.system import available_cores
+from jaxbench.paths import check_can_be_made
+
+_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
+# Less is a warning. A training run with data and checkpoints takes a few GiB of both.
+_DISK_GIB, _MEMORY_GIB = 5, 2
+_OPEN_FILES = 1024
+# Other processes disturb the figures from this share of the processors on.
+_BUSY_PERCENT, _BUSY_OVER_S = 10.0, 0.5
+
+
+class Check(NamedTuple):
+    """One line of the doctor.
+
+    Attributes:
+      name: what was looked at.
+      status: ok | warning | problem.
+      found: what it is.
+      advice: what to do, where it is not ok.
+    """
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def run_checks() -> Iterator[Check]:
+    """Yield the checks, each as soon as it is done."""
+    for check in CHECKS:
+        try:
+            yield from check()
+        except Exception as error:  # a broken installation raises errors of any kind
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            found = f"{type(error).__name__}: {first_line(error)}"
+            yield Check(name, "problem", found, "install jaxbench anew")
+
+
+def check_python() -> Iterator[Check]:
+    system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield Check("Python", "ok", system)
+
+
+def check_packages() -> Iterator[Check]:
+    """Check the versions of JAX, of jaxlib, and of the plugins, which must be jaxlib's."""
+    for name in ("jax", "jaxlib"):
+        version = _version(name)
+        if version is None:
+            yield Check(name, "problem", "not installed", "pip install -U jax")
+        else:
+            yield Check(name, "ok", version)
+    for name in filter(_version, _PLUGINS):
+        version, jaxlib = _version(name), _version("jaxlib")
+        if name == "libtpu" or version == jaxlib:
+            yield Check(name, "ok", version)
+            continue
+        extra = name.split("-")[1]
+        todo = pip_command(extra) if extra.startswith("cuda") else "install the version of jaxlib"
+        yield Check(
+            name, "problem", f"{version}, but jaxlib is {jaxlib}: JAX does not use it", todo
+        )
+
+
+def check_accelerators() -> Iterator[Check]:
+    """Check what the system shows, and that NVIDIA's driver is not too old for JAX."""
+    there = find_accelerators()
+    if not there:
+        yield Check("accelerators", "ok", "none that the system shows")
+    for found in there:
+        todo = "" if extra_for(found) else advice(found)
+        yield Check("accelerators", "problem" if todo else "ok", str(found), todo)
+
+
+def check_devices() -> Iterator[Check]:
+    """Check the variables that choose JAX's devices, and look at the devices."""
+    # Imported late: without JAX the other checks still say so.
+    from jaxbench.xla.flags import refused_xla_flags
+
+    given = os.environ.get("XLA_FLAGS", "")
+    # XLA would end this process at a flag that it does not know.
+    if refused := refused_xla_flags(given):
+        yield Check("XLA_FLAGS", "problem", "; ".join(refused), "correct it or unset it")
+        return
+    yield Check("XLA_FLAGS", "ok", given or "not set")
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    try:
+        check_platforms()
+    except BadInput as error:
+        found, _, todo = str(error).partition(": ")[2].rpartition(": ")
+        yield Check("JAX_PLATFORMS", "problem", f"{asked}: {found}", todo)
+        return
+    yield Check("JAX_PLATFORMS", "ok", asked or "not set")
+    try:
+        import jax
+
+        devices = jax.local_devices()
+    except RuntimeError as error:
+        todo = "unset JAX_PLATFORMS" if asked else "JAX_PLATFORMS=cpu leaves the device out"
+        yield Check("devices", "problem", f"JAX finds none: {first_line(error)}", todo)
+        return
+    kinds = [device.device_kind for device in devices]
+    found = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
+    yield Check("devices", "problem" if unused else "ok", found, "; ".join(unused))
+
+
+def check_folders() -> Iterator[Check]:
+    """Check that the run directories and the compile cache can be written, and their disks."""
+    yield _check_folder("runs", pathlib.Path("runs"), "cd to another folder, or give --workdir")
+    from jaxbench.xla.compile_cache import cache_folder
+
+    name, todo = "compile cache", "give --compile_cache=FOLDER, or off"
+    try:
+        yield _check_folder(name, cache_folder(), todo)
+    except BadInput as error:
+        yield Check(name, "warning", str(error), todo)
+
+
+def _check_folder(name: str, path: pathlib.Path, todo: str) -> Check:
+    try:
+        check_can_be_made(path, name)
+    except BadInput as error:
+        return Check(name, "warning", str(error).partition(": ")[2], todo)
+    parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    free_gib = shutil.disk_usage(parent).free / 2**30
+    scarce = free_gib < _DISK_GIB
+    found = f"{path.absolute()}, {free_gib:,.1f} GiB free"
+    return Check(name, *(("warning", found, "free some space") if scarce else ("ok", found)))
+
+
+def check_host() -> Iterator[Check]:
+    """Check the processors, the memory, and whether other processes use them."""
+    busy_percent = psutil.cpu_percent(_BUSY_OVER_S)
+    yield Check("processor cores", "ok", f"{available_cores()} of {psutil.cpu_count()}")
+    found = f"{busy_percent:.0f} % of the processors are in use"
+    if busy_percent > _BUSY_PERCENT:
+        todo = "end other programs before measuring: they slow runs down"
+        yield Check("load", "warning", found, todo)
+    else:
+        yield Check("load", "ok", found)
+    memory = psutil.virtual_memory()
+    free_gib = memory.available / 2**30
+    found = f"{free_gib:,.1f} of {memory.total / 2**30:,.1f} GiB available"
+    scarce = free_gib < _MEMORY_GIB
+    yield Check("memory", *(("warning", found, "end other programs") if scarce else ("ok", found)))
+
+
+def check_open_files() -> Iterator[Check]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    if unlimited or soft >= _OPEN_FILES:
+        yield Check("open files", "ok", "no limit" if unlimited else f"{soft:,} at most")
+    else:
+        yield Check("open files", "warning", f"{soft:,} at most", "ulimit -n 4096")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# In the order of the lines. What JAX starts must not count as the host's load.
+CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    check_python,
+    check_packages,
+    check_host,
+    check_open_files,
+    check_folders,
+    check_accelerators,
+    check_devices,
+)

@@ -1,0 +1,22 @@
+"""What the operating system tells, without JAX."""
+
+import pathlib
+import re
+
+import psutil
+
+
+def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
+    """Return a pattern's group as it first occurs in a file of the system, None without it."""
+    try:
+        match = re.search(pattern, pathlib.Path(path).read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return match[1] if match else None
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(psutil.Process, "cpu_affinity"):
+        return len(psutil.Process().cpu_affinity())
+    return psutil.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Machines that are not here: their facts as tables, and devices to compile for."""

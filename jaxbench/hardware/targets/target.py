@@ -1,0 +1,150 @@
+"""Look up targets by name: machines to compile for that are not here.
+
+    tpu:v5e:2x4     a slice of 2x4 chips of TPU v5e
+    tpu:v4:2x2x1    v4 and v5p have three dimensions
+    gpu:h100        one GPU
+    gpu:h100:8      eight GPUs of one host
+    gpu:h100:2x8    two hosts of eight
+
+The facts stand in `tpus.csv` and `gpus.csv`, each row with its source; what peaks.csv has (peak
+rates, memory bandwidth) is not repeated there. JAX is not imported.
+"""
+
+import csv
+import dataclasses
+import functools
+import math
+import pathlib
+import re
+from typing import Any
+
+from jaxbench.errors import BadInput, nearest
+
+_TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
+_SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
+# No machine that can be rented has more; compiling for more takes no longer, but means nothing.
+_MOST_DEVICES = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A machine to compile for.
+
+    Attributes:
+      name: as it was given, whole: `gpu:h100:2x8`.
+      platform: `tpu` or `gpu`.
+      kind: the device's name in peaks.csv and in JAX.
+      dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
+      cores_per_chip: JAX devices of a chip, 2 for TPU v2 and v3.
+      memory_bytes: of a JAX device.
+      link: what connects the devices, in words.
+      link_bytes_per_s: of a JAX device, in one direction.
+      facts: the row of the table.
+    """
+
+    name: str
+    platform: str
+    kind: str
+    dimensions: tuple[int, ...]
+    cores_per_chip: int
+    memory_bytes: int
+    link: str
+    link_bytes_per_s: float
+    facts: dict[str, str]
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(self.dimensions) * self.cores_per_chip
+
+
+def list_targets() -> list[str]:
+    """Return the names of the machines, each with the form of its size."""
+    tpus = [f"tpu:{name}:{_tpu_form(row)}" for name, row in _rows("tpu").items()]
+    return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in _rows("gpu"))]
+
+
+def parse_target(text: str) -> Target:
+    """Return the target of a name.
+
+    Raises:
+      BadInput: an unknown machine or an impossible size.
+    """
+    platform, _, rest = text.partition(":")
+    name, _, size = rest.partition(":")
+    if platform not in _TABLES:
+        raise BadInput(
+            f"--target={text}: must begin with tpu: or gpu:, such as tpu:v5e:2x4 or gpu:h100:8 "
+            "(--target=list shows all)"
+        )
+    rows = _rows(platform)
+    if name not in rows:
+        raise BadInput(
+            f"--target={text}: no {platform} {name!r}; there are {', '.join(rows)}"
+            + nearest(name, rows)
+        )
+    if size and not _SIZE.fullmatch(size):
+        raise BadInput(f"--target={text}: {size!r} is no size; write it as in {_example(platform)}")
+    numbers = tuple(map(int, size.split("x"))) if size else ()
+    make = _tpu if platform == "tpu" else _gpu
+    target = make(text, rows[name], numbers)
+    if target.num_devices > _MOST_DEVICES:
+        raise BadInput(
+            f"--target={text}: has {target.num_devices:,} devices; at most {_MOST_DEVICES:,}"
+        )
+    return target
+
+
+def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
+    if len(numbers) != int(row["dimensions"]):
+        raise BadInput(
+            f"--target={text}: a slice of {row['name']} has {row['dimensions']} dimensions, such "
+            f"as tpu:{row['name']}:{_tpu_form(row)}"
+        )
+    if math.prod(numbers) > 1 and (numbers[0] % 2 or numbers[1] % 2):
+        raise BadInput(
+            f"--target={text}: a host has 2x2 chips, so the first two numbers must be even; a "
+            f"single chip is tpu:{row['name']}:{'x'.join('1' * len(numbers))}"
+        )
+    cores = int(row["cores_per_chip"])
+    return Target(
+        name=text,
+        platform="tpu",
+        kind=row["kind"],
+        dimensions=numbers,
+        cores_per_chip=cores,
+        memory_bytes=int(row["memory_gib_per_chip"]) * 2**30 // cores,
+        link="inter-chip interconnect",
+        # Of all links of the chip, which carry as much in each direction.
+        link_bytes_per_s=float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8 / 2 / cores,
+        facts=row,
+    )
+
+
+def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
+    if len(numbers) > 2:
+        raise BadInput(f"--target={text}: must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN")
+    return Target(
+        name=text,
+        platform="gpu",
+        kind=row["kind"],
+        dimensions=(1,) * (2 - len(numbers)) + numbers,
+        cores_per_chip=1,
+        memory_bytes=int(float(row["memory_gib"]) * 2**30),
+        link=row["link"],
+        link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9,
+        facts=row,
+    )
+
+
+@functools.cache
+def _rows(platform: str) -> dict[str, dict[str, str]]:
+    with open(pathlib.Path(__file__).with_name(_TABLES[platform]), newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def _tpu_form(row: dict[str, Any]) -> str:
+    return "2x2x1" if row["dimensions"] == "3" else "2x2"
+
+
+def _example(platform: str) -> str:
+    return {"tpu": "tpu:v5e:2x4 or tpu:v4:2x2x1", "gpu": "gpu:h100:8 or gpu:h100:2x8"}[platform]

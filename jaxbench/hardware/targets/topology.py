@@ -1,0 +1,150 @@
+"""Devices to compile for, made by XLA's compilers for TPUs and GPUs without such a device.
+
+A process can make them once, in an environment that is set before JAX is imported: see
+`environment`. libtpu takes a lock, so that one process at a time compiles for TPUs.
+"""
+
+import importlib.metadata
+from typing import Any
+
+from jaxbench.errors import BadInput, first_line
+from jaxbench.hardware.targets.target import Target
+
+# The compilers' packages; any of them will do. They need no such device.
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin")}
+_EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
+# What a description of a GPU names where no cuDNN is installed.
+_CUDNN = "9.8.0"
+# XLA's limits that all NVIDIA GPUs share, and the form of its description of one
+# (GpuTargetConfigProto as text).
+_GPU = """\
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {shared_per_sm}
+  shared_memory_per_block_optin: {shared_per_block}
+  threads_per_core_limit: {threads_per_sm}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  core_count: {sms}
+  fpus_per_core: {fpus_per_sm}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {bytes_per_s}
+  l2_cache_size: {l2_bytes}
+  clock_rate_ghz: {clock_ghz}
+  device_memory_size: {memory_bytes}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: {dnn[0]} minor: {dnn[1]} patch: {dnn[2]} }}
+device_description_str: "{kind}"
+"""
+
+
+def environment(target: Target) -> dict[str, str]:
+    """Return the variables that a process needs before it imports JAX."""
+    variables = {"JAX_PLATFORMS": "cpu"}
+    if target.platform == "tpu":
+        variables |= {
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_ACCELERATOR_TYPE": target.facts["accelerator_type"],
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "TPU_WORKER_ID": "0",
+        }
+    return variables
+
+
+def compiler_version(target: Target) -> str:
+    """Return the name and version of the compiler's package.
+
+    Raises:
+      BadInput: it is not installed, or for another jaxlib.
+    """
+    installed = {package: _version(package) for package in _COMPILERS[target.platform]}
+    found = [(package, version) for package, version in installed.items() if version]
+    if not found:
+        raise BadInput(
+            f"--target={target.name}: compiling for it needs {' or '.join(installed)}: "
+            f"pip install 'jaxbench[{_EXTRAS[target.platform]}]'"
+        )
+    [(package, version), *_], jaxlib = found, _version("jaxlib")
+    if target.platform == "gpu" and version != jaxlib:
+        raise BadInput(
+            f"--target={target.name}: {package} {version} does not go with jaxlib {jaxlib}: "
+            f"pip install '{package}[with-cuda]=={jaxlib}'"
+        )
+    return f"{package} {version}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def create_devices(target: Target, bytes_per_s: float | None) -> tuple[Any, ...]:
+    """Return the JAX devices of a target; they can be compiled for, and run nothing.
+
+    Args:
+      target: the machine.
+      bytes_per_s: its memory bandwidth, for the description of a GPU; None where it is not known.
+
+    Raises:
+      BadInput: the compiler does not know a machine of this size.
+    """
+    from jax.experimental import topologies
+
+    compiler_version(target)
+    try:
+        if target.platform == "tpu":
+            return tuple(_tpu_topology(topologies, target).devices)
+        hosts, gpus = target.dimensions
+        description = describe_gpu(target, bytes_per_s)
+        return tuple(
+            topologies.get_topology_desc(
+                platform="cuda", topology=f"1x{hosts}x{gpus}", target_config=description
+            ).devices
+        )
+    except Exception as error:
+        raise BadInput(f"--target={target.name}: {first_line(error)}") from error
+
+
+def _tpu_topology(topologies: Any, target: Target) -> Any:
+    size = "x".join(map(str, target.dimensions))
+    bounds = {}
+    if target.num_devices == target.cores_per_chip:
+        # A single chip is no whole host.
+        bounds = {"chips_per_host_bounds": (1, 1, 1)}
+    return topologies.get_topology_desc(
+        platform="tpu", topology_name=f"{target.facts['name']}:{size}", **bounds
+    )
+
+
+def describe_gpu(target: Target, bytes_per_s: float | None) -> str:
+    """Return XLA's description of a GPU as text (GpuTargetConfigProto)."""
+    facts = target.facts
+    major, _, minor = facts["compute_capability"].partition(".")
+    return _GPU.format(
+        kind=target.kind,
+        major=major,
+        minor=minor,
+        sms=facts["sms"],
+        fpus_per_sm=facts["fpus_per_sm"],
+        threads_per_sm=facts["threads_per_sm"],
+        shared_per_sm=int(facts["shared_kib_per_sm"]) * 1024,
+        shared_per_block=int(facts["shared_kib_per_block"]) * 1024,
+        bytes_per_s=int(bytes_per_s or 0),
+        l2_bytes=int(float(facts["l2_mib"]) * 2**20),
+        clock_ghz=facts["clock_ghz"],
+        memory_bytes=target.memory_bytes,
+        dnn=_cudnn_version(),
+    )
+
+
+def _cudnn_version() -> tuple[int, ...]:
+    installed = _version("nvidia-cudnn-cu12") or _version("nvidia-cudnn-cu13") or _CUDNN
+    return tuple(int(part) for part in installed.split(".")[:3])

@@ -1,0 +1,144 @@
+"""Compile a training step for a machine that is not here: what its compiler says of it.
+
+Nothing is measured. What the compiler says is `compiled`; a ceiling on the rate is `predicted` from
+it and the machine's peak rates.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from jaxbench.analysis.ceiling import ceiling, least_traffic
+from jaxbench.config import Config
+from jaxbench.data.feeds.feed import abstract_args
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.errors import OUT_OF_MEMORY
+from jaxbench.geometry import BatchGeometry
+from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.targets.target import Target
+from jaxbench.hardware.targets.topology import compiler_version, create_devices
+from jaxbench.jobs.describe import list_layers
+from jaxbench.precision import get_precision, precision_of
+from jaxbench.records.schema import CompileRecord
+from jaxbench.training.program import Program, build_program, compile_with_text
+from jaxbench.xla.hlo_work import count_work
+
+# What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
+# compiler itself knows what is free.
+_GPU_MEMORY_SHARE = 0.75
+
+
+def compile_for_target(config: Config, target: Target) -> dict[str, Any]:
+    """Return what the compiler says of a training step on a target.
+
+    For a process whose variables are those of `topology.environment`.
+
+    Returns:
+      The fields of a `TargetRecord`: see there. A step that does not fit has `fits` False and the
+      compiler's words as `refusal`.
+
+    Raises:
+      BadInput: the compiler is missing or does not know the machine, or the batch does not split
+        over its devices.
+    """
+    config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
+    bandwidth = find_peak(target.kind, "fp32")
+    devices = create_devices(target, bandwidth.bytes_per_s if bandwidth else None)
+    with get_precision(config.precision).enabled():
+        mesh = DataMesh(devices, "shard_map")
+        geometry = BatchGeometry.create(config, len(devices))
+        program = build_program(config, mesh, geometry, steps_per_epoch=1)
+        program.check()
+        record = {
+            "target": target.name,
+            "origin": "compiled",
+            "compiler": compiler_version(target),
+            "device_kind": target.kind,
+            "num_devices": len(devices),
+            "batch_size": config.batch_size,
+            "batch_per_device": geometry.batch_per_device,
+            "precision": config.precision,
+            "device_memory_bytes": _usable_bytes(target),
+        }
+        labels = program.task.label_shape(config.data.image_shape)
+        args = abstract_args(config, geometry, labels, program.precision.param_dtype)
+        try:
+            compiled, text = compile_with_text(
+                "train_step", program.train_step, program.abstract_placed_state(), *args
+            )
+        except jax.errors.JaxRuntimeError as error:
+            refusal = " ".join(str(error).split())
+            if not OUT_OF_MEMORY.search(refusal):
+                raise
+            return record | {"fits": False, "refusal": refusal, "memory": None}
+        return record | _describe(program, target, compiled, text)
+
+
+def _describe(
+    program: Program, target: Target, compiled: CompileRecord, text: str
+) -> dict[str, Any]:
+    cache_bytes = _cache_bytes(target)
+    work = count_work(text, _activation_sizes(program), cache_bytes)
+    state = jax.tree.leaves(program.abstract_train_state())
+    memory = compiled.memory
+    return {
+        "fits": memory["total_bytes"] <= _usable_bytes(target),
+        "refusal": None,
+        "lower_s": compiled.lower_s,
+        "compile_s": compiled.compile_s,
+        "memory": memory,
+        "state_donated": memory["alias_bytes"]
+        >= sum(leaf.size * leaf.dtype.itemsize for leaf in state),
+        "collectives": compiled.collectives or {},
+        "flops_per_image": program.training_flops,
+        "custom_calls": work["custom_calls"],
+        "transposes": work["transposes"],
+        "converts": work["converts"],
+        "moved_bytes": work["moved_bytes"],
+        "ceiling": _ceiling(
+            program,
+            target,
+            least_traffic(memory, work["uncached_bytes"], cache_bytes),
+            sum(each["bytes"] for each in (compiled.collectives or {}).values()),
+        ),
+    }
+
+
+def _ceiling(
+    program: Program, target: Target, moved_bytes: int, exchanged_bytes: int
+) -> dict[str, Any]:
+    geometry, dtype = program.geometry, program.facts.main_dtype
+    peak = find_peak(target.kind, precision_of(dtype) if dtype else program.config.precision)
+    found = ceiling(
+        images_per_step=geometry.images_per_step,
+        flops_per_device=program.training_flops * geometry.batch_per_device,
+        bytes_per_device=moved_bytes,
+        exchanged_bytes=exchanged_bytes,
+        num_devices=geometry.num_devices,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
+        memory_bytes_per_s=peak.bytes_per_s if peak else None,
+        link_bytes_per_s=target.link_bytes_per_s,
+    )
+    origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+    return found | origins | {"least_moved_bytes": moved_bytes}
+
+
+def _usable_bytes(target: Target) -> int:
+    share = _GPU_MEMORY_SHARE if target.platform == "gpu" else 1.0
+    return int(target.memory_bytes * share)
+
+
+def _cache_bytes(target: Target) -> int:
+    """Return the size of the cache between a GPU's cores and its memory."""
+    return int(float(target.facts.get("l2_mib", 0)) * 2**20)
+
+
+def _activation_sizes(program: Program) -> set[int]:
+    """Return how many values the activations have in a step on one device."""
+    geometry = program.geometry
+    images = geometry.batch_per_device // geometry.gradient_accumulation_steps
+    shapes = [program.config.data.image_shape]
+    shapes += [row["output_shape"] for row in list_layers(program)]
+    return {images * math.prod(shape) for shape in shapes if len(shape) == 3}

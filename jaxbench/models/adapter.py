@@ -1,0 +1,158 @@
+"""Call any flax network in the one way in which the steps call networks."""
+
+import functools
+import inspect
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.nnx.bridge import ToLinen
+
+from jaxbench.errors import BadInput
+
+_COLLECTIONS = ("params", "batch_stats")
+_OPTIONS = ("train", "keys_B")
+
+
+class NetworkAdapter:
+    """A linen or NNX module that may do without `train` and `keys_B`.
+
+    Logits come back in at least `logits_dtype`. What draws dropout's masks for a whole array, as
+    `nn.Dropout` does, gets the key of the device's first example: its masks, unlike those of
+    `jaxbench.models.layers.dropout`, depend on how many devices share the batch.
+
+    Attributes:
+      label: the name of its class.
+      takes_train: whether the network knows training from evaluation.
+    """
+
+    def __init__(self, module: nn.Module, logits_dtype: Any):
+        self._module, self._logits_dtype = module, logits_dtype
+        self._is_nnx = isinstance(module, ToLinen)
+        of = module.nnx_class if self._is_nnx else type(module)
+        self.label = getattr(of, "__qualname__", type(of).__qualname__)
+        # Only a call of it knows what module a function makes.
+        self._takes = set() if self._is_nnx else _check_parameters(of, self.label)
+        # NNX modules have modes in its place.
+        self.takes_train = self._is_nnx or "train" in self._takes
+
+    def init(self, key: jax.Array, images_BxHxWxC: jax.Array) -> dict[str, Any]:
+        """Return the variables, `params` and `batch_stats`.
+
+        Raises:
+          BadInput: it keeps others.
+        """
+        keys = {"params": key, "dropout": jax.random.fold_in(key, 1)}
+        variables = self._module.init(keys, images_BxHxWxC, **self._arguments(False, None))
+        others = [n for n in variables if n not in _COLLECTIONS and n != "intermediates"]
+        if others:
+            raise BadInput(
+                f"{self.label} keeps variables in {', '.join(map(repr, others))}: a network may "
+                "keep params and batch_stats"
+            )
+        return _with_text_keys({name: variables.get(name, {}) for name in _COLLECTIONS})
+
+    def apply(
+        self,
+        variables: dict[str, Any],
+        images_BxHxWxC: jax.Array,
+        *,
+        train: bool,
+        keys_B: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """Return outputs_Bx in at least `logits_dtype`, and batch_stats; see `forward`."""
+        outputs_Bx, batch_stats = self.forward(
+            variables, images_BxHxWxC, train=train, keys_B=keys_B
+        )
+        dtype = jnp.promote_types(outputs_Bx.dtype, self._logits_dtype)
+        return outputs_Bx.astype(dtype), batch_stats
+
+    def forward(
+        self,
+        variables: dict[str, Any],
+        images_BxHxWxC: jax.Array,
+        *,
+        train: bool,
+        keys_B: jax.Array | None = None,
+        dropout_key: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """Return outputs_Bx and the updated batch_stats, which an evaluation leaves as they are.
+
+        Args:
+          variables: `params` and `batch_stats`.
+          train: whether this is training.
+          keys_B: each example's key, in training.
+          dropout_key: the key for whole arrays; None takes the first of `keys_B`.
+        """
+        variables = _with_number_keys(variables) if self._is_nnx else variables
+        arguments = self._arguments(train, keys_B)
+        if not train:
+            outputs_Bx = self._module.apply(variables, images_BxHxWxC, **arguments)
+            return self._checked(outputs_Bx), variables["batch_stats"]
+        rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key}
+        outputs_Bx, updated = self._module.apply(
+            variables, images_BxHxWxC, rngs=rngs, mutable=["batch_stats"], **arguments
+        )
+        # A network without batch norm has no statistics to update.
+        batch_stats = updated.get("batch_stats", variables["batch_stats"])
+        return self._checked(outputs_Bx), _with_text_keys(batch_stats)
+
+    def _arguments(self, train: bool, keys_B: jax.Array | None) -> dict[str, Any]:
+        given = {"train": train, "keys_B": keys_B}
+        if self._is_nnx:
+            return {"nnx_method": functools.partial(_call_in_mode, given, self.label)}
+        return {name: value for name, value in given.items() if name in self._takes}
+
+    def _checked(self, outputs_Bx: jax.Array) -> jax.Array:
+        if not isinstance(outputs_Bx, jax.Array):
+            raise BadInput(
+                f"{self.label} returns a {type(outputs_Bx).__name__}, expected one array of logits"
+            )
+        return outputs_Bx
+
+
+def _check_parameters(cls: type, label: str) -> set[str]:
+    """Return which of `train` and `keys_B` a module is called with.
+
+    Raises:
+      BadInput: it needs something else.
+    """
+    _, *parameters = inspect.signature(cls.__call__).parameters.values()
+    needed = [
+        parameter.name
+        for parameter in parameters[1:]
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name not in _OPTIONS
+    ]
+    if not parameters or needed:
+        what = f"needs {', '.join(needed)}" if needed else "takes no images"
+        raise BadInput(
+            f"{label}.__call__ {what}; it is called with the images and, by name, those of "
+            f"{' and '.join(_OPTIONS)} that it takes"
+        )
+    return {parameter.name for parameter in parameters} & set(_OPTIONS)
+
+
+def _call_in_mode(given: dict[str, Any], label: str, module: Any, images_BxHxWxC: Any) -> Any:
+    """Call an NNX module with those of `given` that it takes, all layers in training or not."""
+    takes = _check_parameters(type(module), label)
+    module.train() if given["train"] else module.eval()
+    return module(images_BxHxWxC, **{n: value for n, value in given.items() if n in takes})
+
+
+def _with_text_keys(tree: Any) -> Any:
+    """Return nested dicts whose keys are text: NNX numbers the items of a list."""
+    if not isinstance(tree, dict):
+        return tree
+    return {str(key): _with_text_keys(value) for key, value in tree.items()}
+
+
+def _with_number_keys(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        int(key) if key.isdecimal() else key: _with_number_keys(value)
+        for key, value in tree.items()
+    }

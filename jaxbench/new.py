@@ -1,0 +1,42 @@
+"""Write a template for code of your own: `python -m jaxbench.new network my_net.py`.
+
+The kinds are network, optimizer, data and task. Each template is an experiment that runs at once,
+in seconds on a CPU.
+"""
+
+import pathlib
+
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput, nearest
+from jaxbench.paths import user_path
+
+_TEMPLATES = pathlib.Path(__file__).resolve().parent / "templates"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the template; return the exit code."""
+    kinds = [path.stem for path in sorted(_TEMPLATES.glob("[!_]*.py"))]
+    usage = f"give what to write, one of {', '.join(kinds)}, and a file, such as my_{{}}.py"
+    if len(arguments) != 2:
+        raise BadInput(usage.format("network"))
+    kind, file = arguments
+    if kind not in kinds:
+        raise BadInput(f"{kind!r}: must be one of {', '.join(kinds)}{nearest(kind, kinds)}")
+    path = user_path(file)
+    if path.suffix != ".py":
+        raise BadInput(f"{file}: must end in .py")
+    text = (_TEMPLATES / f"{kind}.py").read_text()
+    try:
+        # `x` refuses a file that exists.
+        with open(path, "x") as new:
+            new.write(text.replace("=FILE", f"={file}"))
+    except FileExistsError:
+        raise BadInput(f"{file}: exists; it stays as it is") from None
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from error
+    print(f"wrote {file}; run it:\n  jaxbench main --experiment={file}")
+    return 0
+
+
+if __name__ == "__main__":
+    entry_point.run_with_arguments(main)

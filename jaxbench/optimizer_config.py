@@ -1,0 +1,205 @@
+"""The update rule of an experiment: optimizer, learning-rate schedule, weight decay."""
+
+import dataclasses
+
+from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number, own
+from jaxbench.own.code import Code, HoldsCode, as_code
+
+
+@dataclasses.dataclass(kw_only=True)
+class OptimizerConfig(HoldsCode):
+    """The update rule; `learning_rate` holds for `base_batch_size` and is scaled linearly."""
+
+    name: str = choice(
+        "sgd",
+        "nesterov",
+        "adam",
+        "adamw",
+        "adadelta",
+        "lars",
+        "muon",
+        "own",
+        help="Update rule. muon: the momentum of every kernel but the head's is orthogonalised, "
+        "and each of these kernels keeps its norm; all other parameters take Nesterov steps, and "
+        "they alone decay. own: that of `optimizer.update_rule`.",
+    )
+    update_rule: Code | None = own(
+        as_code,
+        only_with=("name", "own"),
+        help="A function that makes an optax.GradientTransformation from the schedule (update -> "
+        "learning rate), set in an experiment file.",
+    )
+    learning_rate: float = number(
+        0.1,
+        low=0,
+        help="Learning rate for a global batch of `optimizer.base_batch_size`; it is scaled "
+        "linearly to `batch_size`. With a schedule: the highest rate.",
+    )
+    bias_learning_rate: float = number(
+        0.0,
+        low=0,
+        help="Learning rate of biases and of batch norm's parameters, scaled like "
+        "`optimizer.learning_rate`; 0 takes that rate.",
+    )
+    head_learning_rate: float = number(
+        0.0,
+        low=0,
+        help="Learning rate of the last layer's kernel, scaled like `optimizer.learning_rate`; 0 "
+        "takes that rate.",
+    )
+    base_batch_size: int = number(
+        128, low=1, help="Global batch, in images, for which the learning rates are given."
+    )
+    momentum: float = number(
+        0.9,
+        low=0,
+        high=1,
+        only_with=("name", "sgd", "nesterov", "lars", "muon"),
+        help="Decay of the running sum of gradients; 0 is off.",
+    )
+    b1: float = number(
+        0.9,
+        low=0,
+        high=1,
+        only_with=("name", "adam", "adamw"),
+        help="Decay of the running mean of gradients.",
+    )
+    b2: float = number(
+        0.999,
+        low=0,
+        high=1,
+        only_with=("name", "adam", "adamw"),
+        help="Decay of the running mean of squared gradients.",
+    )
+    rho: float = number(
+        0.95,
+        low=0,
+        high=1,
+        only_with=("name", "adadelta"),
+        help="Decay of the running means of squared gradients and updates.",
+    )
+    eps: float = number(
+        1e-8,
+        low=0,
+        only_with=("name", "adam", "adamw", "adadelta"),
+        help="Added to the denominator of an update, against division by 0.",
+    )
+    newton_schulz_steps: int = number(
+        5,
+        low=1,
+        high=20,
+        only_with=("name", "muon"),
+        help="Newton-Schulz iterations with which Muon orthogonalises the momentum.",
+    )
+    sgd_momentum: float = number(
+        0.9,
+        low=0,
+        high=1,
+        only_with=("name", "muon"),
+        help="Momentum of the parameters that take Nesterov steps under Muon.",
+    )
+    weight_decay: float = number(
+        0.0,
+        low=0,
+        help="Weight decay, as an L2 penalty added to the gradient, like torch.optim.SGD. adamw "
+        "and lars decay parameters by their own rules.",
+    )
+    weight_decay_mode: str = choice(
+        "coupled",
+        "decoupled",
+        only_with=("name", "sgd", "nesterov", "muon"),
+        help="How weight decay depends on the learning rate. coupled: in proportion to it. "
+        "decoupled: a step at the full rate takes the fraction `optimizer.weight_decay` off a "
+        "parameter, however high that rate is (before momentum).",
+    )
+    weight_decay_on: str = choice(
+        "all",
+        "kernels",
+        help="Which parameters decay. all: every parameter. kernels: not biases and batch norm's "
+        "parameters.",
+    )
+    schedule: str = choice(
+        "constant",
+        "step",
+        "cosine",
+        "linear",
+        "one_cycle",
+        "triangle",
+        help="How the learning rate changes during training. step: multiplied by "
+        "`optimizer.decay_factor` after each of `optimizer.decay_epochs`. cosine, linear: falls to "
+        "0. one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in "
+        "PyTorch's OneCycleLR. triangle: rises and falls linearly.",
+    )
+    decay_epochs: tuple[int, ...] = number(
+        (),
+        low=1,
+        help="For `optimizer.schedule=step`: epochs after which the learning rate is multiplied by "
+        "`optimizer.decay_factor`.",
+    )
+    decay_factor: float = number(
+        0.1,
+        low=0,
+        high=1,
+        help="For `optimizer.schedule=step`: factor by which the learning rate is multiplied.",
+    )
+    pct_start: float = number(
+        0.3,
+        low=0,
+        high=1,
+        only_with=("schedule", "one_cycle", "triangle"),
+        help="Fraction of all steps in which the learning rate rises.",
+    )
+    start_factor: float = number(
+        0.0,
+        low=0,
+        high=1,
+        only_with=("schedule", "triangle"),
+        help="Learning rate at the first step, as a fraction of the full rate.",
+    )
+    end_factor: float = number(
+        0.0,
+        low=0,
+        high=1,
+        only_with=("schedule", "triangle"),
+        help="Learning rate after the last step, as a fraction of the full rate.",
+    )
+    warmup_epochs: float = number(
+        0.0,
+        low=0,
+        only_with=("schedule", "constant", "step", "cosine", "linear"),
+        help="Epochs in which the learning rate rises linearly from 0 to the full rate.",
+    )
+
+    def __post_init__(self):
+        if self.update_rule is not None and self.name == "sgd":
+            self.name = "own"
+
+    def validate(self, epochs: int) -> None:
+        """Raise BadInput where the fields contradict each other in a run of this many epochs."""
+        if self.name == "own":
+            self._check_own()
+        if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
+            raise BadInput(
+                f"optimizer.decay_epochs={self.decay_epochs}: epochs must rise from one to the next"
+            )
+        if self.schedule == "step" and not self.decay_epochs:
+            raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
+        if self.warmup_epochs > epochs:
+            raise BadInput(
+                f"optimizer.warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"
+            )
+
+    def _check_own(self) -> None:
+        if self.update_rule is None:
+            raise BadInput(
+                "optimizer.name='own': the experiment file must give "
+                "OptimizerConfig(update_rule=...)"
+            )
+        for name in ("bias_learning_rate", "head_learning_rate", "weight_decay", "weight_decay_on"):
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise BadInput(
+                    f"optimizer.{name}={value!r} does nothing with optimizer.name='own': the "
+                    "update rule decides"
+                )

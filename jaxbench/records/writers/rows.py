@@ -1,0 +1,101 @@
+"""The rows of records that come one after another: a table on the console that grows."""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+from jaxbench.clock import duration
+from jaxbench.records.schema import Conv2dRecord, DeviceRecord, EpochRecord, Record
+from jaxbench.records.schema.base import Rate
+from jaxbench.records.schema.measurements import Stage
+from jaxbench.records.schema.training import SCORES
+from jaxbench.records.writers.tables import Cell
+
+
+@functools.singledispatch
+def record_row(record: Record) -> Sequence[Cell]:
+    """Return a record's row; most kinds have none."""
+    return ()
+
+
+@record_row.register
+def _epoch_row(record: EpochRecord) -> list[Cell]:
+    rate, digits = record.images_per_s, len(str(record.epochs))
+    scale = record.loss_scale
+    return [
+        Cell("epoch", f"{record.epoch}/{record.epochs}", 2 * digits + 1),
+        Cell("loss", f"{record.train_loss:.4f}", 6, spare=2),
+        *_scores(record, "train_", "", 2),
+        Cell("test loss", _form(record.eval_loss, ".4f"), spare=1),
+        *_scores(record, "eval_", "test ", 0),
+        Cell("images/s", "profiled" if rate is None else f"{rate:,.1f}", 9),
+        Cell("time", duration(record.epoch_time_s), 10),
+        Cell("lr", f"{record.learning_rate:.3g}", 8, spare=3),
+        *([] if scale is None else [Cell("loss scale", f"{scale:,.10g}", spare=1)]),
+    ]
+
+
+def _scores(record: EpochRecord, prefix: str, words: str, spare: int) -> Iterator[Cell]:
+    """Yield the scores that the experiment is judged by, and their spread over several models."""
+    for score, title in SCORES.items():
+        name = f"{prefix}{score}"
+        if getattr(record, f"train_{score}") is None and getattr(record, name) is None:
+            continue
+        yield Cell(f"{words}{title}", _form(getattr(record, name), ".2%"), 7, spare)
+        if getattr(record, f"train_{score}_std") is not None:
+            yield Cell(f"{words}std", _form(getattr(record, f"{name}_std"), ".2%"), 6, 3 * spare)
+        augmented = getattr(record, f"{name}_tta", None)
+        if augmented is not None:
+            yield Cell("with TTA", f"{augmented:.2%}")
+    # Those of a task of the user's own.
+    for name, value in (getattr(record, f"{prefix}figures") or {}).items():
+        yield Cell(f"{words}{name}", f"{value:.4g}", 8, spare)
+
+
+def _form(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+@record_row.register
+def _stage_row(record: Stage) -> list[Cell]:
+    cells = [Cell("stage", record.stage, 16, align="<"), *_rate(record)]
+    if getattr(record, "mfu", None) is not None:
+        cells.append(Cell("MFU", f"{record.mfu:.1%}"))
+    for percent in (50, 95, 99):
+        latency_s = getattr(record, f"latency_p{percent}_s", None)
+        if latency_s is not None:
+            cells.append(Cell(f"p{percent} ms", f"{latency_s * 1e3:,.2f}"))
+    return cells
+
+
+@record_row.register
+def _device_row(record: DeviceRecord) -> list[Cell]:
+    return [
+        Cell("device", f"{record.device_id}"),
+        Cell("kind", record.device_kind, align="<"),
+        Cell("batch", f"{record.batch_size}"),
+        *_rate(record),
+    ]
+
+
+def _rate(record: Rate) -> list[Cell]:
+    low, high = record.images_per_s_low, record.images_per_s_high
+    return [
+        Cell("images/s", f"{record.images_per_s:,.1f}", 11),
+        Cell("95 % interval", f"{_short(low)} to {_short(high)}", 18),
+    ]
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.1f}" if rate < 1000 else f"{rate:,.0f}"
+
+
+@record_row.register
+def _conv2d_row(record: Conv2dRecord) -> list[Cell]:
+    return [
+        *(
+            Cell(f"{name}", f"{getattr(record, name)}")
+            for name in ("kernel", "channels", "devices")
+        ),
+        Cell("compute", f"{record.compute_s * 1e3:,.2f} ms", 11),
+        Cell("images/s", f"{record.images_per_s:,.0f}", 11),
+    ]

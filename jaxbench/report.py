@@ -1,0 +1,62 @@
+"""Make a report of run directories and sweeps: `python -m jaxbench.report DIR [DIR ...]`.
+
+DIR is a run directory, a sweep's folder, or a folder with some of them below it. Nothing is
+measured, and nothing is changed in them.
+"""
+
+from absl import flags
+
+from jaxbench.analysis.pricing import read_prices
+from jaxbench.cli import entry_point, price_flags
+from jaxbench.errors import BadInput
+from jaxbench.reports.prices import Prices
+from jaxbench.reports.write import FORMATS, write_report
+from jaxbench.terminal import printable
+
+_OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
+_FORMAT = flags.DEFINE_enum(
+    "format",
+    None,
+    FORMATS,
+    "html: one page with charts. md: its tables. csv: a row for each measurement. Default: what "
+    "--out ends in, else html.",
+)
+_TARGET = flags.DEFINE_float(
+    "target",
+    None,
+    "Ask all runs how they got to this top-1 (or Dice), as a share: 0.94. Default: what each was "
+    "to stop at (--target_accuracy).",
+)
+_USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
+_TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
+
+
+def main(paths: list[str]) -> int:
+    """Write the report; return the exit code."""
+    if not paths:
+        raise BadInput("give at least one DIR: a run directory, a sweep, or a folder of them")
+    out, collection = write_report(
+        paths,
+        _OUT.value,
+        _FORMAT.value,
+        title=_TITLE.value,
+        prices=_prices(),
+        target=_TARGET.value,
+    )
+    sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
+    print(printable(f"{len(collection.runs)} run(s){sweeps}: {out}"))
+    return 0
+
+
+def _prices() -> Prices:
+    price_flags.check_positive("usd_per_kwh")
+    listed = []
+    if price_flags.PRICES.value and price_flags.OFFER.value is None:
+        listed = read_prices(price_flags.PRICES.value)
+        if price_flags.USD_PER_HOUR.value is not None:
+            raise BadInput("--prices and --usd_per_hour: give one of them")
+    return Prices(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
+
+
+if __name__ == "__main__":
+    entry_point.run_with_arguments(main)

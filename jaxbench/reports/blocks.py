@@ -1,0 +1,142 @@
+"""What a report consists of, whatever it is written as: sections of tables and charts."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# As many as can be told apart.
+MOST_SERIES = 7
+
+
+class Cell(NamedTuple):
+    """One cell of a table.
+
+    Attributes:
+      mark: differs, bad, good, soft, measured, published, running or nothing; the text says so too.
+      span: how many columns it covers.
+      run: the id of the run that the cell links to.
+      left: whether it is aligned left, as words are.
+    """
+
+    text: str
+    mark: str = ""
+    span: int = 1
+    run: str | None = None
+    left: bool = False
+
+
+class Table(NamedTuple):
+    """Figures in rows of cells; a row may be shorter by what its cells span.
+
+    Attributes:
+      note: what a reader must know of it.
+      text_columns: places of the columns that are words.
+      anchors: of each row, the id that links lead to.
+      groups: {row number: heading above that row}.
+      folded: whether only the title is seen at first; None: where the table is long.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+    text_columns: Sequence[int] = (0,)
+    anchors: Sequence[str] = ()
+    groups: Mapping[int, str] = {}
+    folded: bool | None = None
+
+
+class Point(NamedTuple):
+    """A value at a place, with the ends of its interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(NamedTuple):
+    """What is drawn as one line.
+
+    Attributes:
+      points: in order of x.
+      line: whether points are joined.
+      band: whether low and high are an area rather than bars at the points.
+      reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
+    """
+
+    label: str
+    points: Sequence[Point]
+    line: bool = True
+    band: bool = False
+    reference: bool = False
+
+
+class LineChart(NamedTuple):
+    """Lines over an axis, at most `MOST_SERIES` besides references.
+
+    Attributes:
+      note: n, interval, run ids: what a reader must know to believe it.
+      table: the numbers behind it.
+      from_zero: whether the y axis begins at 0.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    table: Table
+    x_log: bool = False
+    y_log: bool = False
+    from_zero: bool = True
+
+
+class BarChart(NamedTuple):
+    """Stacked horizontal bars: (label, a value for each part)."""
+
+    title: str
+    note: str
+    x_label: str
+    parts: Sequence[str]
+    bars: Sequence[tuple[str, Sequence[float]]]
+    table: Table
+
+
+class Dot(NamedTuple):
+    """One row of a `DotChart`; `published` ones are hollow."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    published: bool = False
+
+
+class DotChart(NamedTuple):
+    """Values beside one another, a row each."""
+
+    title: str
+    note: str
+    x_label: str
+    dots: Sequence[Dot]
+    table: Table
+
+
+Chart = LineChart | BarChart | DotChart
+# A string is a paragraph.
+Block = Table | Chart | str
+
+
+class Section(NamedTuple):
+    """A heading, one or two sentences on how to read what is below it, and that.
+
+    Attributes:
+      name: for links, one word.
+      folded: whether only the heading is seen at first.
+    """
+
+    name: str
+    title: str
+    lead: str
+    blocks: Sequence[Block]
+    folded: bool = False

@@ -1,0 +1,207 @@
+"""Find run directories and sweeps, and groups them."""
+
+import csv
+import itertools
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
+from jaxbench.records.reader import TRIAL_FOLDERS, read_results
+from jaxbench.reports.fields import mapping, number, text
+from jaxbench.reports.runs import ReportedRun, read_run
+
+# Enough for years of runs; a mistyped `/` still ends soon.
+_MOST_FOLDERS, _DEEPEST = 20_000, 12
+# What a run directory holds besides, and what is never searched.
+_NOT_SEARCHED = {"tensorboard", "wandb", "profile", "checkpoints", "node_modules", "__pycache__"}
+# What a run says where its process ended without a word: the sweep knows better.
+_WITHOUT_A_WORD = ("running", "killed", "corrupt")
+
+
+class Sweep:
+    """A sweep's folder.
+
+    Attributes:
+      name: its path below the folder that was given.
+      missing: its trials that left no run directory.
+      max_batches: the rows of max_batch.csv.
+      problem: which of its results cannot be read, if so.
+    """
+
+    def __init__(self, name: str, path: pathlib.Path):
+        self.name, self.path = name, path
+        self.missing: list[ReportedRun] = []
+        self.problem: str | None = None
+        corrupt: list[int] = []
+        try:
+            self._results = list(read_results(path / "results.jsonl", corrupt).values())
+        except (BadInput, OSError) as error:
+            self._results, self.problem = [], str(error).replace(str(path), name)
+        if corrupt:
+            more = f" and {len(corrupt) - 1} more" if len(corrupt) > 1 else ""
+            self.problem = f"{name}/results.jsonl: line {corrupt[0]} is corrupt{more}; left out"
+        self.max_batches = _read_table(path / "max_batch.csv")
+
+    def attempts(self) -> Iterator[tuple[dict[str, Any] | None, pathlib.Path | None]]:
+        """Yield every trial's result with its run directory, then the runs that have none yet."""
+        ended = set()
+        for record in self._results:
+            run = pathlib.PurePath(text(record, "run") or "")
+            ended.add(self.path / pathlib.PurePath(text(record, "log") or run).parent)
+            # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
+            path = self.path / run
+            inside = run.parts and not run.is_absolute() and ".." not in run.parts
+            yield record, path if inside and path.is_dir() else None
+        for trial in sorted(t for name in TRIAL_FOLDERS for t in self.path.glob(f"{name}/*")):
+            runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
+            if trial not in ended and runs:
+                yield None, runs[-1].parent
+
+    def add_missing(self, record: Mapping[str, Any], runs: Sequence[ReportedRun]) -> None:
+        """Add a trial that left no run directory, described like a run that differs in the batch.
+
+        Args:
+          record: the trial's result.
+          runs: those of the sweep's other trials.
+        """
+        place = mapping(record, "place")
+        num_devices = _parse_number(place.get("num_devices")) or number(record, "num_devices")
+        # The mode is the whole sweep's.
+        modes = {run.mode for run in runs}
+        like = {
+            "mode": modes.pop() if len(modes) == 1 else None,
+            "config": {"precision": place.get("precision")},
+            "environment": {"hostname": text(record, "hostname"), "num_devices": num_devices},
+        }
+        for run in reversed(runs):
+            same = {**run.place, "batch_size": None} == {**place, "batch_size": None}
+            like = run.document if same else like
+        batch_size = {"batch_size": _parse_number(place.get("batch_size"))}
+        document = like | {
+            "experiment": text(record, "experiment"),
+            "config": mapping(like, "config") | batch_size,
+            "started_at": text(record, "finished_at"),
+            "summary": {},
+        }
+        name = f"{self.name}: {', '.join(f'{key}={value}' for key, value in place.items())}"
+        status, reason = text(record, "status") or "corrupt", text(record, "reason")
+        self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, place))
+
+
+class Collection:
+    """All that a report is about; `notes` are what a reader must know of the search."""
+
+    def __init__(self):
+        self.runs: list[ReportedRun] = []
+        self.sweeps: list[Sweep] = []
+        self.notes: list[str] = []
+        self._by_path: dict[pathlib.Path, ReportedRun | Sweep] = {}
+
+    def add_run(self, name: str, path: pathlib.Path) -> ReportedRun:
+        """Read a run directory, unless that has been done."""
+        own = path.resolve()
+        if own not in self._by_path:
+            run = read_run(f"R{len(self.runs) + 1}", name, path)
+            self.runs.append(run)
+            self._by_path[own] = run
+        return self._by_path[own]
+
+    def add_sweep(self, name: str, path: pathlib.Path) -> None:
+        """Read a sweep and its runs, unless that has been done."""
+        if path.resolve() in self._by_path:
+            return
+        sweep = Sweep(name, path)
+        runs, missing = [], []
+        for record, run_path in sweep.attempts():
+            if run_path is None:
+                missing.append(record)
+                continue
+            run = self.add_run(f"{name}/{run_path.relative_to(path)}", run_path)
+            if record is None:
+                continue
+            runs.append(run)
+            run.place = mapping(record, "place")
+            status = text(record, "status")
+            if run.status in _WITHOUT_A_WORD and status not in (None, "done"):
+                run.status, run.reason = status, text(record, "reason")
+        for record in missing:
+            sweep.add_missing(record, runs)
+        self.sweeps.append(sweep)
+        self._by_path[path.resolve()] = sweep
+
+
+def collect(paths: Sequence[str]) -> Collection:
+    """Read what lies in or below the folders.
+
+    Raises:
+      BadInput: one of them is no folder, or holds neither run nor sweep.
+    """
+    collection = Collection()
+    for given in paths:
+        top = user_path(given)
+        if not top.is_dir():
+            what = "is a file; name a folder" if top.exists() else "no such folder"
+            raise BadInput(f"{given}: {what}")
+        searched = [*itertools.islice(_search(top), _MOST_FOLDERS)]
+        if len(searched) == _MOST_FOLDERS:
+            collection.notes.append(
+                f"The search of {given} ended after {_MOST_FOLDERS:,} folders: there may be more "
+                "runs."
+            )
+        found = [(path, kind) for path, kind in searched if kind]
+        if not found:
+            what = "holds no run directory (one has a run.json) and no sweep, nor do the folders"
+            raise BadInput(f"{given}: {what} below it")
+        for path, kind in found:
+            add = collection.add_sweep if kind == "sweep" else collection.add_run
+            relative, own = path.relative_to(top).as_posix(), top.name or top.resolve().name
+            name = f"{own}/{relative}" if len(paths) > 1 else relative
+            add(own if relative == "." else name, path)
+    return collection
+
+
+def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
+    """Yield folders and their kinds, in order; does not go below a run directory or a sweep.
+
+    Linked folders count too, each once, so that a link to a folder above it ends.
+    """
+    seen = set()
+    for folder, names, _ in os.walk(top, followlinks=True):
+        path, own = pathlib.Path(folder), os.path.realpath(folder)
+        kind = _kind(path)
+        deep = len(path.parts) - len(top.parts) >= _DEEPEST
+        inside = [n for n in names if n not in _NOT_SEARCHED and not n.startswith(".")]
+        names[:] = [] if own in seen or deep or kind else sorted(inside)
+        if own not in seen:
+            yield path, kind
+        seen.add(own)
+
+
+def _kind(path: pathlib.Path) -> str | None:
+    # os.path says no where a folder may not be looked into; pathlib raises.
+    if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
+        return "run"
+    # A sweep whose first trial has not ended yet has no results.
+    has_trials = any(os.path.isdir(path / name) for name in TRIAL_FOLDERS)
+    begun = has_trials and os.path.exists(path / "lock")
+    return "sweep" if begun or os.path.exists(path / "results.jsonl") else None
+
+
+def _parse_number(value: Any) -> float | None:
+    try:
+        return number(float(value))
+    except (TypeError, ValueError):
+        return None
+
+
+def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+    if not os.path.isfile(path):
+        return []
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return []

@@ -1,0 +1,259 @@
+"""The best figures of each machine: rate, score, time and cost to a target, energy."""
+
+import collections
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxbench.analysis.comparison import Interval, ratio
+from jaxbench.analysis.pricing import usd
+from jaxbench.reports.context import STAGES, ReportContext
+from jaxbench.reports.fields import Estimate, estimate, find, number, of_windows, text
+from jaxbench.reports.prices import is_of_other_hardware
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.settings import differing, grouped, setting_key
+from jaxbench.reports.sides import is_work
+from jaxbench.reports.time_to_target import TimeToTarget
+
+
+class Best(NamedTuple):
+    """A machine's best figure, and the run that it is of (of repeats, the first)."""
+
+    of: Estimate
+    run: ReportedRun
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A rate of a run on a machine.
+
+    Attributes:
+      machine: the devices and their number; for CPU devices, the processor too.
+      work: what else must be equal where rates are compared: the network, the images, the stage.
+      setting: the run's, with the batch size of this rate.
+    """
+
+    run: ReportedRun
+    machine: str
+    stage: str
+    rate: Estimate
+    work: tuple
+    setting: Mapping[str, Any]
+
+    @property
+    def same_work(self) -> tuple:
+        """What `jaxbench.compare` asks to be equal before it gives a verdict."""
+        return setting_key(self.setting, [name for name in self.setting if not is_work(name)])
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both ends are known, and can be: a record may hold anything."""
+        return 0 < (self.rate.low or 0) <= (self.rate.high or 0)
+
+    @property
+    def interval(self) -> Interval:
+        """The rate with its interval; a rate without one stands for both ends."""
+        value, low, high = self.rate.span
+        return (value, low, high) if self.has_interval else (value, value, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a machine came to in one kind of work; a figure that nobody measured is None.
+
+    Attributes:
+      rate: of its fastest run.
+      speedup: over the slowest machine, at equal work.
+      score: of its best setting, the median of the seeds.
+      time_s, usd: to the target, of its fastest setting; infinite where it was never reached.
+      joules_per_image: of its most frugal run.
+      runs: how many it has in this kind of work.
+    """
+
+    name: str
+    fastest: Rate
+    speedup: Estimate | None
+    score: Best | None
+    time_s: Best | None
+    usd: Best | None
+    joules_per_image: Best | None
+    runs: int
+
+    @property
+    def rate(self) -> Best | None:
+        """The rate of the fastest run."""
+        known = self.fastest.rate.value is not None
+        return Best(self.fastest.rate, self.fastest.run) if known else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The machines that did one kind of work, the fastest first.
+
+    Attributes:
+      target: the label of the target that times are of.
+      at: the setting in which the speed-ups are; None where no two machines did equal work.
+    """
+
+    rates: Sequence[Rate]
+    machines: Sequence[Machine]
+    target: str | None
+    at: str | None
+
+    first = property(lambda self: self.rates[0])
+
+
+def compare_machines(context: ReportContext) -> list[Comparison]:
+    """Return the machines of each experiment, stage and feed; whole trainings come first."""
+    by_work = grouped(_rates(context), lambda rate: rate.work)
+    found = [_compare(context, rates) for rates in by_work.values()]
+    experiments = [run.experiment for run in context.runs]
+    found.sort(key=lambda own: (experiments.index(own.first.run.experiment), _stage_at(own)))
+    return [own for own in found if any(map(_has_figure, own.machines))]
+
+
+def _stage_at(own: Comparison) -> int:
+    stages = [*STAGES.values()]
+    return stages.index(own.first.stage) if own.first.stage in stages else len(stages)
+
+
+def _has_figure(machine: Machine) -> bool:
+    return any((machine.rate, machine.score, machine.time_s, machine.joules_per_image))
+
+
+def machine_name(run: ReportedRun, num_devices: float | None) -> str:
+    """Return a machine's devices and their number, with the processor of CPU devices."""
+    devices = run.devices(num_devices)
+    return f"{devices} ({run.processor})" if run.processor else devices
+
+
+def _rates(context: ReportContext) -> Iterator[Rate]:
+    """Yield the rates of whole trainings and of training steps, of runs that ended well."""
+    for own in context.measurements:
+        run = own.run
+        known_devices = run.id and not run.changed_devices
+        # A training too short for a rate may have come to a score, or to its target.
+        counts = run.mode == "train" or (own.rate.value or 0) > 0
+        if own.usable and own.stage in STAGES and known_devices and counts:
+            setting = {**own.setting, "batch_size": run.batch_size}
+            name, work = machine_name(run, run.num_devices), (*run.work, *own.work)
+            yield Rate(run, name, STAGES[own.stage], own.rate, work, setting)
+    for run, record in context.of_kind("scaling"):
+        rate = of_windows(record, "images_per_s")
+        if run.status == "done" and (rate.value or 0) > 0:
+            stage = f"{text(record, 'scaling') or 'unnamed'} scaling"
+            name = machine_name(run, number(record, "num_devices"))
+            setting = {**run.setting(), "batch_size": number(record, "batch_size")}
+            yield Rate(run, name, stage, rate, (*run.work, stage), setting)
+
+
+def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
+    by_machine = grouped(rates, lambda rate: rate.machine)
+    at, speedups = _speedups(rates)
+    trained = [rate.run for rate in rates if rate.run.mode == "train"]
+    times = {run: own for run in trained if (own := context.times_to_target.get(run)) and own.ended}
+    labels = [(own.target, own.label) for own in times.values()]
+    targets = collections.Counter(labels).most_common(1)
+    target, label = targets[0][0] if targets else (None, None)
+    machines = []
+    for name, own in by_machine.items():
+        runs = {rate.run for rate in own}
+        time_s = _time({r: t for r, t in times.items() if r in runs and t.target == target})
+        machines.append(
+            Machine(
+                name,
+                max(own, key=_value),
+                speedups.get(name),
+                _score([run for run in trained if run in runs]),
+                time_s,
+                _usd(context, time_s),
+                _energy(own),
+                len(runs),
+            )
+        )
+    machines.sort(key=lambda machine: -_value(machine.fastest))
+    return Comparison(rates, machines, label, at)
+
+
+def _value(rate: Rate) -> float:
+    return max(rate.rate.value or 0.0, 0.0)
+
+
+def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
+    """Return the setting that most machines share, and their speed-ups over the slowest in it."""
+    shared = grouped(filter(_value, rates), lambda rate: rate.same_work)
+    most = max(
+        shared.values(),
+        key=lambda own: (len({rate.machine for rate in own}), max(map(_value, own))),
+        default=(),
+    )
+    sides = grouped(most, lambda rate: rate.machine)
+    if len(sides) < 2:
+        return None, {}
+    # As `ratio` does, or a machine could be slower than the slowest.
+    means = {name: statistics.geometric_mean(map(_value, own)) for name, own in sides.items()}
+    base = min(means, key=means.get)
+    found = {name: _ratio(sides[base], own) for name, own in sides.items()}
+    first, others = most[0], [own[0].setting for own in shared.values()]
+    batch = find(first.setting, "batch_size")
+    own = {name: value for name, value in first.setting.items() if is_work(name)}
+    others = [{name: other.get(name) for name in own if name != "batch_size"} for other in others]
+    more = differing(own, others)
+    told = [first.run.precision, f"batch {batch:,.0f}" if batch else "", more]
+    return ", ".join(filter(None, told)), found | {base: Estimate(1.0)}
+
+
+def _ratio(base: Sequence[Rate], other: Sequence[Rate]) -> Estimate:
+    found = ratio([rate.interval for rate in base], [rate.interval for rate in other])
+    # Single rates without an interval leave nothing to go by.
+    sure = found.repeated or (base[0].has_interval and other[0].has_interval)
+    ends = (found.low, found.high) if sure else (None, None)
+    return Estimate(found.value, *ends)
+
+
+def _score(runs: Sequence[ReportedRun]) -> Best | None:
+    scored = [run for run in runs if run.score is not None]
+    found = [Best(estimate([run.score for run in own]), own[0]) for own in _seeds(scored)]
+    return max(found, key=lambda best: best.of.value, default=None)
+
+
+def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
+    """Yield the runs that differ in their seed alone; of a seed that was run again, the first."""
+    for own in grouped(runs, lambda run: setting_key(run.training_setting())).values():
+        by_seed: dict[Any, ReportedRun] = {}
+        for run in own:
+            by_seed.setdefault(run.id if run.seed is None else run.seed, run)
+        yield [*by_seed.values()]
+
+
+def _time(times: Mapping[ReportedRun, TimeToTarget]) -> Best | None:
+    found = []
+    for own in _seeds(times):
+        times_s = [times[run].time_s for run in own]
+        reached = math.inf not in times_s
+        of = estimate(times_s) if reached else Estimate(statistics.median(times_s), n=len(own))
+        found.append(Best(of, own[0]))
+    return min(found, key=lambda best: best.of.value, default=None)
+
+
+def _usd(context: ReportContext, time_s: Best | None) -> Best | None:
+    """Return what that time costs at the lowest price of its own hardware."""
+    if time_s is None or time_s.of.value == math.inf:
+        return None
+    prices = context.prices.of(time_s.run)
+    per_hour = [p.usd_per_hour for p in prices if not is_of_other_hardware(p, time_s.run)]
+    if not per_hour:
+        return None
+    return Best(time_s.of.map(lambda own_s: usd(own_s, min(per_hour))), time_s.run)
+
+
+def _energy(rates: Sequence[Rate]) -> Best | None:
+    found = [
+        Best(Estimate(joules), rate.run)
+        for rate in rates
+        if (joules := number(rate.run.summary, "telemetry", "joules_per_image")) is not None
+        and "scaling" not in rate.stage
+    ]
+    return min(found, key=lambda best: best.of.value, default=None)

@@ -1,0 +1,191 @@
+// Sorting, filters, switches and tooltips. Without this script the page has all its content.
+"use strict";
+(() => {
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const make = (tag, properties = {}, ...children) => {
+    const node = Object.assign(document.createElement(tag), properties);
+    node.append(...children);
+    return node;
+  };
+
+  // Tables: a click on a heading sorts the rows below each group's heading.
+  const words = new Intl.Collator("en", { numeric: true });
+  const cellAt = (row, column) => {
+    let at = 0;
+    for (const cell of row.cells) {
+      at += cell.colSpan;
+      if (at > column) return cell.textContent.trim();
+    }
+    return "";
+  };
+  const value = (text) => {
+    const time = /^(\d+):(\d\d):(\d\d)$/.exec(text);
+    if (time) return time[1] * 3600 + time[2] * 60 + Number(time[3]);
+    return text.startsWith("∞") ? Infinity : parseFloat(text.replaceAll(",", ""));
+  };
+  const compare = (column, isText, sign) => (one, other) => {
+    const [a, b] = [one, other].map((row) => cellAt(row, column));
+    if (isText) return sign * words.compare(a, b);
+    const [x, y] = [value(a), value(b)];
+    // What is no number comes last, whichever way.
+    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+    return x === y ? 0 : sign * (x < y ? -1 : 1);
+  };
+  const sortRows = (body, order) => {
+    const groups = [[]];
+    for (const row of body.given) {
+      if (row.className === "group") groups.push([row]);
+      else groups.at(-1).push(row);
+    }
+    const sorted = groups.flatMap((rows) => {
+      const heading = rows[0]?.className === "group" ? 1 : 0;
+      const own = rows.slice(heading);
+      return [...rows.slice(0, heading), ...(order ? own.sort(order) : own)];
+    });
+    body.replaceChildren(...sorted);
+  };
+  const makeSortable = (table) => {
+    const heads = all("thead th", table), body = table.tBodies[0];
+    body.given = [...body.rows];
+    heads.forEach((head, column) => {
+      if (!head.textContent) return;
+      // A <button> is printed on the first page of its table alone.
+      const button = make("span", { role: "button", tabIndex: 0, title: "Sort" }, ...head.childNodes);
+      head.append(button);
+      button.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        button.click();
+      });
+      button.addEventListener("click", () => {
+        // Up, down, and the order that was given.
+        const next = { ascending: "descending", descending: null };
+        const order = head.ariaSort ? next[head.ariaSort] : "ascending";
+        for (const other of heads) other.ariaSort = null;
+        head.ariaSort = order;
+        const sign = order === "descending" ? -1 : 1;
+        sortRows(body, order && compare(column, head.classList.contains("t"), sign));
+      });
+    });
+  };
+  // A filter keeps the rows that hold all of its words, and the headings above them.
+  const makeFilter = (table) => {
+    const rows = [...table.tBodies[0].rows];
+    const count = rows.filter((row) => row.className !== "group").length;
+    if (count < 8) return;
+    const told = make("output");
+    const box = make("input", { type: "search", placeholder: "Filter rows" });
+    const title = table.closest("details")?.querySelector("summary").textContent.trim();
+    box.ariaLabel = `Filter rows: ${title}`;
+    box.addEventListener("input", () => {
+      const wanted = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let heading = null, kept = 0;
+      for (const row of table.tBodies[0].rows) {
+        if (row.className === "group") {
+          heading = row;
+          heading.hidden = wanted.length > 0;
+          continue;
+        }
+        const text = `${row.textContent} ${heading?.textContent ?? ""}`.toLowerCase();
+        row.hidden = !wanted.every((word) => text.includes(word));
+        if (row.hidden) continue;
+        kept += 1;
+        if (heading) heading.hidden = false;
+      }
+      told.value = wanted.length ? `${kept} of ${count} rows` : "";
+    });
+    table.closest(".scroll").before(make("p", { className: "filter" }, box, told));
+  };
+  for (const table of all("table")) {
+    if (table.tBodies[0].rows.length < 2) continue;
+    makeSortable(table);
+    makeFilter(table);
+  }
+
+  // Legends switch lines off and on; so does a switch for the points of dense ones.
+  const makeSwitch = (item, title, change) => {
+    const button = make("button", { type: "button", title }, ...item.childNodes);
+    button.ariaPressed = "true";
+    item.append(button);
+    button.addEventListener("click", () => {
+      const on = button.ariaPressed !== "true";
+      button.ariaPressed = String(on);
+      change(on);
+    });
+  };
+  for (const figure of all("figure:has(.series)")) {
+    const chart = figure.querySelector(".chart"), series = all(".series", chart);
+    const items = all(".legend li", figure);
+    if (series.length > 1) {
+      series.forEach((line, place) => {
+        makeSwitch(items[place], "Show or hide", (on) => line.classList.toggle("off", !on));
+      });
+    }
+    if (all(".m, .w", chart).length > 12) {
+      const item = make("li", { className: "switch" }, make("span", {}, "points"));
+      figure.querySelector(".legend").append(item);
+      makeSwitch(item, "Show or hide points", (on) => chart.classList.toggle("bare", !on));
+    }
+  }
+
+  // A tooltip shows the point that is nearest to the pointer.
+  const tip = document.body.appendChild(make("div", { id: "tip", hidden: true }));
+  const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  ring.setAttribute("class", "ring");
+  ring.setAttribute("r", 7);
+  const points = new Map();
+  const pointsOf = (line) => {
+    if (!points.has(line)) {
+      const own = line.dataset.points.split("|").map((point) => {
+        const [, x, y, told] = /^(\S+) (\S+) (.*)$/.exec(point);
+        return { x: Number(x), y: Number(y), told, line };
+      });
+      points.set(line, own);
+    }
+    return points.get(line);
+  };
+  const hide = () => { tip.hidden = true; ring.remove(); };
+  const show = (event) => {
+    const chart = event.currentTarget;
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(chart.getScreenCTM().inverse());
+    let best = null, least = 30;
+    for (const point of all("[data-points]:not(.off)", chart).flatMap(pointsOf)) {
+      const distance = Math.hypot(point.x - at.x, point.y - at.y);
+      if (distance < least) [best, least] = [point, distance];
+    }
+    if (!best) return hide();
+    ring.setAttribute("cx", best.x);
+    ring.setAttribute("cy", best.y);
+    chart.append(ring);
+    const { label, x, y } = best.line.dataset, [here, there] = best.told.split("; ");
+    tip.replaceChildren(make("strong", {}, `${y}: ${there}`), make("br"), `${x}: ${here}`, make("br"), label);
+    tip.hidden = false;
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room))}px`;
+    const below = event.clientY + 18 + tip.offsetHeight < innerHeight;
+    tip.style.top = `${below ? event.clientY + 18 : Math.max(8, event.clientY - tip.offsetHeight - 12)}px`;
+  };
+  for (const chart of all(".chart:has([data-points])")) {
+    chart.addEventListener("pointermove", show);
+    chart.addEventListener("pointerdown", show);
+    chart.addEventListener("pointerleave", hide);
+  }
+  addEventListener("scroll", hide, { passive: true });
+
+  // What a link leads to is unfolded, and on paper everything where the style sheet cannot.
+  const reveal = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    for (let at = target?.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
+    target?.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  if (location.hash) reveal();
+  if (!CSS.supports("selector(::details-content)")) {
+    let folded = [];
+    addEventListener("beforeprint", () => {
+      folded = all(".fold:not([open])");
+      for (const one of folded) one.open = true;
+    });
+    addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
+  }
+})();

@@ -1,0 +1,82 @@
+"""Write a report as one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+import itertools
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+import jaxbench
+from jaxbench.reports.blocks import BarChart, Chart, LineChart, Section, Table
+from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
+
+_HERE = pathlib.Path(__file__).parent
+# Longer tables are folded; what is in them is found by the browser's search all the same.
+_LONGEST_OPEN = 12
+# Of charts beside one another; further ones are folded.
+_CHARTS_OPEN = 2
+# Only longer text is broken into lines.
+_LONG_WORDS = 26
+
+
+def render_html(sections: Sequence[Section], title: str) -> str:
+    """Return the page. All text is escaped; the charts are the only markup that is not.
+
+    A browser runs the page's own script alone, by its hash: no text of a run can become one.
+    """
+    script = (_HERE / "page.js").read_text("utf-8")
+    return TEMPLATES.get_template("page.html").render(
+        title=title,
+        version=jaxbench.__version__,
+        sections=sections,
+        style=Markup((_HERE / "page.css").read_text("utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        kind=_kind,
+        breakable=_breakable,
+        long_words=_LONG_WORDS,
+        draw=lambda chart: Markup(draw(chart)),
+        legend=_legend,
+        is_folded=_is_folded,
+        charts_open=_CHARTS_OPEN,
+        groups=_groups,
+        # A table that stands in the section by itself is not folded into a chart again.
+        shown_below=lambda section, table: any(table is block for block in section.blocks),
+    )
+
+
+def _kind(block: Any) -> str:
+    return {Table: "table", str: "text"}.get(type(block), "chart")
+
+
+def _is_folded(table: Table) -> bool:
+    return len(table.rows) > _LONGEST_OPEN if table.folded is None else table.folded
+
+
+def _breakable(words: str) -> str:
+    """Return text whose lines break behind `/` and `,` first, not in the middle of a word."""
+    if len(words) <= _LONG_WORDS:
+        return words
+    return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
+
+
+def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
+    if isinstance(chart, BarChart):
+        for place, part in enumerate(chart.parts):
+            if any(values[place] > 0 for _, values in chart.bars):
+                yield Markup('<i class="box f{}"></i>').format(place), part
+    if isinstance(chart, LineChart):
+        place = 0
+        for one in chart.series:
+            yield Markup(legend_mark(min(place, 6), one.reference, one.line)), one.label
+            place += not one.reference
+
+
+def _groups(blocks: Sequence[Any]) -> list[list[Any]]:
+    """Return neighbouring charts together, everything else alone."""
+    groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
+    return [list(own) for _, own in groups]

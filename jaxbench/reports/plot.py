@@ -1,0 +1,274 @@
+"""Draw charts as SVG: text that can be selected, colours from the page's own style sheet.
+
+A series has its colour (Okabe and Ito's, which colour-blind readers tell apart), a dash and a
+marker of its own, by classes `s0` ... `s6`; so it can be told in print too. matplotlib's
+SVG would be light or dark, once and for all.
+"""
+
+import itertools
+import math
+import pathlib
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jinja2
+
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
+from jaxbench.reports.fields import Estimate
+from jaxbench.reports.formats import UNKNOWN, count, plain, with_interval
+
+_WIDTH, _HEIGHT = 560, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 546, 12, 44
+_MOST_MARKERS = 40
+# How far bars of neighbouring series are drawn apart.
+_ASIDE = 4
+# The least distance of ticks at the values themselves.
+_TICK_ROOM = 30
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 4")
+_REFERENCE_DASH = "6 4"
+# The shapes of markers about {x}, {y}; the order is that of the colours.
+_MARKERS = (
+    "M{l} {y}a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0Z",
+    "M{l} {t}h7.2v7.2h-7.2Z",
+    "M{x} {u}l4.4 7.4h-8.8Z",
+    "M{x} {u}l4.4 4.4l-4.4 4.4l-4.4 -4.4Z",
+    "M{x} {d}l4.4 -7.4h-8.8Z",
+    "M{l} {y}h7.2M{x} {t}v7.2",
+    "M{l} {t}l7.2 7.2M{l} {b}l7.2 -7.2",
+)
+# A bar with the gap below it; a line of a label in several.
+_BAR, _LINE = 32, 14
+# Of the text, as in page.css; a character's width in ems, about, of the page's font.
+_FONT, _CHARACTER = 12, 0.56
+
+
+class Axis:
+    """Maps values to places from `start` to `end` in the drawing, and says where to put ticks.
+
+    `from_zero` begins at 0 if no value is below; `own_ticks` has the values themselves as ticks,
+    where they allow it. Values on a logarithmic axis must be positive.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[float],
+        start: float,
+        end: float,
+        *,
+        log: bool = False,
+        from_zero: bool = False,
+        own_ticks: bool = False,
+    ):
+        self._start, self._end, self._log = start, end, log
+        low, high = min(values), max(values)
+        if log:
+            low, high = math.log10(low), math.log10(high)
+            # A quarter of a decade at least.
+            pad = max(0.04 * (high - low), 0.02, 0.15 - (high - low) / 2)
+        elif from_zero and low >= 0:
+            low, high, pad = 0.0, high * 1.05 or 1.0, 0.0
+        else:
+            pad = 0.05 * (high - low) or abs(low) * 0.05 or 1.0
+        self._low, self._high = low - pad, high + pad
+        self.ticks = (own_ticks and self._own_ticks(values)) or self._round_ticks()
+
+    def __call__(self, value: float) -> float:
+        position = math.log10(value) if self._log else value
+        share = (position - self._low) / (self._high - self._low)
+        return self._start + share * (self._end - self._start)
+
+    def _own_ticks(self, values: Sequence[float]) -> list[float]:
+        """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
+        distinct = sorted(set(values))
+        if len(distinct) > 12 or any(value % 1 for value in distinct):
+            return []
+        places = map(self, distinct)
+        room = [abs(after - place) for place, after in itertools.pairwise(places)]
+        return distinct if min(room, default=math.inf) >= _TICK_ROOM else []
+
+    def _round_ticks(self) -> list[float]:
+        if not self._log:
+            # As many as have room: beside one another they need more than one above the other.
+            room = 64 if self._end > self._start else 40
+            most = max(1.0, min(6.0, abs(self._end - self._start) / room))
+            return _multiples(self._low, self._high, most)
+        decades = self._high - self._low
+        factors = (1, 2, 5) if decades < 2 else (1,)
+        powers = range(math.floor(self._low), math.ceil(self._high) + 1)
+        powers = powers[:: max(1, math.ceil(decades / 6))]
+        ticks = [factor * 10.0**power for power in powers for factor in factors]
+        ticks = [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
+        # Within less than a decade equal steps say more.
+        return ticks if len(ticks) > 2 else _multiples(10.0**self._low, 10.0**self._high, 4)
+
+    def name(self, tick: float) -> str:
+        """Return a tick's number: as many decimals as its neighbours need, no more."""
+        if tick == 0:
+            return "0"
+        if abs(tick) >= 1e6 or abs(tick) < 1e-3:
+            power = math.floor(math.log10(abs(tick)))
+            for size, letter in ((12, "T"), (9, "G"), (6, "M")):
+                if size <= power < size + 3:
+                    return f"{tick / 10.0**size:g}{letter}"
+            return f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        if len(self.ticks) > 1 and self.ticks[0] + self.ticks[-1] != 0:
+            return f"{tick:,.6g}" if abs(tick) < 1000 else f"{tick:,.0f}"
+        return f"{tick:g}"
+
+
+def _multiples(low: float, high: float, most: float) -> list[float]:
+    """Return the multiples of a round step from low to high, about `most` of them."""
+    step = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(step))
+    step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= step * 0.999)
+    first, last = math.ceil(low / step), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def draw(chart: Chart) -> str:
+    """Return a chart as an <svg> element."""
+    geometry = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}[type(chart)]
+    own = {"y": None, "left": _LEFT, "height": _HEIGHT, "series": (), "rows": ()} | geometry(chart)
+    own |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": own["height"] - _BOTTOM}
+    return TEMPLATES.get_template("chart.svg").render(chart=chart, **own)
+
+
+def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
+    """Return a short piece of a series' line with its marker, for a legend.
+
+    `place` is the series' among those that are no reference. Where points are not `joined`, the
+    marker is alone.
+    """
+    dash = _REFERENCE_DASH if reference else _DASHES[place]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    line = f'<path d="M1 7H29" fill="none"{dashed}/>' if joined else ""
+    marker = "" if reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
+    look = "ref" if reference else f"s{place}"
+    return (
+        '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
+        f'<g class="{look}">{line}{marker}</g></svg>'
+    )
+
+
+def _draw_lines(chart: LineChart) -> dict[str, Any]:
+    points = [point for one in chart.series for point in one.points]
+    ys = [y for p in points for y in (p.y, p.low, p.high) if y is not None]
+    ys = [y for y in ys if y > 0 or not chart.y_log]
+    xs = [point.x for point in points]
+    x_axis = Axis(xs, _LEFT, _RIGHT, log=chart.x_log, own_ticks=True)
+    y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
+    measured = [one for one in chart.series if not one.reference]
+    ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
+    series, place = [], 0
+    for one in chart.series:
+        # Bars at one place would hide each other.
+        aside = _ASIDE * (place - (len(measured) - 1) / 2) if len(ranged) > 1 else 0.0
+        drawn = [p for p in one.points if not chart.y_log or p.y > 0]
+        there = []
+        for p in drawn:
+            has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
+            ends = map(y_axis, (p.low, p.high)) if has_ends else ()
+            there.append(Point(x_axis(p.x) + aside * (not one.reference), y_axis(p.y), *ends))
+        series.append(_place_series(one, place, drawn, there))
+        place += not one.reference
+    return {"x": x_axis, "y": y_axis, "series": series}
+
+
+def _place_series(
+    series: Series, place: int, points: Sequence[Point], there: Sequence[Point]
+) -> dict[str, Any]:
+    ranged = [p for p in there if p.low is not None]
+    edge = [(p.x, p.high) for p in ranged] + [(p.x, p.low) for p in reversed(ranged)]
+    # Of many points a few are marked, so that lines are told apart without colours.
+    step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
+    show_y = with_interval(plain)
+    told = [f"{_exact(p.x)}; {show_y(Estimate(p.y, p.low, p.high))}" for p in points]
+    return {
+        "look": "ref" if series.reference else f"s{place}",
+        "dash": _REFERENCE_DASH if series.reference else _DASHES[place],
+        "edge": edge if series.band and len(ranged) > 1 else (),
+        "ranged": () if series.band else ranged,
+        "line": [(p.x, p.y) for p in there] if series.line and len(there) > 1 else (),
+        "markers": () if series.reference else [_marker(place, at.x, at.y) for at in there[::step]],
+        "label": series.label,
+        # What the page's script shows beside the pointer: numbers alone, no text of a run.
+        "points": "|".join(
+            f"{_px(at.x)} {_px(at.y)} {words}" for at, words in zip(there, told, strict=True)
+        ),
+    }
+
+
+def _draw_bars(chart: BarChart) -> dict[str, Any]:
+    labels, left = _labels([label for label, _ in chart.bars], 1)
+    longest = max(sum(values) for _, values in chart.bars)
+    x_axis = Axis([0.0, longest], left, _RIGHT, from_zero=True)
+    rows = []
+    for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True)):
+        parts, y = [*_parts(values, chart.parts, x_axis)], _TOP + 12 + number * _BAR
+        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dot": None})
+    height = _TOP + len(rows) * _BAR + _BOTTOM
+    return {"x": x_axis, "left": left, "height": height, "rows": rows}
+
+
+def _parts(values: Sequence[float], names: Sequence[str], x_axis: Axis) -> Iterator[dict[str, Any]]:
+    ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
+    for place, value in enumerate(values):
+        if value > 0:
+            # A gap between neighbours, for who cannot tell the colours.
+            width = max(0.4, ends[place + 1] - ends[place] - 1)
+            told = f"{names[place]} {plain(value)}"
+            share = f"{value / sum(values):.0%}"
+            yield {"place": place, "x": ends[place], "width": width, "share": share, "told": told}
+
+
+def _draw_dots(chart: DotChart) -> dict[str, Any]:
+    labels, left = _labels([dot.label for dot in chart.dots], 3)
+    heights = [_LINE * len(lines) + 8 for lines in labels]
+    tops = itertools.accumulate(heights, initial=_TOP)
+    values = [x for dot in chart.dots for x in (dot.value, dot.low, dot.high) if x is not None]
+    x_axis = Axis([0.0, *values], left, _RIGHT - 60, from_zero=True)
+    rows = []
+    for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
+        row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}
+        row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
+        rows.append(row)
+    height = _TOP + sum(heights) + _BOTTOM
+    return {"x": x_axis, "left": left, "height": height, "rows": rows}
+
+
+def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
+    """Return labels, each in at most `most` lines, and the width that they need."""
+    options = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
+    lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
+    longest = max(len(line) for own in lines for line in own)
+    return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)
+
+
+def _marker(place: int, x: float, y: float) -> str:
+    near = {"x": x, "y": y, "l": x - 3.6, "t": y - 3.6, "b": y + 3.6, "u": y - 4.4, "d": y + 4.4}
+    return _MARKERS[min(place, 6)].format(**{name: _px(value) for name, value in near.items()})
+
+
+def _route(at: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in at)
+
+
+def _exact(value: float) -> str:
+    """Return epochs, batches and devices as the whole numbers that they are."""
+    return plain(value) if value % 1 else count(value)
+
+
+def _px(value: float) -> str:
+    """Return a number with a tenth of a pixel, which is enough."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"px": _px, "route": _route, "plain": plain}

@@ -1,0 +1,78 @@
+"""Which prices hold for which run."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from jaxbench.analysis.pricing import Price, recorded_price
+from jaxbench.errors import BadInput
+from jaxbench.reports.fields import number
+from jaxbench.reports.formats import plain, words
+from jaxbench.reports.runs import ReportedRun
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """What the hardware of runs costs.
+
+    `stated` holds for all runs, in place of what their records say; `listed` offers hold for the
+    runs on just that hardware.
+    """
+
+    stated: Price | None = None
+    listed: Sequence[Price] = ()
+    usd_per_kwh: float | None = None
+
+    def check(self, runs: Iterable[ReportedRun]) -> None:
+        """Raise BadInput where one price is stated for different hardware, or fits none."""
+        runs = [run for run in runs if run.environment]
+        # CPU devices are all of one kind; their processor tells them apart.
+        kinds = sorted({run.processor or run.device_kind for run in runs})
+        if self.stated and len(kinds) > 1:
+            raise BadInput(
+                f"one price, but the runs are on {' and on '.join(kinds)}: state the price when "
+                "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
+                "offer for each"
+            )
+        if self.listed and not any(_fits(offer, run) for offer in self.listed for run in runs):
+            raise BadInput(
+                f"--prices: has no offer whose hardware is one of {', '.join(kinds) or 'none'}"
+            )
+
+    def of(self, run: ReportedRun) -> list[Price]:
+        """Return the prices of a run's hardware, none where nobody said."""
+        if self.stated:
+            return [self.stated]
+        listed = [offer for offer in self.listed if _fits(offer, run)]
+        own = recorded_price(run.document)
+        return ([own] if own else []) + [offer for offer in listed if offer != own]
+
+
+def price_words(price: Price, run: ReportedRun) -> str:
+    """Return a price's origin, and whether the price is of other hardware than the run's."""
+    offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
+    told = f"{offer}{words(price.date)}, {words(price.source)}"
+    if is_of_other_hardware(price, run):
+        told += f"; PRICE OF OTHER HARDWARE: {words(price.hardware)}"
+    return told
+
+
+def price_label(price: Price) -> str:
+    """Return a price in few words, with its offer: two may be of one amount."""
+    offer = "" if price.offer == "stated" else f", {words(price.offer)}"
+    return f"{plain(price.usd_per_hour)} USD/h{offer}"
+
+
+def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
+    # --usd_per_hour names none.
+    return bool(price.hardware) and not _fits(price, run)
+
+
+def _fits(offer: Price, run: ReportedRun) -> bool:
+    """Return whether an offer is of the run's hardware: its very name, and devices enough."""
+    names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
+    devices = number(offer.devices)
+    enough = devices is None or devices >= (run.num_devices or 1)
+    # Four devices are written "4x TPU v2" too.
+    named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())
+    return named in names and enough

@@ -1,0 +1,109 @@
+"""Published rows beside measured ones: who wrote them, on what, and whether it is the same work."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxbench.analysis.published import load_published
+from jaxbench.reports.blocks import Cell
+from jaxbench.reports.context import Measurement
+from jaxbench.reports.formats import count
+from jaxbench.reports.tables import Column
+
+# Of the published data sets: training examples, image shape as the network gets it, classes, and
+# what they are called in a config. Anything else is another piece of work.
+_DATA = {
+    "cifar10": (50_000, (32, 32, 3), 10, "cifar10"),
+    "mnist": (60_000, (28, 28, 1), 10, "mnist"),
+    "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
+}
+# A published row, or a measurement in its words.
+Row = dict[str, Any]
+MEASURED, PUBLISHED = Cell("measured", "measured"), Cell("published", "published")
+# Of rows of both kinds.
+ORIGIN = Column("origin", "origin", left=True)
+HARDWARE = Column("hardware", "machine")
+PRECISION = Column("precision", "precision")
+BATCH = Column("batch", "global_batch", count)
+SOURCE = Column("when, by whom", "cited")
+
+
+class Sources:
+    """Numbers the sources of a table's rows, for its note."""
+
+    def __init__(self):
+        self._numbers: dict[str, int] = {}
+
+    def rows(self, table: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+        """Return the rows of a published table that `keep` is true of, each with its source."""
+        found = []
+        for row in filter(keep, load_published(table)):
+            # The published words for the hardware, with the number of devices where they lack it.
+            told, devices = row["hardware"], row.get("devices")
+            counted = devices == 1 or "+" in told or told[0].isdigit() or "TPU" in told
+            machine = told if counted else f"{devices} × {told}"
+            found.append(row | {"origin": PUBLISHED, "machine": machine, "cited": self._cite(row)})
+        return found
+
+    def _cite(self, row: Row) -> str:
+        name = "; ".join(filter(None, (row["source"], row.get("framework"))))
+        number = self._numbers.setdefault(name, len(self._numbers) + 1)
+        told = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
+        return ", ".join(filter(None, told))
+
+    @property
+    def note(self) -> str:
+        return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
+
+
+def measured_row(row: Measurement, other: str) -> Row:
+    """Return a measurement in the words of published rows; `other` is as in `other_work`."""
+    run = row.run
+    processor = f" ({run.processor})" if run.processor else ""
+    told = [run.date, run.framework, run.data]
+    told += [f"OTHER WORK: {other}"] if other else []
+    told += [] if row.usable else [f"status: {run.status}"]
+    return {
+        "origin": MEASURED,
+        "run": run,
+        "feed": row.feed,
+        "machine": f"{run.hardware}{processor}",
+        "precision": run.precision,
+        "global_batch": run.batch_size,
+        "cited": Cell("; ".join(told), "soft" if other else ""),
+    }
+
+
+def size_of(record: Mapping[str, Any]) -> str:
+    """Return how many images of which size a convolution had."""
+    images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
+    return f"{images} of {height}×{width}"
+
+
+def is_synthetic(row: Measurement) -> bool:
+    """Return whether its images come from no data set."""
+    return row.feed == "synthetic" or row.setting.get("data.source") == "synthetic"
+
+
+def other_work(row: Measurement, network: str, dataset: str) -> str:
+    """Return why a run is not the published piece of work on this data set; empty if it is.
+
+    What a record does not say is not held against it. Of synthetic images their shape counts, and
+    the number of classes.
+    """
+    run = row.run
+    if run.published_network != network:
+        return "not the published network" if run.network != "?" else "network unknown"
+    examples, shape, classes, name = _DATA[dataset]
+    told = row.setting.get
+    found = told("data.image_shape")
+    if isinstance(found, list) and tuple(found) != shape:
+        return f"images of {'×'.join(map(str, found))}"
+    if told("data.num_classes") not in (None, classes):
+        return f"{told('data.num_classes')} classes"
+    if is_synthetic(row):
+        return ""
+    if told("data.source") == "tfds" and told("data.name") not in (None, "", name):
+        return f"data set {told('data.name')}"
+    if run.train_examples not in (None, examples):
+        return f"{count(run.train_examples)} training examples"
+    return ""

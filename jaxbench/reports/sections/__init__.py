@@ -1,0 +1,38 @@
+"""What a report has to say, a module for each kind of section.
+
+A section is a function that gets the `ReportContext` and returns a `Section`, or None where there
+is nothing of its kind. Another one is added to `SECTIONS`, in the order of reading.
+"""
+
+from collections.abc import Callable
+
+from jaxbench.reports.blocks import Section
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.sections.batches import batches
+from jaxbench.reports.sections.conv2d import conv2d
+from jaxbench.reports.sections.cost import cost
+from jaxbench.reports.sections.history import history
+from jaxbench.reports.sections.learning import learning
+from jaxbench.reports.sections.overview import overview
+from jaxbench.reports.sections.rates import rates
+from jaxbench.reports.sections.roofline import roofline
+from jaxbench.reports.sections.runs import list_runs
+from jaxbench.reports.sections.scaling import scaling
+from jaxbench.reports.sections.telemetry import telemetry
+from jaxbench.reports.sections.time_split import time_split
+from jaxbench.reports.sections.to_target import to_target
+
+SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
+    *(overview, list_runs, batches, history, rates, learning, time_split, scaling, roofline),
+    *(telemetry, conv2d, cost, to_target),
+)
+
+# A report of more runs begins with its answers, and details are unfolded on demand.
+_MOST_UNFOLDED, _NEVER_FOLDED = 6, ("overview", "runs", "rates", "learning")
+
+
+def make_sections(context: ReportContext) -> list[Section]:
+    """Return the sections that the context has something for; of many runs, most are folded."""
+    made = [found for section in SECTIONS if (found := section(context)) is not None]
+    many = len(context.runs) > _MOST_UNFOLDED
+    return [one._replace(folded=many and one.name not in _NEVER_FOLDED) for one in made]

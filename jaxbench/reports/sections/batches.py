@@ -1,0 +1,144 @@
+"""The batch-size tables, the way the published comparisons print them."""
+
+import operator
+from collections.abc import Sequence
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.reports.blocks import Cell, Section, Table
+from jaxbench.reports.collect import Sweep
+from jaxbench.reports.context import Measurement, ReportContext, make_section
+from jaxbench.reports.formats import UNKNOWN, clock_time, count, milliseconds, percent, plain, words
+from jaxbench.reports.runs import SCORES
+from jaxbench.reports.settings import differing, grouped, setting_key
+from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
+
+# Columns without any figure are left out.
+_FIGURES = (
+    Column("compile [s]", "run.summary.compile_s", plain),
+    Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
+    Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
+    Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
+    Column("epochs", "run.summary.epochs_done", count),
+    *estimate_columns("images/s", "rate"),
+    Column("p50 [ms]", "record.latency_p50_s", milliseconds),
+    Column("p99 [ms]", "record.latency_p99_s", milliseconds),
+    Column("MFU [%]", "record.mfu", percent),
+    Column("score [%]", "run.score", percent),
+)
+
+
+def batches(context: ReportContext) -> Section | None:
+    """Return tables of each experiment and mode that was run with more than one batch size."""
+    rows = [row for row in context.measurements if row.run.batch_size is not None]
+    rows = [row for row in rows if row.stage in ("training", "train_step", None)]
+    rows = [row for row in rows if row.run.mode in ("train", "throughput", None)]
+    tables = []
+    for own in grouped(rows, key=_title).values():
+        if len({row.run.batch_size for row in own}) > 1:
+            own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
+            tables += [_table(own), *_matrix(own)]
+    return make_section(
+        "batches",
+        "Batch sizes",
+        "Batch sizes are global, over all devices. OOM means out of memory, a result like any "
+        "other. A trial that ended otherwise gives its reason.",
+        [*tables, *map(_largest, context.collection.sweeps)],
+    )
+
+
+def _title(row: Measurement) -> str:
+    stage = "training step alone" if row.run.mode == "throughput" else "training"
+    return f"{row.run.experiment}, {stage}"
+
+
+def _setting(row: Measurement) -> tuple:
+    run = row.run
+    # Whatever else differs keeps two runs in two groups.
+    rest = setting_key(row.setting, ("precision", "num_devices", "feed"))
+    return run.precision, run.num_devices or 0, run.hardware, row.feed, _place(row), rest
+
+
+def _place(row: Measurement) -> str:
+    elsewhere = ("batch_size", "num_devices", "precision", "experiment")
+    own = {name: value for name, value in row.run.place.items() if name not in elsewhere}
+    return ", ".join(f"{name}={words(value)}" for name, value in own.items())
+
+
+def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
+    """Name every setting; what else differs is added where two would have one name."""
+    first = {setting: own[0] for setting, own in grouped(rows, key=_setting).items()}
+    headings = {}
+    for setting, row in first.items():
+        twins = [other.setting for other in first.values() if _heading(other) == _heading(row)]
+        more = differing(row.setting, twins)
+        headings[setting] = _heading(row) + (f" · {more}" if more else "")
+    return headings
+
+
+def _heading(row: Measurement) -> str:
+    run = row.run
+    hardware = "devices unknown" if run.hardware == UNKNOWN else run.hardware
+    feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
+    told = [hardware, run.precision, feed, _place(row)]
+    return " · ".join(part for part in told if part not in ("", UNKNOWN))
+
+
+def _table(rows: Sequence[Measurement]) -> Table:
+    usable = [row for row in rows if row.usable]
+    figures = [c for c in _FIGURES if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    # Where nothing was measured, the column has reasons alone.
+    first, *others = figures or [Column("what became of it", lambda row: None, count)]
+
+    def first_or_reason(row: Measurement) -> object:
+        unmeasured = row.run.summary.get("median_epoch_s") is None
+        if unmeasured and row.run.status not in ("done", "invalid"):
+            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
+            return Cell(reason[:160], "soft", span=1 + len(others))
+        return first.of(row)
+
+    figures = [first._replace(value=first_or_reason), *others]
+    scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
+    score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
+    headings = _headings(rows)
+    return make_table(
+        [*shared("batch", "status"), *figures, *shared("run")],
+        rows,
+        title=_title(rows[0]),
+        note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
+        f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
+        group=lambda row: headings[_setting(row)],
+    )
+
+
+def _matrix(rows: Sequence[Measurement]) -> list[Table]:
+    headings = _headings(rows)
+    found = grouped(rows, key=lambda row: (row.run.batch_size, _setting(row)))
+    batch_sizes = sorted({row.run.batch_size for row in rows})
+    most = max(sum((size, setting) in found for setting in headings) for size in batch_sizes)
+    if most < 2 or len(headings) > 8:
+        return []
+    columns = [
+        Column(heading, lambda size, setting=setting: _rate(found.get((size, setting), ())), plain)
+        for setting, heading in headings.items()
+    ]
+    columns.insert(0, Column("batch", lambda size: size, count))
+    note = "Of a trial that was measured more than once, the last run is shown."
+    return [make_table(columns, batch_sizes, f"{_title(rows[0])}: images/s", note)]
+
+
+def _rate(found: Sequence[Measurement]) -> Cell | None:
+    if not found:
+        return None
+    row = found[-1]
+    if row.usable and row.rate.value is not None:
+        return Cell(plain(row.rate.value), run=row.run.id)
+    return status_cell(row.run.status)._replace(run=row.run.id)
+
+
+def _largest(sweep: Sweep) -> Table:
+    names = dict.fromkeys(name for row in sweep.max_batches for name, value in row.items() if value)
+    columns = [
+        Column(name.replace("_", " "), operator.itemgetter(name), left=name in ("status", "reason"))
+        for name in filter(None, names)
+    ]
+    return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")

@@ -1,0 +1,217 @@
+"""Published results beside this report's runs."""
+
+from collections.abc import Callable, Sequence
+
+from jaxbench.reports import published
+from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
+from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
+from jaxbench.reports.fields import Estimate, number, of_rounds, over_runs, text
+from jaxbench.reports.formats import clock_time, count, milliseconds, percent, plain
+from jaxbench.reports.settings import grouped, labelled, setting_key
+from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
+
+_TRAININGS = (
+    *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
+    Column("feed", "feed"),
+    Column("1st epoch, with compile [s]", "first_epoch", plain),
+    Column("2nd on, median [s]", "median_epoch_s", plain),
+    Column("whole run [h:mm:ss]", "total_time_s", clock_time),
+    Column("epochs", "epochs", count),
+    Column("top-1 [%]", "top1", percent),
+    *(*shared("run"), published.SOURCE),
+)
+_RATES = (
+    published.ORIGIN,
+    Column("what", "stage"),
+    *(published.HARDWARE, published.PRECISION, published.BATCH),
+    Column("data", "data"),
+    *estimate_columns("images/s", "rate"),
+    *(*shared("run"), published.SOURCE),
+)
+_CONVOLUTIONS = (
+    published.ORIGIN,
+    Column("hardware", "hardware"),
+    Column("devices", "devices", count),
+    Column("images", "size"),
+    Column("first call [ms]", "first_use_s", milliseconds),
+    Column("later calls [ms]", "steady_total_s", milliseconds),
+    Column("SciPy, 1 thread [ms]", "scipy_s", milliseconds),
+    Column("n", "n", count),
+    *(*shared("run"), published.SOURCE),
+)
+# Of this report's own.
+_MOST_DOTS = 16
+_Blocks = list[Table | DotChart]
+
+
+def history(context: ReportContext) -> Section | None:
+    """Return tables and charts of published rows, with this report's runs of the same networks."""
+    rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
+    blocks: _Blocks = []
+    for network, own in grouped(rows, lambda row: row.run.compared_network).items():
+        blocks += [*_trainings(network, own), *_rates(network, own)] if network else []
+    return make_section(
+        "history",
+        "Comparison with published results",
+        "Rows marked “measured” are from this report's runs. Rows marked “published” are from "
+        "others, with date and source: other software at other times, not reproduced here. A run "
+        "of other work (a smaller network, other data) is listed, marked OTHER WORK, and in no "
+        "chart.",
+        [*blocks, *_convolutions(context)],
+    )
+
+
+def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    """Return epoch times, whole runs and accuracy, as in the published tables."""
+    sources = published.Sources()
+    theirs = sources.rows("training_runs", lambda row: row["model"] == network)
+    rows = [row for row in rows if row.stage == "training" or row.run.status == "oom"]
+    if not theirs or not rows:
+        return []
+    dataset = theirs[0]["dataset"]
+    # Nobody learns from synthetic images.
+    other = {
+        row: published.other_work(row, network, dataset)
+        or "synthetic images" * published.is_synthetic(row)
+        for row in rows
+    }
+    oom = Cell("OOM", "bad", span=5)
+    lines = [
+        row | {"first_epoch": oom if row["status"] == "oom" else row["first_epoch_s"]}
+        for row in theirs
+    ]
+    lines += [published.measured_row(row, other[row]) | _training(row) for row in rows]
+    table = make_table(
+        _TRAININGS,
+        sorted(lines, key=lambda line: line["global_batch"] or 0),
+        title=f"{network} on {dataset}: training",
+        note=f"{sources.note} n = 1 run a row; no interval was published. "
+        "The published rows do not say how many epochs a whole run has.",
+    )
+    dots = [
+        Dot(f"{count(row['global_batch'])}: {row['machine']}, {row['precision']}", time_s)
+        for row in theirs
+        if (time_s := row["median_epoch_s"]) is not None
+    ]
+    own = [row for row in rows if row.usable and not other[row]]
+    title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
+    return [table, *_dots(title, "seconds an epoch", own, _epoch, dots, table)]
+
+
+def _epoch(row: Measurement) -> Estimate:
+    return Estimate(number(row.run.summary, "median_epoch_s"))
+
+
+def _training(row: Measurement) -> published.Row:
+    summary, run = row.run.summary, row.run
+    first_s = number(summary, "first_epoch_with_compile_s")
+    first: Cell | float | None = first_s
+    if first_s is None and _epoch(row).value is None:
+        first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
+    elif text(summary, "compile_cache") == "hit":
+        first = Cell(f"{plain(first_s)} (compilation cache hit)")
+    return {
+        "first_epoch": first,
+        "median_epoch_s": _epoch(row).value,
+        "total_time_s": run.total_s,
+        "epochs": summary.get("epochs_done"),
+        "top1": run.score,
+    }
+
+
+def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    sources = published.Sources()
+    theirs = sources.rows("throughput", lambda row: row["model"] == network)
+    rows = [row for row in rows if row.rate.value is not None]
+    if not theirs or not rows:
+        return []
+    dataset = theirs[0]["dataset"]
+    other = {row: published.other_work(row, network, dataset) for row in rows}
+    lines = [
+        row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])} for row in theirs
+    ]
+    lines += [
+        published.measured_row(row, other[row])
+        | {"stage": STAGES.get(row.stage), "rate": row.rate}
+        | {"data": f"{row.feed} feed, {row.run.data}"}
+        for row in rows
+    ]
+    table = make_table(
+        _RATES,
+        sorted(lines, key=lambda line: -line["rate"].value),
+        title=f"{network}: training, images/s",
+        note=f"{sources.note} Published rates are of training. A training step alone has no data "
+        "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
+    )
+    blocks: _Blocks = [table]
+    # Synthetic data and data that are read make two figures, in two charts.
+    for synthetic in (True, False):
+        dots = [
+            Dot(f"{row['machine']}, {row['framework']}", row["images_per_s"])
+            for row in theirs
+            if (row["data"] == "synthetic") == synthetic
+        ]
+        own = [row for row in rows if row.usable and not other[row]]
+        own = [row for row in own if published.is_synthetic(row) == synthetic]
+        data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
+        blocks += _dots(f"{network}: {data}", "images/s", own, lambda row: row.rate, dots, table)
+    return blocks
+
+
+def _dots(
+    title: str,
+    x_label: str,
+    rows: Sequence[Measurement],
+    figure: Callable[[Measurement], Estimate],
+    theirs: Sequence[Dot],
+    table: Table,
+) -> list[DotChart]:
+    rows = [row for row in rows if figure(row).value is not None]
+    if not rows or not theirs:
+        return []
+    repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
+    own, alone = [], STAGES["train_step"]
+    # The hardware's own words say what devices there are, and how many.
+    by_hardware = {"num_devices": None, "device_kind": None}
+    settings = {row: {**row.setting, **by_hardware, "stage": STAGES.get(row.stage)} for row in rows}
+    for told, same in labelled(repeats, lambda same: settings[same[0]]):
+        run, ids = same[0].run, run_ids(same)
+        label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
+        label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
+        own.append(Dot(label, *over_runs([figure(row) for row in same]).span))
+    own.sort(key=lambda dot: dot.value, reverse=x_label == "images/s")
+    more = f"; the {_MOST_DOTS} fastest of {len(own)}" if len(own) > _MOST_DOTS else ""
+    beside = [dot._replace(published=True) for dot in theirs]
+    dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
+    note = (
+        "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
+        "has one) or the median of several (bars: from the least to the most); hollow: "
+        f"published, see the table for when and by whom{more}; {run_ids(rows)}"
+    )
+    return [DotChart(title, note, x_label, dots, table)]
+
+
+def _convolutions(context: ReportContext) -> list[Table]:
+    """Return the published convolution, a first call on 840 images of 100x100."""
+    own = []
+    for run, record in context.of_kind("conv2d"):
+        if number(record, "kernel") == 3 and number(record, "channels") == 1:
+            size = published.size_of(record)
+            other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
+            row = {"origin": published.MEASURED, "run": run, "size": size}
+            row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
+            own.append({**record, **row, "n": of_rounds(record, "compute_s").n})
+    sources = published.Sources()
+    theirs = [
+        row | {"size": published.size_of(row), "first_use_s": row["time_ms"] / 1e3}
+        for row in sources.rows("conv2d")
+    ]
+    table = make_table(
+        _CONVOLUTIONS,
+        [*theirs, *own],
+        title="One 3×3 convolution, 1 channel",
+        note=f"{sources.note} The published times are of a first and only call: compiling, "
+        "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
+        "medians stand here; a first call is one.",
+    )
+    return [table] if own else []

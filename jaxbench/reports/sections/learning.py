@@ -1,0 +1,279 @@
+"""Loss and accuracy, epoch by epoch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
+from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
+from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, over_runs
+from jaxbench.reports.formats import count, interval, percent, plain, span
+from jaxbench.reports.runs import SCORES, ReportedRun
+from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
+from jaxbench.reports.tables import Column, make_table, run_ids, shared
+
+# At most this many epochs are drawn, and listed below; the last one always is.
+_MOST_EPOCHS, _MOST_LISTED = 120, 40
+# Trios of charts: a reader who has more runs looks at the table first.
+_MOST_GROUPS = 2
+
+
+class _Curve(NamedTuple):
+    """A figure of epochs: its field in their records, and how it is drawn."""
+
+    title: str
+    field: str
+    y_label: str
+    factor: float = 1
+
+
+_CURVES = (
+    _Curve("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
+    _Curve("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
+    _Curve("Dice on the test split", "eval_dice", "Dice [%]", 100),
+    _Curve("loss on the test split", "eval_loss", "loss"),
+    _Curve("loss in training", "train_loss", "loss"),
+)
+_SEED_SCORES = {**SCORES, "eval_top1_tta": "top-1 with test-time augmentation"}
+_RESULTS = (
+    Column("epochs", "epochs", left=False),
+    Column("train loss", "last.train_loss", plain),
+    Column("test loss", "evaluated.eval_loss", plain),
+    Column("score", "score"),
+    Column("last [%]", "last_score", percent),
+    Column("best [%]", "best_score", percent),
+    Column("test examples", "evaluated.eval_count", count),
+)
+_SEEDS = (
+    Column("runs", "runs"),
+    *shared("experiment", "precision", "feed", "batch"),
+    Column("seeds", "scores.n", count),
+    Column("last epoch", "epochs", left=False),
+    Column("score", "score"),
+    Column("median [%]", "scores.median", percent),
+    Column("least [%]", "scores.min", percent),
+    Column("greatest [%]", "scores.max", percent),
+    Column("mean [%]", "scores.mean", percent),
+    Column("standard deviation [%]", "scores.std", percent),
+    Column("95 % interval of the median [%]", "median", interval(percent)),
+)
+
+
+class _Course(NamedTuple):
+    """One model's training.
+
+    Attributes:
+      status: the run's, or `diverged` where this model is lost and others went on.
+      one_of_several: whether its run trained several models.
+    """
+
+    run: ReportedRun
+    seed: float | None
+    status: str
+    one_of_several: bool = False
+
+    def values(self, field: str) -> dict[float, float]:
+        """Return {epoch: value} of a field of the epochs' records."""
+        part, _, figure = field.partition("_")
+        values = {}
+        for record in self.run.of_kind("epoch"):
+            if self.one_of_several:
+                models = items(record, f"{part}_models")
+                own = [model for model in models if number(model, "seed") == self.seed]
+                value = number(own[-1], figure) if own else None
+            else:
+                value = number(record, field)
+                if value is None:  # a figure of a task of the user's own
+                    value = number(record, f"{part}_figures", figure)
+            if None not in (epoch := number(record, "epoch"), value):
+                values[epoch] = value
+        return values
+
+
+class _Line(list[_Course]):
+    """Courses that differ in their seed alone: a band, where they are several."""
+
+    run = property(lambda self: self[0].run)
+    runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
+    is_band = property(lambda self: len(self) > 1)
+
+    def by_epoch(self, field: str) -> dict[float, list[float]]:
+        """Return the values of each epoch, of those courses that have one."""
+        found = [course.values(field) for course in self]
+        epochs = sorted({epoch for values in found for epoch in values})
+        return {epoch: [values[epoch] for values in found if epoch in values] for epoch in epochs}
+
+    def common(self, field: str) -> dict[float, list[float]]:
+        """Return the values of the epochs of which all courses have one."""
+        found = self.by_epoch(field)
+        return {epoch: values for epoch, values in found.items() if len(values) == len(self)}
+
+    def label(self, setting: str) -> str:
+        ids = [run.id for run in self.runs]
+        names = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} … {ids[-1]}"
+        seed = f"{len(self)} seeds" if self.is_band else f"seed {count(self[0].seed)}"
+        status = "" if self[0].status == "done" else f" ({self[0].status})"
+        return f"{names} {setting}, {seed}{status}"
+
+
+def learning(context: ReportContext) -> Section | None:
+    """Return curves of one experiment, network and data together; a line for each setting."""
+    trained = [run for run in context.runs if run.of_kind("epoch")]
+    groups = grouped(trained, lambda run: run.work)
+    lines = [_lines(runs) for runs in groups.values()]
+    parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
+    charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
+    shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
+    columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
+    results = make_table(columns, map(_results, trained), "Final results")
+    return make_section(
+        "learning",
+        "Learning, epoch by epoch",
+        "Runs that differ only in the seed are one line: the median of the seeds, in a band from "
+        "the least to the greatest, as far as all of them ran. A line without a band is one "
+        "model. Test figures cover every example of the test split. A run that is still running "
+        "or ended early is a line of its own, and in no band."
+        + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
+        [*charts, _seeds_table([line for own in lines for line in own]), results],
+    )
+
+
+def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
+    lines: dict[Any, _Line] = {}
+    for run in runs:
+        setting = setting_key(run.training_setting())
+        for course in _courses(run):
+            again = 0
+            # A seed that was run again says nothing of other seeds.
+            while course.seed in [other.seed for other in lines.get((setting, again), ())]:
+                again += 1
+            alone = course.status != "done" or course.seed is None
+            lines.setdefault(len(lines) if alone else (setting, again), _Line()).append(course)
+    return [*lines.values()]
+
+
+def _courses(run: ReportedRun) -> list[_Course]:
+    seeds = dict.fromkeys(
+        seed
+        for record in run.of_kind("epoch")
+        for name in ("eval_models", "train_models")
+        for model in items(record, name)
+        if (seed := number(model, "seed")) is not None
+    )
+    if len(seeds) < 2:
+        return [_Course(run, run.seed, run.status)]
+    lost = items(run.summary, "diverged_seeds") if run.status == "done" else ()
+    return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
+
+
+def _own_curves(run: ReportedRun) -> list[_Curve]:
+    """Return the curves of the figures that a task of the user's own computes."""
+    records = [find(record, "eval_figures") for record in run.of_kind("epoch")]
+    names = dict.fromkeys(
+        name for figures in records if isinstance(figures, dict) for name in figures
+    )
+    return [_Curve(f"{name} on the test split", f"eval_{name}", name) for name in [*names][:8]]
+
+
+def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
+    run = lines[0].run
+    which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
+    settings = labelled(lines, lambda line: line.run.training_setting())
+    for curve in (*_CURVES, *_own_curves(run)):
+        drawn = {
+            line.label(setting): line for setting, line in settings if line.common(curve.field)
+        }
+        if drawn:
+            title = f"{run.experiment}: {curve.title}{which}"
+            note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines, curve.field)}"
+            series = [_series(label, line, curve) for label, line in drawn.items()]
+            table, from_zero = _points_table(curve, drawn), not curve.field.startswith("eval_top1")
+            labels = ("epoch", curve.y_label)
+            yield LineChart(title, note, *labels, series, table, from_zero=from_zero)
+
+
+def _series(label: str, line: _Line, curve: _Curve) -> Series:
+    common = line.common(curve.field)
+    points = [
+        Point(epoch, *over_runs([Estimate(curve.factor * value) for value in common[epoch]]).span)
+        for epoch in thinned([*common], _MOST_EPOCHS)
+    ]
+    # A band of one epoch is no area: its ends are.
+    return Series(label, points, band=line.is_band and len(points) > 1)
+
+
+def _note(lines: Sequence[_Line], field: str) -> str:
+    """Explain the chart's lines: of how many seeds, and where a band ends early."""
+    bands = [line for line in lines if line.is_band]
+    if not bands:
+        return "one value an epoch, no interval: n = 1 model a line"
+    told = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
+    note = f"line: median of the seeds, band: from the least to the greatest of them; {told}"
+    for line in bands:
+        common, epochs = [*line.common(field)], [*line.by_epoch(field)]
+        if common[-1:] != epochs[-1:]:
+            end = f"ends at epoch {count(common[-1])}, the last" if common else "is not drawn: none"
+            note += (
+                f"; {line.run.id}'s band {end} that all {len(line)} have a value of (some go on "
+                f"to {count(epochs[-1])})"
+            )
+    return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
+
+
+def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
+    """Return the numbers behind a chart, and below them where each seed of a band ended."""
+    rows = []
+    for label, line in drawn.items():
+        found = line.by_epoch(curve.field)
+        for epoch in thinned([*found], _MOST_LISTED):
+            values = [Estimate(curve.factor * value) for value in found[epoch]]
+            row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
+            rows.append(row | {"values": over_runs(values) if len(values) == len(line) else None})
+    for label, line in drawn.items():
+        for course in line if line.is_band else ():
+            last, value = max(course.values(curve.field).items())
+            place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(last)}"
+            row = {"line": f"{label}: each seed's last epoch"}
+            row["epoch"] = Cell(place, run=course.run.id)
+            rows.append(row | {"values": Estimate(curve.factor * value)})
+    columns = [
+        Column("epoch", "epoch", count, left=True),
+        Column(f"{curve.y_label}, median", "values.value", plain),
+        Column("least", "values.low", plain),
+        Column("greatest", "values.high", plain),
+        Column("n", "n", left=False),
+    ]
+    return make_table(columns, rows, group=lambda row: row["line"])
+
+
+def _seeds_table(lines: Sequence[_Line]) -> Table:
+    rows = []
+    for line in filter(lambda line: line.is_band, lines):
+        for field, score in _SEED_SCORES.items():
+            ends = [max(values.items()) for course in line if (values := course.values(field))]
+            if len(ends) == len(line):
+                epochs, scores = zip(*ends, strict=True)
+                row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
+                row |= {"scores": spread(scores), "median": estimate(scores)}
+                rows.append(row | {"epochs": span(epochs)})
+    note = "Each seed's last test score. The interval is of order statistics, from "
+    return make_table(_SEEDS, rows, "Seeds together", f"{note}{FEWEST_FOR_INTERVAL} seeds on.")
+
+
+def _results(run: ReportedRun) -> dict[str, Any]:
+    epochs = run.of_kind("epoch")
+    last = epochs[-1]
+    # Not every epoch need be evaluated.
+    seen = [epoch for epoch in epochs if number(epoch, "eval_count") is not None]
+    evaluated = seen[-1] if seen else {}
+    field = "eval_top1" if number(evaluated, "eval_top1") is not None else "eval_dice"
+    scores = known(number(epoch, field) for epoch in epochs)
+    return {
+        "run": run,
+        "last": last,
+        "epochs": f"{count(last.get('epoch'))} of {count(last.get('epochs'))}",
+        "evaluated": evaluated,
+        "score": SCORES[field] if scores else None,
+        "last_score": evaluated.get(field),
+        "best_score": max(scores, default=None),
+    }

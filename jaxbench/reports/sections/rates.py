@@ -1,0 +1,119 @@
+"""Images per second and latency: by batch, device and precision."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
+from jaxbench.reports.context import (
+    Measurement,
+    ReportContext,
+    make_section,
+    setting_column,
+)
+from jaxbench.reports.fields import Estimate, number, over_runs
+from jaxbench.reports.formats import count, milliseconds, percent, plain, span
+from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
+from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
+
+_COLUMNS = (
+    *shared("run", "status", "experiment"),
+    *(Column(name, name) for name in ("stage", "feed")),
+    *shared("precision", "devices", "batch"),
+    *estimate_columns("images/s", "rate"),
+    Column("images/s per device", "record.images_per_s_per_device", plain),
+    *(Column(f"{p} [ms]", f"record.latency_{p}_s", milliseconds) for p in ("p50", "p95", "p99")),
+    Column("steps", "record.latency_steps", count),
+    Column("MFU [%]", "record.mfu", percent),
+)
+# Where runs of one batch are more, repeats are one dot.
+_MOST_DOTS = 16
+# Behind the batch.
+_SETTING_AT = 8
+_RATE, _LATENCY = "images/s", "latency [ms]"
+# What repeats have in common, and they, by batch.
+_Line = tuple[str, list[Measurement]]
+
+
+def rates(context: ReportContext) -> Section | None:
+    """Return charts over the batch for each network, feed and stage; all rates in a table."""
+    rows = [row for row in context.measurements if row.rate.value is not None]
+    drawn = [row for row in rows if row.usable and (row.run.batch_size or 0) > 0 < row.rate.value]
+    table = make_table(
+        [*_COLUMNS[:_SETTING_AT], *setting_column(context), *_COLUMNS[_SETTING_AT:]],
+        rows,
+        title="All rates",
+        note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "
+        f"fewer than {FEWEST_FOR_INTERVAL} give none. Latencies are of steps closed one by one, as "
+        "many as “steps” says.",
+    )
+    charts: list[LineChart | DotChart] = []
+    for group in grouped(drawn, lambda row: (row.run.work, row.feed, row.stage)).values():
+        # One point says no more than its row in the table.
+        timed = [row for row in group if _figure(row, _LATENCY).value is not None]
+        for own, what in ((group, _RATE), (timed, _LATENCY)):
+            charts += _charts(own, what, table) if len(own) > 1 else []
+    return make_section(
+        "rates",
+        "Images per second and latency",
+        "Rates are over all devices. A line joins runs that differ only in the batch size. Feeds "
+        "are never mixed: synthetic measures the devices alone, resident and stream include "
+        "fetching the data.",
+        [table],
+        charts,
+    )
+
+
+def _figure(row: Measurement, what: str) -> Estimate:
+    """Return the rate, or the median of a step's latency, reaching to its 99th percentile."""
+    if what == _RATE:
+        return row.rate
+    p50_s, p99_s = (number(row.record, f"latency_{p}_s") for p in ("p50", "p99"))
+    return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
+
+
+def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
+    rows = sorted(rows, key=lambda row: row.run.batch_size)
+    lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
+    parts = in_parts(labelled(lines, lambda line: line[0].setting))
+    for part, own in enumerate(parts, 1):
+        yield _chart(own, what, table, f" ({part} of {len(parts)})" if len(parts) > 1 else "")
+
+
+def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineChart | DotChart:
+    rows = [row for _, line in lines for row in line]
+    batches = [[row.run.batch_size for row in line] for _, line in lines]
+    run, one_batch = rows[0].run, len(set(itertools.chain(*batches))) == 1
+    bars = "points: median of steps closed one by one (p50), bars reach to p99"
+    if what == _RATE:
+        bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
+        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows"
+    together = one_batch and len(rows) > _MOST_DOTS
+    if together:
+        bars += "; a dot is the median of runs that differ in the seed, bars from least to most"
+    elif one_batch:
+        bars += "; a dot is one run"
+    elif any(len(set(own)) < len(own) for own in batches):
+        bars += "; of several runs of one batch the median, bars from the least to the most"
+    title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
+    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
+    if one_batch:
+        # One dot for each run, or one for all runs of a line.
+        parts = [
+            (label, own) for label, line in lines for own in ([line] if together else zip(line))
+        ]
+        dots = [
+            Dot(f"{run_ids(own)} {label}", *over_runs([_figure(row, what) for row in own]).span)
+            for label, own in parts
+        ]
+        note = f"global batch {count(run.batch_size)}; {note}"
+        return DotChart(title, note, what, dots, table)
+    series = []
+    for label, line in lines:
+        # Repeats are one point: they are no line.
+        repeats = grouped(line, key=lambda row: row.run.batch_size).items()
+        points = [
+            Point(x, *over_runs([_figure(row, what) for row in own]).span) for x, own in repeats
+        ]
+        series.append(Series(f"{label} · {run_ids(line)}", points))
+    return LineChart(title, note, "global batch", what, series, table, x_log=True)

@@ -1,0 +1,169 @@
+"""The runs, their environments, and warnings."""
+
+import collections
+from collections.abc import Sequence
+
+from jaxbench.records.stretches import changes, describe_changes
+from jaxbench.reports.blocks import Cell, Section, Table
+from jaxbench.reports.context import ReportContext, make_section, setting_column
+from jaxbench.reports.fields import find, items, known, mapping, number, text
+from jaxbench.reports.formats import UNKNOWN, mebibytes, moment, percent, plain, span, words
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.settings import grouped
+from jaxbench.reports.tables import Column, estimate_columns, make_table, run_cell, run_ids, shared
+
+# Machines or versions in one table; the rarest are left to its note.
+_MOST_ENVIRONMENTS = 6
+# More runs than these are listed by experiment.
+_MOST_TOGETHER = 60
+_WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
+
+
+def list_runs(context: ReportContext) -> Section | None:
+    """Return the states, warnings, the table of runs, and environments with their differences."""
+    runs, sweeps = context.runs, context.collection.sweeps
+    days = known(text(run.document, "started_at") for run in runs)
+    when = f", {span(days, lambda day: day[:10])}" if days else ""
+    of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
+    corrupt = [f"The sweep {s.name} is corrupt: {s.problem}." for s in sweeps if s.problem]
+    return make_section(
+        "runs",
+        "Runs and environment",
+        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({_states(runs)}){when}. Figures with "
+        "a run's id (R1, R2 …) were measured in that run. Published figures are marked, with their "
+        "source.",
+        [
+            *(*context.collection.notes, *corrupt, _warnings(runs)),
+            *(*_tables(context), *_environments(runs)),
+        ],
+    )
+
+
+def _states(runs: Sequence[ReportedRun]) -> str:
+    states = collections.Counter(run.status for run in runs).most_common()
+    return ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
+
+
+def _tables(context: ReportContext) -> list[Table]:
+    """Return the table of all runs; of many, a folded one for each experiment."""
+    rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
+    rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
+    together = {"Runs": context.runs}
+    if len(context.runs) > _MOST_TOGETHER:
+        together = {
+            f"{experiment}: {_states(own)}": own
+            for experiment, own in grouped(context.runs, lambda run: run.experiment).items()
+        }
+    columns = (
+        Column("run", "run.id"),
+        Column("name", "run.name"),
+        *shared("status", "experiment", "mode", "precision", "feed", "batch", "devices"),
+        *setting_column(context),
+        *estimate_columns("images/s", "rate"),
+        Column("score [%]", "run.score", percent),
+        *shared("wall [s]"),
+        Column("network", "run.network"),
+        Column("data", "run.data"),
+        Column("started", "run.document.started_at", moment),
+    )
+    note = (
+        "images/s: over all devices together, median of training epochs from the 2nd on, or of "
+        "the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
+    )
+    tables = []
+    for title, runs in together.items():
+        rows = [{"run": run, "rate": rates.get(run)} for run in runs]
+        table = make_table(columns, rows, title, note, anchor=lambda row: row["run"].id)
+        tables.append(table._replace(folded=len(together) > 1 or None))
+    return tables
+
+
+def _warnings(runs: Sequence[ReportedRun]) -> Table:
+    """Return the warnings of the runs, each once."""
+    told = collections.defaultdict(list)
+    for run in runs:
+        for line in _warnings_of(run):
+            told[line].append(run)
+    rows = [
+        {"what": line, "runs": run_cell(own[0].id) if len(own) == 1 else run_ids(own)}
+        for line, own in told.items()
+    ]
+    return make_table(_WARNINGS, rows, "Warnings")
+
+
+def _warnings_of(run: ReportedRun) -> list[str]:
+    lines = [words(warning) for warning in items(run.summary, "warnings")]
+    # An invalid run's reason is made of these.
+    if run.status != "invalid":
+        lines += [f"fails a sanity check: {words(why)}" for why in items(run.summary, "invalid")]
+    if run.status != "done":
+        shown = {"oom": "out of memory"}.get(run.status, run.status)
+        lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
+    resumes = items(run.document, "resumes")
+    if resumes:
+        lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
+        lines.append(
+            f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
+            f"{plain(lost_s)} s of work was lost and done again, and is in none of its times"
+        )
+    if changed := changes(run.document):
+        lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
+    if find(run.environment, "git", "dirty") is True:
+        lines.append("measured with changes to jaxbench that were not committed")
+    return lines
+
+
+def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
+    described = {run: _describe(run) for run in runs if run.environment}
+    if not described:
+        return []
+    groups = grouped(described, key=lambda run: repr(described[run])).values()
+    largest = sorted(groups, key=len, reverse=True)[:_MOST_ENVIRONMENTS]
+    names = dict.fromkeys(name for own in described.values() for name in own)
+    values = {
+        name: collections.Counter(own.get(name, UNKNOWN) for own in described.values())
+        for name in names
+    }
+
+    def cell(own: Sequence[ReportedRun], name: str) -> Cell:
+        if name == "runs":
+            return Cell(run_ids(own))
+        value = described[own[0]].get(name, UNKNOWN)
+        return Cell(value, "" if value == values[name].most_common(1)[0][0] else "differs")
+
+    columns = [
+        Column(f"environment {place}", lambda name, own=own: cell(own, name))
+        for place, own in enumerate(largest, 1)
+    ]
+    more = len(groups) - len(largest)
+    differ = make_table(
+        [Column("", str), *columns],
+        ["runs", *(name for name in names if len(values[name]) > 1)],
+        title="Where the environments differ",
+        note=f"Figures of different environments are two things: {len(groups)} of them were found. "
+        "≠ marks what is not what most runs have."
+        + (f" {more} more are left out here." if more > 0 else ""),
+    )
+    same = [(name, *found) for name, found in values.items() if len(found) == 1]
+    columns = [Column("", lambda row: row[0]), Column("value", lambda row: row[1])]
+    common = make_table(columns, [row for row in same if row[1] != UNKNOWN], "Common environment")
+    tables = [differ, common] if len(differ.rows) > 1 else [common]
+    return [table._replace(folded=True) for table in tables]
+
+
+def _describe(run: ReportedRun) -> dict[str, str]:
+    environment = run.environment
+    commit = text(environment, "git", "commit")
+    described = {
+        name: environment.get(name)
+        for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
+    }
+    described["host memory [MiB]"] = mebibytes(environment.get("host_memory_bytes"))
+    described["python"] = environment.get("python")
+    described |= mapping(environment, "versions") | mapping(environment, "variables")
+    described["fp32 multiplies in"] = text(environment, "matmul_precision") or "backend's default"
+    if "compile_cache" in environment:
+        described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
+    dirty = " with changes" if find(environment, "git", "dirty") is True else ""
+    described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else UNKNOWN
+    return {name: words(value) for name, value in described.items()}

@@ -1,0 +1,127 @@
+"""Scaling efficiency: rates over the number of devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.reports.context import ReportContext, make_section
+from jaxbench.reports.fields import items, number, of_windows, text
+from jaxbench.reports.formats import (
+    count,
+    giga,
+    interval,
+    milliseconds,
+    percent,
+    plain,
+    span,
+    words,
+)
+from jaxbench.reports.runs import RunRecord
+from jaxbench.reports.settings import grouped
+from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
+
+_REPLICAS = {"True": "equal", "False": "DIFFER"}
+_NUM_DEVICES = Column("devices", "record.num_devices", count)
+_SCALING = Column("scaling", "record.scaling")
+_MEASURED = (
+    *shared("run"),
+    Column("status", "status", status_cell, left=True),
+    *(_SCALING, *shared("precision")),
+    Column("device", "run.device_kind"),
+    _NUM_DEVICES,
+    Column("global batch", "record.batch_size", count),
+    Column("batch per device", "record.batch_per_device", count),
+    *estimate_columns("images/s", "rate"),
+    Column("efficiency [%]", "efficiency.value", percent),
+    Column("its interval [%]", "efficiency", interval(percent)),
+    Column("replicas", "replicas"),
+)
+_ALL_REDUCES = (
+    *(*shared("run"), _NUM_DEVICES),
+    Column("bytes", "record.bytes", count),
+    *estimate_columns("all-reduce [ms]", "time_s", milliseconds),
+    Column("bus [GB/s]", "record.bus_bytes_per_s", giga),
+    Column("of the weak step [%]", "record.share_of_weak_step", percent),
+)
+_PREDICTED = (
+    *shared("run"),
+    Column("", lambda row: "PREDICTED"),
+    *(_SCALING, _NUM_DEVICES),
+    Column("images/s, nothing hidden", "record.images_per_s_no_overlap", plain),
+    Column("images/s, all hidden", "record.images_per_s_full_overlap", plain),
+    Column("efficiency [%], nothing hidden", "record.efficiency_no_overlap", percent),
+    Column("efficiency [%], all hidden", "record.efficiency_full_overlap", percent),
+    Column("link [GB/s]", "record.link_bytes_per_s", giga),
+)
+
+
+def scaling(context: ReportContext) -> Section | None:
+    """Return rates over devices with the ideal line, efficiencies, predictions, all-reduces."""
+    measured = [
+        {
+            "run": run,
+            "record": record,
+            "status": text(record, "status") or run.status,
+            "rate": of_windows(record, "images_per_s"),
+            "efficiency": of_windows(record, "efficiency"),
+            "replicas": _REPLICAS.get(repr(record.get("replicas_equal_after_steps"))),
+        }
+        for run, record in context.of_kind("scaling")
+        if number(record, "num_devices") is not None
+    ]
+    groups = grouped(measured, key=lambda row: (row["run"], text(row["record"], "scaling")))
+    all_reduces = [
+        {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
+        for run, record in context.of_kind("all_reduce")
+    ]
+    predictions = [
+        RunRecord(run, record)
+        for run in context.runs
+        for record in items(run.summary, "predictions")
+    ]
+    told = dict.fromkeys(
+        f"{words(text(record, 'assumptions'))} (links: {words(text(record, 'link_source'))})"
+        for _, record in predictions
+    )
+    note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(told)}."
+    return make_section(
+        "scaling",
+        "Scaling efficiency",
+        "Weak: each device has the same batch, however many take part. Strong: all devices share "
+        "one batch. Efficiency is rate_N / (N × rate_1).",
+        [
+            _table(measured),
+            make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
+            make_table(_PREDICTED, predictions, "Predicted, not measured", note),
+        ],
+        [chart for rows in groups.values() for chart in _chart(rows)],
+    )
+
+
+def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
+    run, kind = rows[0]["run"], text(rows[0]["record"], "scaling") or "?"
+    points = [
+        Point(number(row["record"], "num_devices"), *row["rate"].span)
+        for row in rows
+        if row["rate"].value is not None
+    ]
+    points.sort(key=lambda point: point.x)
+    if len(points) < 2:
+        return []
+    series = [Series(f"measured · {run.id}", points)]
+    one = next((point for point in points if point.x == 1), None)
+    if one is not None:
+        ideal = [Point(point.x, one.y * point.x) for point in points]
+        series.append(Series("ideal: N × rate of one device", ideal, reference=True))
+    n = span(row["rate"].n for row in rows if row["rate"].n)
+    note = (
+        f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}; bars: 95 % interval "
+        f"of the median, n = {n} windows; {run.id}"
+    )
+    title, labels = f"{run.experiment}: {kind} scaling", ("devices", "images/s, all devices")
+    return [LineChart(title, note, *labels, series, _table(rows))]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    note = "Replicas: whether all devices had the same parameters, bit for bit, at the end."
+    return make_table(_MEASURED, rows, "Measured", note)

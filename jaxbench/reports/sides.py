@@ -1,0 +1,225 @@
+"""The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxbench.analysis.comparison import Interval, ratio
+from jaxbench.errors import BadInput
+from jaxbench.records.reader import RunRecords
+from jaxbench.reports.collect import collect
+from jaxbench.reports.fields import find, known, number, text
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.settings import grouped
+from jaxbench.terminal import printable
+
+# What makes the work of one step or epoch another one, beside all of the network's fields ...
+_WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "replicas")
+# ... and those of the data that do not only say how it is read.
+_READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "cache", "cache_dir"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Runs that are repeats of one another; `name` is what the command line calls them."""
+
+    name: str
+    runs: Sequence[ReportedRun]
+
+    def check(self) -> None:
+        """Raise BadInput unless all runs ended well and did the same."""
+        for run in self.runs:
+            if run.status != "done":
+                raise BadInput(
+                    f"{run.path}: its status is {run.status} ({run.reason or 'no reason given'}); "
+                    "only runs that are done can be compared"
+                )
+        for run in self.runs[1:]:
+            if unlike := differences(self.runs[0], run):
+                raise BadInput(
+                    f"{self.name}: its runs are no repeats, they differ in {', '.join(unlike)}; "
+                    "name one of them"
+                )
+
+    def rates(self) -> dict[str, list[Interval]]:
+        """Return {stage: each repeat's rate and interval} of the stages that all of them have."""
+        each = [_rates(run) for run in self.runs]
+        return {
+            stage: [rates[stage] for rates in each]
+            for stage in each[0]
+            if all(stage in rates for rates in each)
+        }
+
+    @property
+    def other_cpu_percent(self) -> float | None:
+        """What other processes took of the host's processor, at most; None if not all know."""
+        path = ("telemetry", "devices", "host", "other_cpu_percent_mean")
+        percents = [number(run.summary, *path) for run in self.runs]
+        return None if None in percents else max(percents)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why no run of its host can be believed; None where all can."""
+        busy = [find(run.summary, "telemetry", "host_busy") for run in self.runs]
+        if True in busy:
+            return "inconclusive: the host was busy"
+        if any(own is not False for own in busy):
+            return "inconclusive: the load of the host is not known"
+        return None
+
+
+def read_sides(*paths: str) -> dict[str, Side]:
+    """Return the side that run directories, or folders of repeats, are; or a sweep's, by trial.
+
+    Trials that differ in nothing but their seed are repeats.
+
+    Raises:
+      BadInput: there is nothing to compare in it.
+    """
+    collection = collect(paths)
+    path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    if not collection.sweeps:
+        return {"": Side(path, collection.runs)}
+    sweep, *more = collection.sweeps
+    if more or not all(run.path.is_relative_to(sweep.path) for run in collection.runs):
+        raise BadInput(f"{path}: holds a sweep and more; name one of them")
+    if sweep.problem:
+        raise BadInput(sweep.problem)
+    trials = grouped([run for run in [*collection.runs, *sweep.missing] if run.place], _label)
+    return {label: Side(f"{path}: {label}", runs) for label, runs in trials.items()}
+
+
+def _label(trial: ReportedRun) -> str:
+    return " ".join(f"{name}={value}" for name, value in trial.place.items() if name != "seed")
+
+
+def _rates(run: ReportedRun) -> dict[str, Interval]:
+    try:
+        rates = RunRecords(run.path, run.document, list(run.records)).rates()
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{run.path}: its records cannot be read: {error!r}") from error
+    for stage, interval in rates.items():
+        ends = known(map(number, interval))
+        if not isinstance(stage, str) or len(ends) < 3 or not 0 < ends[1] <= ends[0] <= ends[2]:
+            raise BadInput(f"{run.path}: its rate of {stage!r} is none: {interval}")
+    return rates
+
+
+def differences(first: ReportedRun, second: ReportedRun) -> dict[str, list[Any]]:
+    """Return {field: [first's, second's]} of what two runs differ in, but their seed."""
+    a, b = (run.setting() | {"batch_size": run.batch_size} for run in (first, second))
+    return {name: [a.get(name), b.get(name)] for name in a | b if a.get(name) != b.get(name)}
+
+
+def is_work(name: str) -> bool:
+    """Return whether runs that differ in this did not do the same work."""
+    room, _, field = name.partition(".")
+    return name in _WORK or room == "model" or (room == "data" and field not in _READING)
+
+
+def compare(base: Side, other: Side) -> dict[str, Any]:
+    """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
+
+    No verdict is given for other work, nor on a host that was busy or whose load nobody knows.
+
+    Raises:
+      BadInput: one of them has no figures to trust, or they measured two different things.
+    """
+    for side in (base, other):
+        side.check()
+    first, second = base.runs[0], other.runs[0]
+    if first.feed != second.feed:
+        raise BadInput(
+            f"{base.name} was fed {first.feed}, {other.name} {second.feed}: those are two "
+            "different figures"
+        )
+    rates = [side.rates() for side in (base, other)]
+    stages = [stage for stage in rates[0] if stage in rates[1]]
+    if not stages:
+        raise BadInput(
+            f"nothing that both have measured: {base.name} has {', '.join(rates[0]) or 'none'}, "
+            f"{other.name} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
+            "training of four epochs and more)"
+        )
+    unlike = differences(first, second)
+    other_work = [name for name in unlike if is_work(name)]
+    doubts = [f"no verdict, they differ in {', '.join(other_work)}"] if other_work else []
+    doubts += sorted(known((base.doubt, other.doubt)))
+    return {
+        "base": base.name,
+        "other": other.name,
+        "runs": [len(base.runs), len(other.runs)],
+        "other_cpu_percent": [base.other_cpu_percent, other.other_cpu_percent],
+        "interleaved": _are_interleaved(base, other),
+        "differences": unlike,
+        "stages": {s: _compare_rates(rates[0][s], rates[1][s], doubts) for s in stages},
+    }
+
+
+def _compare_rates(
+    first: Sequence[Interval], second: Sequence[Interval], doubts: Sequence[str]
+) -> dict[str, Any]:
+    found = ratio(first, second)
+    return {
+        "images_per_s": [[rate for rate, _, _ in side] for side in (first, second)],
+        "ratio": found.value,
+        "ratio_low": found.low,
+        "ratio_high": found.high,
+        "verdict": next(iter(doubts), found.verdict),
+    }
+
+
+def _are_interleaved(base: Side, other: Side) -> bool:
+    """Return whether neither side had ended its runs before the other began."""
+    starts = [[text(run.document, "started_at") or "" for run in s.runs] for s in (base, other)]
+    return min(starts[0]) < max(starts[1]) and min(starts[1]) < max(starts[0])
+
+
+def compare_trials(
+    base: Mapping[str, Side], other: Mapping[str, Side]
+) -> list[dict[str, Any] | str]:
+    """Return the comparison of each trial, or why there is none.
+
+    Raises:
+      BadInput: one is a sweep and the other is not, or single runs cannot be compared.
+    """
+    if list(base) == list(other) == [""]:
+        return [compare(base[""], other[""])]
+    if "" in {*base, *other} or not base or not other:
+        raise BadInput("a sweep is compared with a sweep, a run with a run")
+    found: list[dict[str, Any] | str] = []
+    for label in dict.fromkeys([*base, *other]):
+        if label not in base or label not in other:
+            found.append(f"{label}: only one of the sweeps has it")
+            continue
+        try:
+            found.append(compare(base[label], other[label]))
+        except BadInput as error:
+            found.append(f"{label}: {error}")
+    return found
+
+
+def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
+    """Return the lines of what `compare` returned, for a console."""
+    lines = []
+    for name, letter, place in (("base", "A", 0), ("other", "B", 1)):
+        runs, percent = (comparison[key][place] for key in ("runs", "other_cpu_percent"))
+        load = "an unknown share" if percent is None else f"{percent:.0f} %"
+        repeats = f"{runs} runs; " if runs > 1 else ""
+        side = printable(comparison[name])
+        lines.append(f"{letter} {side} ({repeats}other processes took {load} of its host)")
+    for name, (first, second) in comparison["differences"].items():
+        lines.append(printable(f"differs: {name}: {first} / {second}"))
+    for stage, found in comparison["stages"].items():
+        first, second = (
+            ", ".join(f"{rate:,.1f}" for rate in rates) for rates in found["images_per_s"]
+        )
+        lines.append(
+            f"{stage:<17} A {first}; B {second} images/s; B / A {found['ratio']:.3f} "
+            f"({found['ratio_low']:.3f} to {found['ratio_high']:.3f}): {found['verdict']}"
+        )
+    if not comparison["interleaved"]:
+        lines.append(
+            "The runs were not interleaved: what drifted between them is not in the interval."
+        )
+    return lines

@@ -1,0 +1,81 @@
+"""How long a run took to reach an accuracy."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from jaxbench.analysis.pricing import first_at_target
+from jaxbench.reports.fields import number, text
+from jaxbench.reports.formats import percent
+from jaxbench.reports.runs import SCORES, ReportedRun
+
+# A run that ended so without reaching its target has a result.
+_ENDED = ("done", "diverged", "invalid")
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeToTarget:
+    """What a run took to its target, a share of the field `score` in an epoch's record.
+
+    Attributes:
+      evaluations: (seconds since the run's start, score as a share), in order; none where the run
+        ended before its first one.
+      epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
+        reached.
+      epochs_s: seconds spent in epochs with their evaluations, start-up and compilation excluded;
+        None where that is not known.
+    """
+
+    run: ReportedRun
+    target: float
+    score: str
+    evaluations: Sequence[tuple[float, float]]
+    epoch: float | None
+    time_s: float
+    images: float | None
+    energy_j: float | None
+    epochs_s: float | None
+
+    reached = property(lambda self: self.epoch is not None)
+    label = property(lambda self: f"{SCORES[self.score]} {percent(self.target)}")
+    best_score = property(lambda self: max((own for _, own in self.evaluations), default=None))
+
+    @property
+    def ended(self) -> bool:
+        """Whether its time is known: it reached the target, or ended without reaching it."""
+        return self.reached or self.run.status in _ENDED
+
+
+def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
+    """Return what a run took to its target, or to the one that is asked; None where it has none."""
+    own = [number(run.summary, "target", "value"), number(run.document, "target_accuracy")]
+    target = next((value for value in (asked, *own) if value is not None), None)
+    # Models that are trained apart have no score of their own in an epoch's record.
+    if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
+        return None
+    epochs = run.of_kind("epoch")
+    asked_for = f"eval_{text(run.summary, 'target', 'score')}"
+    default = asked_for if asked_for in SCORES else "eval_top1"
+    score = next((s for s in SCORES for e in epochs if number(e, s) is not None), default)
+    evaluated = [
+        e for e in epochs if None not in (number(e, f) for f in ("epoch", "elapsed_s", score))
+    ]
+    reached = first_at_target(evaluated, score, target)
+    parts_s = [math.inf]
+    if reached is not None:
+        parts_s = [number(e, "epoch_time_s") for e in epochs[: epochs.index(reached) + 1]]
+    steps = number(reached, "step")
+    known = None not in (run.batch_size, steps)
+    # The whole run's energy, so only where it ended with the target.
+    ends_there = reached is not None and number(run.summary, "target", "value") == target
+    return TimeToTarget(
+        run,
+        target,
+        score,
+        [(number(e, "elapsed_s"), number(e, score)) for e in evaluated],
+        epoch=number(reached, "epoch"),
+        time_s=math.inf if reached is None else number(reached, "elapsed_s"),
+        images=steps * run.batch_size if known else None,
+        energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
+        epochs_s=None if None in parts_s else sum(parts_s),
+    )

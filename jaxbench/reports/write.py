@@ -1,0 +1,122 @@
+"""Write a report into a file, which replaces an older report and nothing else."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from jaxbench.errors import BadInput
+from jaxbench.fields import check_share
+from jaxbench.paths import user_path
+from jaxbench.reports import csv_rows, markdown
+from jaxbench.reports.collect import Collection, collect
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.page import render_html
+from jaxbench.reports.prices import Prices
+from jaxbench.reports.sections import make_sections
+
+FORMATS = ("html", "md", "csv")
+# What the first bytes of a report hold, and of nothing else.
+_MARKS = ('name="generator" content="jaxbench.report', markdown.MARK, csv_rows.MARK)
+
+
+def write_report(
+    paths: Sequence[str],
+    out: str | None = None,
+    form: str | None = None,
+    *,
+    title: str | None = None,
+    prices: Prices | None = None,
+    target: float | None = None,
+) -> tuple[pathlib.Path, Collection]:
+    """Write a report of run directories, sweeps and folders of them.
+
+    Args:
+      paths: the folders.
+      out: the file; None for report.html, .md or .csv.
+      form: html, md or csv; None for what `out` ends in, else html.
+      title: the heading; None for the folders' names.
+      prices: what the hardware costs, where the records do not say.
+      target: the top-1 or Dice that all runs are asked about; None for each run's own.
+
+    Returns:
+      The file, and what it is about.
+
+    Raises:
+      BadInput: there is nothing to report, or the file cannot be written.
+    """
+    if out == "":
+        raise BadInput("--out=: must name a file")
+    form = _form(out, form)
+    path = user_path(out or f"report.{form}")
+    _check_out(path)
+    if target is not None:
+        check_share("target", target)
+    prices = prices or Prices()
+    collection = collect(paths)
+    prices.check(collection.runs)
+    names = [user_path(path).resolve().name for path in paths]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    title = title or f"jaxbench: {', '.join(names[:3])}{more}"
+    _write(path, render(collection, form, title, prices, target))
+    return path, collection
+
+
+def render(collection: Collection, form: str, title: str, *asked: Any) -> str:
+    """Return the report of a collection as html, md or csv; `asked` as in `ReportContext`."""
+    context = ReportContext(collection, *asked)
+    if form == "csv":
+        return csv_rows.render_csv(context)
+    write = render_html if form == "html" else markdown.render_markdown
+    return write(make_sections(context), title)
+
+
+def _form(out: str | None, form: str | None) -> str:
+    """Return the format that is asked for, or that the file's name ends in."""
+    suffix = pathlib.Path(out or "").suffix.removeprefix(".")
+    if suffix in FORMATS:
+        if form not in (None, suffix):
+            raise BadInput(f"--format={form} --out={out}: are two formats")
+        return suffix
+    if suffix and form is None:
+        raise BadInput(f"--out={out}: ends in none of .html, .md, .csv; give --format too")
+    return form or "html"
+
+
+def _check_out(out: pathlib.Path) -> None:
+    """Raise BadInput where nothing can be written, or something else would be overwritten."""
+    folder = out.absolute().parent
+    refused = {
+        "is a folder; name a file": out.is_dir(),
+        "is no regular file; name another one": out.exists() and not out.is_file(),
+        "is a link to nothing; name a file": out.is_symlink() and not out.exists(),
+        f"no such folder {out.parent}": not folder.is_dir(),
+        f"cannot write in {folder}": not os.access(folder, os.W_OK | os.X_OK),
+    }
+    for why in (why for why, is_so in refused.items() if is_so):
+        raise BadInput(f"--out={out}: {why}")
+    try:
+        with open(out, "rb") as file:
+            head = file.read(2000).decode(errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    if head and not any(mark in head for mark in _MARKS):
+        raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
+
+
+def _write(out: pathlib.Path, text: str) -> None:
+    """Replace the file whole; of a link, the file that it leads to."""
+    out = pathlib.Path(os.path.realpath(out))
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        # What a record holds need not be text that can be written (lone surrogates).
+        # x: it is new, and no link that somebody has laid here.
+        with open(partial, "x", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        os.replace(partial, out)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise BadInput(f"--out={out}: {error.strerror}") from error

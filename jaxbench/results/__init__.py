@@ -1,0 +1,1 @@
+"""What the Python API returns. Reading it back needs no JAX."""

@@ -1,0 +1,175 @@
+"""Results of several runs, or of none: sweeps, comparisons, descriptions."""
+
+import ast
+import dataclasses
+import io
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import escape
+
+from jaxbench.errors import BadInput
+from jaxbench.reports.sides import compare_trials, describe_comparison, read_sides
+from jaxbench.results.run import Run
+from jaxbench.results.tables import as_table
+
+# Stages of --mode=throughput, and of training, by which runs are compared first.
+_HEADLINES = ("train_step", "training")
+
+
+class SweepResult(Sequence[Run]):
+    """The runs of a sweep, in the order of its trials; prints as the sweep's table.
+
+    Attributes:
+      path: the sweep's folder.
+      rows: a dictionary for each trial, as in sweep.csv: the grid's fields, status and figures.
+        A trial that left no run directory has a row, and no run.
+    """
+
+    def __init__(self, path: pathlib.Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[str]):
+        self.path = path
+        self.rows = [{name: _parsed(value) for name, value in row.items()} for row in rows]
+        self._lines = list(lines)
+        self._runs = [Run(path / row["run"]) for row in rows if row["run"]]
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._runs[index]
+
+    @property
+    def table(self) -> Any:
+        """The rows as a table, without the columns that no trial has a value in.
+
+        A pandas DataFrame; a list of dictionaries where pandas is not installed.
+        """
+        columns = {
+            name: None for row in self.rows for name, value in row.items() if value is not None
+        }
+        return as_table(self.rows, [*columns])
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.path}: {len(self.rows)} trials", *self._lines])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def _parsed(value: Any) -> Any:
+    """Return the number, tuple or truth value that a text stands for; other text as it is."""
+    try:
+        return ast.literal_eval(value) if isinstance(value, str) else value
+    except (SyntaxError, ValueError):
+        return value
+
+
+class Comparison:
+    """What two sides differ in, and how much faster the second is; prints as the command does.
+
+    `ratio`, `low`, `high` and `verdict` are of the stage that matters most: the training step of
+    `throughput`, or the training. `rows` has every stage, and every trial of a sweep.
+
+    Attributes:
+      comparisons: as `python -m jaxbench.compare --json` prints them.
+      not_compared: why a trial of a sweep is missing in them.
+    """
+
+    def __init__(self, base: Sequence[str], other: Sequence[str]):
+        found = compare_trials(read_sides(*base), read_sides(*other))
+        self.comparisons = [one for one in found if isinstance(one, dict)]
+        self.not_compared = [one for one in found if isinstance(one, str)]
+        if not self.comparisons:
+            raise BadInput("; ".join(self.not_compared))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each stage of each comparison."""
+        return [
+            {"base": one["base"], "other": one["other"], "stage": stage, **found}
+            for one in self.comparisons
+            for stage, found in one["stages"].items()
+        ]
+
+    @property
+    def ratio(self) -> float:
+        """The second side's images/s over the first's."""
+        return self._headline()["ratio"]
+
+    @property
+    def low(self) -> float:
+        """The lower end of the ratio's 95 % interval."""
+        return self._headline()["ratio_low"]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the ratio's 95 % interval."""
+        return self._headline()["ratio_high"]
+
+    @property
+    def verdict(self) -> str:
+        """What the ratio says, such as `faster`, or why it says nothing."""
+        return self._headline()["verdict"]
+
+    def _headline(self) -> dict[str, Any]:
+        if len(self.comparisons) > 1:
+            raise BadInput(f"{len(self.comparisons)} trials are compared: their ratios are in rows")
+        stages = self.comparisons[0]["stages"]
+        return stages[next((name for name in _HEADLINES if name in stages), next(iter(stages)))]
+
+    def __repr__(self) -> str:
+        lines = [line for one in self.comparisons for line in describe_comparison(one)]
+        return "\n".join([*lines, *self.not_compared])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Description:
+    """An experiment as `--mode=describe` shows it; prints as its tables.
+
+    Attributes:
+      facts: what `--mode=describe --json` prints.
+      print_on: prints the tables on a rich console.
+    """
+
+    facts: dict[str, Any]
+    print_on: Callable[[Any], None]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each layer (for each convolution of a `conv2d` experiment)."""
+        return self.facts["layers"] if "layers" in self.facts else self.facts["problems"]
+
+    @property
+    def table(self) -> Any:
+        """The rows as a pandas DataFrame; a list of dictionaries where pandas is missing."""
+        return as_table(self.rows, [*self.rows[0]])
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        written = io.StringIO()
+        # In a notebook rich would show the tables, or write them in colours.
+        plain = {"force_jupyter": False, "force_terminal": False}
+        console = Console(file=written, width=100, highlight=False, markup=False, **plain)
+        self.print_on(console)
+        return written.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def paths_of(given: Any) -> list[str]:
+    """Return the folders that a run, a sweep, a path or a list of them stands for."""
+    each = [given] if isinstance(given, (str, os.PathLike)) else given
+    return [os.fspath(one) for one in each]

@@ -1,0 +1,163 @@
+"""A run, as the Python API shows it."""
+
+import os
+import pathlib
+from typing import Any
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.records.reader import load_run
+from jaxbench.records.run_lock import is_running
+from jaxbench.reports.fields import mapping, number, text
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.results.tables import as_table, html_table, run_row
+
+
+class Run:
+    """A run directory: `jaxbench.Run("runs/cnn10/20260101-120000")` reads it from the disk.
+
+    What a run has not recorded is None. A run that is still running is read as it is now.
+
+    Attributes:
+      path: the folder.
+      document: run.json: config, environment, status, summary.
+      records: the lines of metrics.jsonl, as dictionaries.
+
+    Raises:
+      BadInput: the folder is no run directory, or cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        loaded = load_run(os.fspath(path))
+        self.path: pathlib.Path = loaded.path
+        self.document: dict[str, Any] = loaded.document
+        self.records: list[dict[str, Any]] = loaded.records
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def status(self) -> str:
+        """One of `done`, `failed`, `oom`, `interrupted`, `preempted`, `diverged`, `invalid`.
+
+        `killed` where its process ended without a word, `running` where it has not ended.
+        """
+        status = str(self.document["status"])
+        return "killed" if status == "running" and is_running(self.path) is False else status
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not `done`."""
+        return text(self.document, "reason")
+
+    @property
+    def experiment(self) -> str | None:
+        """The experiment's name."""
+        return text(self.document, "experiment")
+
+    @property
+    def mode(self) -> str | None:
+        """What was measured, such as `train`, `throughput` or `scaling`."""
+        return text(self.document, "mode")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The experiment's fields, nested as in its file."""
+        return mapping(self.document, "config")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run's last record, with its figures; empty until it has ended."""
+        return mapping(self.document, "summary")
+
+    @property
+    def images_per_s(self) -> float | None:
+        """The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`."""
+        return number(self.summary, "images_per_s")
+
+    @property
+    def images_per_s_low(self) -> float | None:
+        """The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest."""
+        return number(self.summary, "images_per_s_low")
+
+    @property
+    def images_per_s_high(self) -> float | None:
+        """The upper end of the rate's 95 % interval; of fewer than six epochs, the highest."""
+        return number(self.summary, "images_per_s_high")
+
+    @property
+    def top1(self) -> float | None:
+        """The top-1 of the last evaluation, as a share; None where a run has Dice or neither."""
+        return number(self.summary, "eval_top1")
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is doubtful about the figures."""
+        return [str(line) for line in self.summary.get("warnings") or ()]
+
+    @property
+    def epochs(self) -> Any:
+        """The epochs as a table; see `table`."""
+        return self.table("epoch")
+
+    def table(self, kind: str) -> Any:
+        """Return the records of a kind, such as `step`, `throughput` or `scaling`.
+
+        Returns:
+          A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
+          columns; lists and nested values are in `records` only.
+        """
+        records = [record for record in self.records if record.get("kind") == kind]
+        columns = {
+            name: None
+            for record in records
+            for name, value in record.items()
+            if name != "kind" and not isinstance(value, (list, dict))
+        }
+        return as_table(records, [*columns])
+
+    def _facts(self) -> dict[str, str]:
+        """Return what a reader wants to know first, as {name: text}."""
+        row = run_row(self._reported())
+        facts = {"status": self.status + (f": {self.reason}" if self.reason else "")}
+        if row["num_devices"] is not None:
+            facts["devices"] = f"{row['num_devices']} x {row['device_kind']}"
+        if row["batch_size"] is not None:
+            facts["batch"] = f"{row['batch_size']}, {row['precision']}"
+        if self.images_per_s is not None:
+            facts["images/s"] = f"{self.images_per_s:,.1f}"
+            if self.images_per_s_low is not None and self.images_per_s_high is not None:
+                interval = f"{self.images_per_s_low:,.1f} to {self.images_per_s_high:,.1f}"
+                epochs = number(self.summary, "steady_epochs") or FEWEST_FOR_INTERVAL
+                what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
+                facts["images/s"] += f" ({what}{interval})"
+        for name, title in (("top1", "top-1"), ("dice", "Dice"), ("mfu", "MFU")):
+            if row[name] is not None:
+                facts[title] = f"{row[name]:.2%}"
+        for record in self.summary.get("efficiencies") or ():
+            if (value := number(record, "efficiency")) is not None:
+                name = f"{record.get('scaling')}, {record.get('num_devices')} device(s)"
+                facts[name] = f"efficiency {value:.1%}"
+        if row["wall_s"] is not None:
+            facts["time"] = f"{row['wall_s']:.1f} s"
+        return facts
+
+    def _reported(self) -> ReportedRun:
+        return ReportedRun(
+            None, "", self.path, self.document, self.records, self.status, self.reason
+        )
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        status = facts.pop("status")
+        shown = ", ".join(
+            words if name in ("devices", "time") else f"{name} {words}"
+            for name, words in facts.items()
+        )
+        warned = f", {len(self.warnings)} warning(s)" if self.warnings else ""
+        return f"<Run {self.path}: {self.experiment} {self.mode}, {status}, {shown}{warned}>"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.experiment} ({self.mode})"
+        rows = [*self._facts().items(), ("path", self.path)]
+        rows += [("warning", line) for line in self.warnings]
+        return html_table(rows, (title, ""))

@@ -1,0 +1,73 @@
+"""Tables: pandas DataFrames where pandas is installed, HTML for notebooks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from jaxbench.reports.collect import collect
+from jaxbench.reports.fields import number, text
+from jaxbench.reports.runs import ReportedRun
+
+# The columns of `load_runs`: names as in run.json and its summary, but for `top1` and `dice`.
+_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
+_OF_SUMMARY = {
+    **{name: name for name in _RATE},
+    "top1": "eval_top1",
+    "dice": "eval_dice",
+    **{name: name for name in ("mfu", "compile_s", "wall_s", "usd")},
+}
+COLUMNS = (
+    *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),
+    *_OF_SUMMARY,
+    *("seed", "feed", "started_at", "reason", "path"),
+)
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """Return a pandas DataFrame; where pandas is not installed, a list of dictionaries."""
+    own = [{name: row.get(name) for name in columns} for row in rows]
+    try:
+        import pandas
+    except ImportError:
+        return own
+    return pandas.DataFrame(own, columns=list(columns))
+
+
+def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:
+    """Return an HTML table of text, for a notebook."""
+    head = Markup("").join(Markup("<th>{}</th>").format(heading) for heading in headings)
+    body = Markup("").join(
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row)
+        )
+        for row in rows
+    )
+    top = Markup("<thead><tr>{}</tr></thead>").format(head) if headings else ""
+    return f"<table>{top}<tbody>{body}</tbody></table>"
+
+
+def run_row(run: ReportedRun) -> dict[str, Any]:
+    """Return the row of `COLUMNS` of a run."""
+    return {
+        "experiment": run.experiment,
+        "mode": run.mode,
+        "status": run.status,
+        "device_kind": text(run.environment, "device_kind"),
+        "num_devices": run.num_devices,
+        "batch_size": run.batch_size,
+        "precision": text(run.config, "precision"),
+        **{name: number(run.summary, field) for name, field in _OF_SUMMARY.items()},
+        "seed": run.seed,
+        "feed": text(run.document, "data", "feed"),
+        "started_at": text(run.document, "started_at"),
+        "reason": run.reason,
+        "path": str(run.path),
+    }
+
+
+def runs_table(folders: Sequence[str]) -> Any:
+    """Return the table of all runs in and below some folders, sweeps included."""
+    found = collect(folders)
+    missing = [run for sweep in found.sweeps for run in sweep.missing]
+    return as_table([run_row(run) for run in [*found.runs, *missing]], COLUMNS)

@@ -1,0 +1,79 @@
+"""Run a grid that is given as Python values."""
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jaxbench.cli.overrides import field_text
+from jaxbench.config import Experiment
+from jaxbench.distributed.child import run_child
+from jaxbench.errors import BadInput, nearest
+from jaxbench.jobs import COORDINATOR_FLAGS, MODES, find_mode
+from jaxbench.jobs.options import check_choice, check_options
+from jaxbench.records.reader import TRIAL_STATUSES, flat
+from jaxbench.records.writers.console import Console
+from jaxbench.results.answers import SweepResult
+from jaxbench.sweeps.grid import Trial, make_trials
+from jaxbench.sweeps.tables import trial_table
+from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
+
+# Options of jaxbench.main that cannot be for the trials of a sweep.
+_OF_ONE_RUN = {"resume", *COORDINATOR_FLAGS}
+
+
+def run_grid(
+    experiment: str | os.PathLike | None,
+    fields: Mapping[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    mode: str | None,
+    sweepdir: str | os.PathLike | None,
+    options: Mapping[str, Any],
+    timeout_s: float | None,
+    retry: Sequence[str],
+    console: Console,
+) -> SweepResult:
+    """Run every combination of a grid's values, see `jaxbench.sweep`.
+
+    Raises:
+      BadInput: before anything is written.
+    """
+    if isinstance(experiment, Experiment):
+        raise BadInput("a sweep's trials are processes: give a name or the path of a .py file")
+    if not grid:
+        raise BadInput("give a grid, such as {'batch_size': [128, 256]}")
+    for name, values in grid.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise BadInput(f"{name}={values!r} in the grid: must be a list, such as [{values!r}]")
+    for status in retry:
+        check_choice("retry", status, TRIAL_STATUSES[1:])
+    trials = make_trials(
+        None if experiment is None else os.fspath(experiment),
+        [f"--experiment.{name}={field_text(value)}" for name, value in flat(fields)],
+        {name: [field_text(value) for value in values] for name, values in grid.items()},
+        [
+            *(f"--{name}={value}" for name, value in options.items()),
+            *([f"--mode={mode}"] if mode else []),
+        ],
+    )
+    for trial in trials:
+        _check_options(trial, mode, options)
+    with running_sweep(trials, sweepdir and os.fspath(sweepdir), console) as folder:
+        launch = functools.partial(run_child, timeout_s=timeout_s)
+        run_trials(TrialRunner(folder, console, launch, retry), trials)
+        results = [folder.results[trial.key] for trial in trials]
+    rows = [result.row() for result in results]
+    return SweepResult(folder.path, rows, trial_table(trials, results))
+
+
+def _check_options(trial: Trial, mode: str | None, options: Mapping[str, Any]) -> None:
+    mode = find_mode(trial.config, mode)
+    if mode == "describe":
+        raise BadInput("mode='describe' runs nothing; a sweep is for the other modes")
+    allowed = sorted({"telemetry_s", *MODES[mode].flags} - _OF_ONE_RUN)
+    for name in options:
+        if name not in allowed:
+            hint = nearest(name, allowed) or f"; there are {', '.join(allowed)}"
+            raise BadInput(f"options: --mode={mode} has no {name!r}{hint}")
+    check_options(trial.config, options)

@@ -1,0 +1,106 @@
+"""Standard output and error: what a terminal is shown, and what happens where nobody reads."""
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterator
+from typing import TextIO
+
+# The blank between a number and its unit, where no line ends.
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s|min|MiB|GB/s|images/s|USD)(\W|$))")
+
+
+def printable(text: str) -> str:
+    """Replace what would steer a terminal, or cannot be written, by question marks.
+
+    For text from outside: names of folders, records, what other programs say.
+    """
+    return "".join(
+        letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else "?"
+        for letter in text
+    )
+
+
+def width() -> int:
+    """Return the columns of a line: COLUMNS, those of the terminal, or 80."""
+    return max(40, shutil.get_terminal_size().columns)
+
+
+def wrap(line: str, indent: str = "  ") -> list[str]:
+    """Return a line as lines that fit the width; a word that is longer has a line of its own.
+
+    Args:
+      indent: what the lines after the first one begin with.
+    """
+    parts = textwrap.wrap(
+        _UNITS.sub("\0", line),
+        width(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace("\0", " ") for part in parts]
+
+
+def print_wrapped(*lines: str, indent: str = "  ") -> None:
+    """Print lines that fit the width, see `wrap`."""
+    for line in lines:
+        print("\n".join(wrap(line, indent)))
+
+
+def warn(line: str) -> None:
+    """Print a line on standard error; without one it is lost."""
+    with tolerated(sys.stderr):
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def tolerated(stream: TextIO) -> Iterator[None]:
+    """Go on where a stream cannot be written to inside the `with`; the rest of it goes nowhere."""
+    try:
+        yield
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Have all that is still written to a stream go nowhere."""
+    # Where the stream has no descriptor there is nothing to do.
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def open_closed_streams() -> None:
+    """Have the standard streams that were closed at the start lead nowhere.
+
+    A file opened later would get their descriptor, and whatever is printed would go into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
+
+
+def flush_streams() -> None:
+    """Write what is left in the buffers, so that Python does not fail to at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        with tolerated(stream):
+            stream.flush()
+
+
+def is_unread() -> bool:
+    """Return whether the program that was to read standard output has ended (`| head`)."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except OSError:
+        return False

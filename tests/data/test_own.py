@@ -1,0 +1,125 @@
+"""Data sets of the user's own: the sources of other libraries, and every mismatch at once."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from jaxbench.config import DataConfig
+from jaxbench.data.sources import own
+from jaxbench.errors import BadInput
+
+IMAGES = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
+
+
+class Source:
+    """Random access, as grain and PyTorch have it: nothing but these two methods."""
+
+    def __init__(self, *examples):
+        self.examples = examples
+
+    def __len__(self):
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        return self.examples[index]
+
+
+class Tensor:
+    """What NumPy can read, as PyTorch's tensors."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def read(*examples, progress=lambda text: None, masks=False, **fields):
+    fields = {"image_shape": (4, 4, 3), "num_classes": 3} | fields
+    data = DataConfig(
+        load=lambda: {"train": Source(*examples), "test": Source(*examples)}, **fields
+    )
+    return own.load(data, masks=masks, progress=progress)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda image, label: (image, label),
+        lambda image, label: {"image": PIL.Image.fromarray(image), "label": label, "id": 3},
+        lambda image, label: (Tensor(image / np.float32(255)), Tensor(np.array(label))),
+        lambda image, label: [image, np.eye(3)[label]],
+    ],
+    ids=["grain", "hugging_face", "torch", "one_hot"],
+)
+def test_sources_of_other_libraries(make):
+    dataset = read(*(make(image, label) for image, label in zip(IMAGES, (0, 2, 1), strict=True)))
+    np.testing.assert_array_equal(dataset.train.images_NxHxWxC, IMAGES)
+    np.testing.assert_array_equal(dataset.eval.labels_Nx, [0, 2, 1])
+    dataset.check()
+
+
+def test_grey_images_get_a_channel_and_a_range_is_kept():
+    grey = np.linspace(-1, 1, 16).reshape(4, 4)
+    dataset = read((grey, 0), image_shape=(4, 4, 1), value_range=(-1.0, 1.0))
+    np.testing.assert_array_equal(
+        dataset.train.images_NxHxWxC[0, ..., 0], np.rint((grey + 1) * 127.5)
+    )
+
+
+def test_masks():
+    mask = np.arange(16).reshape(4, 4, 1) > 7
+    dataset = read((IMAGES[0], mask), masks=True)
+    assert dataset.train.labels_Nx.dtype == np.uint8
+    np.testing.assert_array_equal(dataset.train.labels_Nx[0], mask[..., 0])
+
+
+def test_all_mismatches_are_told_at_once():
+    image = IMAGES[0]
+    palette = PIL.Image.fromarray(image).convert("P")
+    examples = [
+        (image, 0),
+        (image[:3], 3),
+        (image[:3], -1),
+        (image.astype(np.int64), "cat"),
+        (np.full((4, 4, 3), 2.0), np.ones(3)),
+        (np.moveaxis(image, -1, 0), 0.5),
+        {"img": image, "label": 0},
+        image[0],
+        (palette, 0),
+        (np.full((4, 4, 3), np.nan), 0),
+    ]
+    with pytest.raises(BadInput) as error:
+        read(*examples)
+    told = str(error.value)
+    assert "\n" not in told
+    for part in (
+        "train: 2 of 10 images have shape (3, 4, 3), expected (4, 4, 3)",
+        "1 of 10 labels are above 2, expected 0 to 2 (first: example 1)",
+        "labels are below 0, expected 0 to 2 (first: example 2)",
+        "images are int64, expected uint8 or float (first: example 3)",
+        "labels are <U3, expected numbers (first: example 3)",
+        "images leave data.value_range=(0.0, 1.0), as 2 to 2 does (first: example 4)",
+        "labels of 3 numbers are not one-hot (first: example 4)",
+        "images have shape (3, 4, 4), expected (4, 4, 3): channels come last (first: example 5)",
+        "labels are float64 of shape (), expected a whole number or one-hot",
+        "have 'img', 'label', expected 'image' and 'label' (first: example 6)",
+        "images are PIL's of a palette",
+        "as nan to nan does (first: example 9)",
+        "test: 2 of 10 images have shape",
+    ):
+        assert part in told, part
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        (lambda: [1], "returned a list, expected a dict with 'train' and 'test'"),
+        (lambda: {"train": []}, "returned a dict with 'train', expected a dict with"),
+        (lambda: {"train": 3, "test": []}, "'train' is a int, expected a source with __len__"),
+        (lambda: {}["x"], r"test_own.py:\d+: data.load \(<lambda>\) fails: KeyError: 'x'"),
+    ],
+)
+def test_what_load_returns_is_checked(load, told):
+    with pytest.raises(BadInput, match=told):
+        own.load(DataConfig(load=load), progress=print)

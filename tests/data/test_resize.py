@@ -1,0 +1,219 @@
+"""Images brought to the network's size: the same in both feeds, and what torchvision makes."""
+
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+
+from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.errors import BadInput
+from jaxbench.precision import get_precision
+from jaxbench.training.train_step import _UNPACK, _normalize
+from tests.data.encoded_images import config_of, feed_of, psnr_db, resized
+from tests.tfds_files import image_feature, write_tfds
+
+# (height, width): larger, smaller, longer, exactly SHAPE, and one side of it.
+SIZES = [(375, 500), (500, 333), (91, 40), (30, 37), (40, 200), (64, 48), (64, 300), (73, 55)]
+SHAPE = (64, 48, 3)
+
+
+def photograph(height, width, seed):
+    """Shades, edges and grain, as photographs have them."""
+    generator = np.random.default_rng(seed)
+    coarse = PIL.Image.fromarray(generator.integers(0, 256, (5, 6, 3), dtype=np.uint8))
+    image = np.array(coarse.resize((width, height), PIL.Image.Resampling.BICUBIC)).astype(int)
+    image[height // 3 : height // 2, width // 4 : width // 2] += 60
+    image += generator.integers(-12, 13, image.shape)
+    return PIL.Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
+
+
+def write_photographs(root, sizes=SIZES):
+    """As JPEG, PNG, progressive JPEG and JPEG turned by EXIF, in turn and of each size."""
+    kinds = [(".jpg", {}), (".png", {}), (".jpg", {"progressive": True}), (".jpg", {"exif": 6})]
+    for split in ("train", "val"):
+        for number in range(4 * len(sizes)):
+            suffix, options = kinds[number % 4]
+            options = dict(options) | ({"quality": 92} if suffix == ".jpg" else {})
+            if "exif" in options:
+                turned = PIL.Image.Exif()
+                turned[0x0112] = options["exif"]
+                options["exif"] = turned.tobytes()
+            path = root / split / ("ape", "bee")[number % 2] / f"{number:02}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            photograph(*sizes[number // 4], seed=number).save(path, **options)
+    return root
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """A folder that no test may change."""
+    return write_photographs(tmp_path_factory.mktemp("photographs"))
+
+
+def shown(config):
+    """Returns the feed, its evaluation's examples and its first training batch's, as the step."""
+    feed = feed_of(config)
+    found = []
+    for data, batches in (
+        (feed.eval_data, feed.eval_batches()),
+        (feed.train_data, feed.train_batches(0, 1)),
+    ):
+        batch = jax.tree.map(lambda leaf: leaf[0], next(iter(batches)))
+        found.append(_UNPACK[feed.name](data, batch, jnp.int32(0)))
+    return feed, *found
+
+
+def torchvision(path, height, width):
+    """An own spelling of Resize(256 / 224 of the side) and CenterCrop, upright, by Pillow."""
+    image = PIL.ImageOps.exif_transpose(PIL.Image.open(path)).convert("RGB")
+    if image.size == (width, height):
+        return np.array(image)
+    need_x, need_y = round(width * 256 / 224), round(height * 256 / 224)
+    if image.width / need_x <= image.height / need_y:
+        new = (need_x, int(need_x * image.height / image.width))
+    else:
+        new = (int(need_y * image.width / image.height), need_y)
+    image = image.resize(new, PIL.Image.Resampling.BILINEAR)
+    left, top = int(round((new[0] - width) / 2.0)), int(round((new[1] - height) / 2.0))
+    return np.array(image)[top : top + height, left : left + width]
+
+
+def folder_config(root, feed, shape=SHAPE, **fields):
+    count = 4 * len(SIZES)
+    fields = {"random_resized_crop": False, "flip": False, "batch_size": count} | fields
+    fields = {"standardization": "dataset"} | fields
+    return config_of(root, feed=feed, image_shape=shape, eval_batch_size=count, **fields)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (56, 56, 3)])
+def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, shape):
+    feeds = [shown(folder_config(photographs, feed, shape)) for feed in ("resident", "stream")]
+    (resident, *own), (stream, *others) = feeds
+    precision = get_precision("fp32")
+    for one, other in zip(own, others, strict=True):
+        assert np.array_equal(one.indices_B, other.indices_B)
+        assert np.array_equal(one.labels_Bx, other.labels_Bx)
+        assert np.array_equal(one.images_BxHxWxC, other.images_BxHxWxC)
+    config = folder_config(photographs, "stream", shape)
+    pixels = [
+        np.asarray(_normalize(of.images_BxHxWxC, feed.eval_data, config.data, precision))
+        for feed, of in ((resident, own[0]), (stream, others[0]))
+    ]
+    assert np.array_equal(*pixels)
+    by_hand = np.asarray(own[0].images_BxHxWxC) / 255.0
+    by_hand = (by_hand - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+    assert np.allclose(pixels[0], by_hand, atol=1e-5)
+    paths = load_dataset(config).eval.source.paths
+    for index, image in zip(own[0].indices_B, own[0].images_BxHxWxC, strict=True):
+        path = paths[int(index)]
+        assert np.array_equal(image, torchvision(path, *shape[:2])), path
+
+
+def test_the_usual_224_of_256_is_torchvisions(tmp_path):
+    root = write_photographs(tmp_path, [(375, 500)])
+    config = folder_config(root, "stream", (224, 224, 3), batch_size=4)
+    split = load_dataset(config).eval
+    for index, path in enumerate(split.source.paths):
+        out = np.empty((224, 224, 3), np.uint8)
+        split.decode(index, None, out, random_crop=False, flip=False)
+        assert np.array_equal(out, torchvision(path, 224, 224)), path
+
+
+def test_evaluation_of_smaller_copies_is_close_to_the_originals(photographs, tmp_path):
+    original = load_dataset(folder_config(photographs, "stream", (56, 56, 3))).eval
+    config = resized(
+        photographs, tmp_path, image_shape=(56, 56, 3), random_resized_crop=False, cache_side=64
+    )
+    copy = load_dataset(config).eval
+    found_db = []
+    for index in range(len(original)):
+        outs = np.empty((2, 56, 56, 3), np.uint8)
+        for split, out in zip((original, copy), outs, strict=True):
+            split.decode(index, None, out, random_crop=False, flip=False)
+        found_db.append(psnr_db(*outs))
+    # What the copy's JPEG loses: both have been resized to 64 alike.
+    assert np.median(found_db) > 30 and min(found_db) > 24
+
+
+def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(tmp_path):
+    generator = np.random.default_rng(0)
+    label = {
+        "classLabel": {"numClasses": "2"},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+    examples = [
+        {"image": generator.integers(0, 256, SHAPE, dtype=np.uint8), "label": number % 2}
+        for number in range(8)
+    ]
+    splits = {"train": examples, "val": examples}
+    write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label}, splits)
+    feeds = [
+        shown(
+            folder_config(
+                tmp_path,
+                "stream",
+                source="tfds",
+                name="one_size",
+                random_resized_crop=crop,
+                batch_size=8,
+            )
+        )
+        for crop in (False, True)
+    ]
+    (whole, one, _), (encoded, other, _) = feeds
+    assert np.array_equal(one.images_BxHxWxC[:8], other.images_BxHxWxC[:8])
+    # What docs/howto/data.md says of the statistics.
+    own_mean = np.mean([example["image"] for example in examples], (0, 1, 2))
+    assert np.allclose(whole.eval_data["mean"], own_mean)
+    assert np.allclose(encoded.eval_data["mean"], (123.675, 116.28, 103.53))
+
+
+def claims(size, kind):
+    """A small file whose header claims size x size pixels."""
+    buffer = io.BytesIO()
+    photograph(40, 40, seed=0).save(buffer, kind)
+    content = bytearray(buffer.getvalue())
+    if kind == "JPEG":
+        at = content.index(b"\xff\xc0") + 5
+        content[at : at + 4] = 2 * size.to_bytes(2, "big")
+    else:
+        content[16:24] = 2 * size.to_bytes(4, "big")
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_what_a_header_claims_is_checked_before_anything_is_decoded(kind, tmp_path, monkeypatch):
+    import cv2
+    import simplejpeg
+
+    def decoded(*unused, **more):
+        raise AssertionError("was to be refused by its header")
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", decoded)
+    monkeypatch.setattr(cv2, "imdecode", decoded)
+    content = claims(65_500, kind)
+    with pytest.raises(CorruptImageError, match="^65500x65500 pixels, the limit is 134,217,728$"):
+        Image(content)
+    for split in ("train", "val"):
+        for name in ("ape", "bee"):
+            path = tmp_path / split / name / "0.png"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+    with pytest.raises(BadInput, match="0.png: cannot be decoded as an image: 65500x65500 pixels"):
+        load_dataset(folder_config(tmp_path, "resident", batch_size=2))
+
+
+def test_an_image_too_long_to_be_resized_is_corrupt(tmp_path):
+    """1 x 30,000 pixels become 256 x 7,680,000."""
+    for split in ("train", "val"):
+        for name in ("ape", "bee"):
+            path = tmp_path / split / name / "0.png"
+            path.parent.mkdir(parents=True)
+            PIL.Image.new("RGB", (30_000, 1)).save(path)
+    with pytest.raises(BadInput, match="1x30000 pixels become 256x7680000 pixels, the limit is"):
+        load_dataset(folder_config(tmp_path, "resident", (224, 224, 3), batch_size=2))

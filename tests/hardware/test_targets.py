@@ -1,0 +1,94 @@
+"""Machines that are not here, by name: what there is, what is refused, how a GPU is described."""
+
+import csv
+
+import pytest
+
+from jaxbench.errors import BadInput
+from jaxbench.hardware import peaks
+from jaxbench.hardware.targets import topology
+from jaxbench.hardware.targets.target import list_targets, parse_target
+from tests.conftest import ROOT
+
+TABLES = ROOT / "jaxbench" / "hardware" / "targets"
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "memory_gib"),
+    [
+        ("tpu:v2:2x2", 8, 8),  # two cores a chip
+        ("tpu:v5e:2x4", 8, 16),
+        ("tpu:v4:2x2x2", 8, 32),
+        ("gpu:rtx2080ti", 1, 11),
+        ("gpu:h100:8", 8, 80),
+        ("gpu:h100:2x8", 16, 80),
+    ],
+)
+def test_a_name_is_a_machine(name, devices, memory_gib):
+    target = parse_target(name)
+    assert (target.name, target.num_devices) == (name, devices)
+    assert target.memory_bytes == memory_gib * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v5e", "must begin with tpu: or gpu:"),
+        ("gpu:h10", "did you mean 'h100'?"),
+        ("tpu:v5l:2x2", "there are v2, v3"),
+        ("tpu:v5e", "has 2 dimensions, such as tpu:v5e:2x2"),
+        ("tpu:v4:2x2", "has 3 dimensions, such as tpu:v4:2x2x1"),
+        ("tpu:v5e:3x4", "the first two numbers must be even; a single chip is tpu:v5e:1x1"),
+        ("gpu:h100:0", "'0' is no size"),
+        ("gpu:h100:8:8", "'8:8' is no size"),
+        ("gpu:h100:1x2x3", "must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN"),
+        ("gpu:h100:99999", "has 99,999 devices; at most 8,192"),
+    ],
+)
+def test_what_is_no_machine(name, words):
+    with pytest.raises(BadInput) as refused:
+        parse_target(name)
+    assert str(refused.value).startswith(f"--target={name}: ") and words in str(refused.value)
+
+
+def test_every_machine_of_the_list_is_one_with_known_peaks_and_a_source():
+    listed = list_targets()
+    for platform in ("tpu", "gpu"):
+        with open(TABLES / f"{platform}s.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows
+        for row in rows:
+            [name] = [name for name in listed if name.split("[")[0].split(":")[1] == row["name"]]
+            target = parse_target(name.split("[")[0])
+            precision = "bf16" if platform == "tpu" else "fp32"
+            peak = peaks.find_peak(target.kind, precision, "highest")
+            assert peak and peak.bytes_per_s, name
+            assert row["source"] and target.link_bytes_per_s > 1e9
+
+
+def test_a_gpu_is_described_to_xla():
+    text = topology.describe_gpu(parse_target("gpu:rtx2080ti:2"), 616e9)
+    lines = [line.strip() for line in text.splitlines()]
+    assert "core_count: 68" in lines and "memory_bandwidth: 616000000000" in lines
+    assert "cuda_compute_capability { major: 7 minor: 5 }" in lines
+    assert "device_memory_size: 11811160064" in lines
+    assert 'device_description_str: "GeForce RTX 2080 Ti"' in lines
+    assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize(
+    ("installed", "words"),
+    [
+        ({}, "needs jax-cuda12-plugin or jax-cuda13-plugin: pip install 'jaxbench[cuda12]'"),
+        (
+            {"jax-cuda12-plugin": "0.1.0", "jaxlib": "0.2.0"},
+            "jax-cuda12-plugin 0.1.0 does not go with jaxlib 0.2.0: pip install "
+            "'jax-cuda12-plugin[with-cuda]==0.2.0'",
+        ),
+    ],
+)
+def test_a_missing_compiler_is_named(monkeypatch, installed, words):
+    monkeypatch.setattr(topology, "_version", installed.get)
+    with pytest.raises(BadInput) as refused:
+        topology.compiler_version(parse_target("gpu:h100"))
+    assert words in str(refused.value)

@@ -1,0 +1,77 @@
+"""The Python API in processes of its own: what it imports, and in a notebook."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.conftest import MICRO, ROOT
+from tests.test_compare import write_run
+
+NOTEBOOK = ROOT / "docs" / "notebooks" / "tour.ipynb"
+
+
+@pytest.fixture(autouse=True)
+def checkout_is_imported(monkeypatch):
+    """Kernels are processes, which may have another jaxbench installed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def test_only_what_measures_loads_jax(tmp_path):
+    write_run(tmp_path / "runs" / "a", 100.0)
+    write_run(tmp_path / "runs" / "b", 100.0)
+    code = """
+import sys
+import jaxbench
+assert not [name for name in sys.modules if name.startswith("jaxbench.")], "not lazy"
+jaxbench.experiments(), jaxbench.Run("runs/a"), jaxbench.load_runs("runs")
+jaxbench.compare("runs/a", "runs/b"), jaxbench.report("runs")
+assert "jax" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # as it is committed
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
+    shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
+    for words in ("eval_top1", "images/s", "report.html", "optimizer.learning_rate"):
+        assert words in shown
+    assert not any(tmp_path.iterdir())
+
+
+INTERRUPTED = f"""
+import os, pathlib, signal, threading, time
+import jaxbench
+
+def interrupt():
+    epochs = pathlib.Path("run/epochs.csv")
+    while not epochs.exists() or len(epochs.read_text().splitlines()) < 3:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    jaxbench.train({MICRO!r}, workdir="run", epochs=100_000)
+except KeyboardInterrupt:
+    print("stopped with", len(os.listdir("run/checkpoints")), "checkpoint")
+"""
+AFTERWARDS = f"""
+run = jaxbench.train({MICRO!r}, epochs=2, quiet=True)
+print(jaxbench.Run("run").status, run.status)
+"""
+
+
+def test_a_notebook_survives_an_interrupt(tmp_path):
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(text) for text in (INTERRUPTED, AFTERWARDS)]
+    )
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}}).execute()
+    first, second = ("".join(o.get("text", "") for o in cell.outputs) for cell in notebook.cells)
+    assert first.rstrip().endswith("stopped with 1 checkpoint") and second == "interrupted done\n"

@@ -1,0 +1,45 @@
+"""Mutated files of data and records: a reading or one line, never a traceback, crash or hang."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# As many cases each as take some seconds; the same on all machines.
+CASES = {"images": 500, "sets": 200, "records": 200, "commands": 50}
+READERS = {
+    "images": {"jpg", "progressive.jpg", "png"},
+    "sets": {
+        *("npz", "small.npz", "pickle 2", "pickle 4", "pickle 5"),
+        *("tfds dataset_info.json", "tfds features.json", "tfds small-train"),
+    },
+    "records": {"run.json", "metrics.jsonl", "results.jsonl", "prices", "manifest.json"},
+    "commands": {"run's run.json", "run's metrics.jsonl", "run's telemetry.csv"},
+}
+
+
+@pytest.mark.parametrize("group", READERS)
+def test_readers_withstand_mutated_files(tmp_path, group):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.fuzz_readers"),
+            *(str(tmp_path), "1", str(CASES[group]), group),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
+    assert done.returncode == 0, (told[-1:], done.stderr[-3000:])
+    found = {result["reader"]: result for result in told}
+    assert found.keys() == READERS[group]
+    for result in found.values():
+        assert not result["problem"], result["problem"]
+        assert result["cases"] == CASES[group], result
+    # A damaged row of telemetry is left out.
+    refusing = {name for name, result in found.items() if result["refused"]}
+    assert refusing == found.keys() - {"run's telemetry.csv"}

@@ -1,0 +1,174 @@
+"""What a reader does with a report: sort, filter, switch lines off, ask points, unfold, print."""
+
+import pytest
+
+from jaxbench.reports.page import render_html
+from jaxbench.reports.sections import make_sections
+from tests.integration.test_report_browser import DESKTOP, PAPER, PHONE, chromium  # noqa: F401
+from tests.reports.many_runs import write_many
+from tests.reports.test_report import context_of, trained
+
+_HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A report of 70 runs and one with a hostile name."""
+    folder = tmp_path_factory.mktemp("many")
+    write_many(folder, 70)
+    trained(folder / "z", experiment=_HOSTILE, environment={"device_kind": _HOSTILE})
+    path = folder / "report.html"
+    path.write_text(render_html(make_sections(context_of(folder)), "a report"))
+    return path
+
+
+@pytest.fixture
+def opened(chromium, report):  # noqa: F811
+    """Opens the report; at the end, the browser may not have complained of anything."""
+    complaints, contexts = [], []
+
+    def opened(hash="", **how):
+        contexts.append(chromium.new_context(**({"viewport": DESKTOP} | how)))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(report.as_uri() + hash)
+        assert page.title() == "a report"
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+
+
+def column(table, place):
+    """The texts of a column, without the headings of groups."""
+    rows = table.locator("tbody tr:not(.group):visible")
+    return [texts[place] for texts in (row.locator("td").all_inner_texts() for row in rows.all())]
+
+
+def test_a_click_on_a_heading_sorts(opened):
+    page = opened()
+    unfold(page)
+    table = page.locator("#rates details.wide table").last
+    heads = table.locator("thead th").all_inner_texts()
+    place = heads.index("images/s")
+    given = column(table, place)
+    head = table.locator("thead th").nth(place)
+    number = lambda text: float(text.replace(",", ""))  # noqa: E731
+    head.locator("[role=button]").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(table, place) == sorted(given, key=number) != given
+    # By the keyboard too; a third time brings back the order that was given.
+    head.locator("[role=button]").press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(table, place) == sorted(given, key=number, reverse=True)
+    head.locator("[role=button]").press(" ")
+    assert head.get_attribute("aria-sort") is None and column(table, place) == given
+    # Words: R2 before R10.
+    table.locator("thead th [role=button]").first.click()
+    runs = column(table, 0)
+    assert runs == sorted(runs, key=lambda run: int(run[1:])) and len(runs) > 50
+
+
+def test_rows_are_sorted_within_their_group(opened):
+    page = opened()
+    table = page.locator("#overview table").first
+    before = table.locator("tr.group").all_inner_texts()
+    first = table.locator("tr.group").first.locator("~ tr").all_inner_texts()[:4]
+    table.locator("thead th [role=button]").nth(1).click()
+    assert table.locator("tr.group").all_inner_texts() == before
+    after = table.locator("tr.group").first.locator("~ tr").all_inner_texts()[:4]
+    assert after == first[::-1]
+
+
+def test_a_filter_keeps_rows_with_all_its_words(opened):
+    page = opened()
+    table, box = page.locator("#overview table").first, page.locator("#overview input").first
+    box.fill("h200 CNN10")
+    rows = table.locator("tbody tr:visible").all_inner_texts()
+    assert len(rows) == 5 and all("H200" in row or "cnn10" in row for row in rows)
+    told = page.locator("#overview output").first
+    assert told.inner_text().startswith("3 of ")
+    box.fill("nothing like it")
+    assert table.locator("tbody tr:visible").count() == 0 and told.inner_text().startswith("0 of")
+    box.fill("")
+    assert told.inner_text() == "" and table.locator("tr.group:visible").count() > 3
+
+
+def test_a_legend_switches_lines_and_points(opened):
+    page = opened()
+    figure = page.locator("#learning figure").first
+    lines, buttons = figure.locator(".series"), figure.locator(".legend button")
+    buttons.nth(1).click()
+    assert buttons.nth(1).get_attribute("aria-pressed") == "false"
+    assert lines.nth(0).is_visible() and not lines.nth(1).is_visible()
+    buttons.nth(1).click()
+    assert lines.nth(1).is_visible()
+    assert figure.locator(".chart .m").first.is_visible()
+    figure.get_by_role("button", name="points").click()
+    assert not figure.locator(".chart .m:visible").count()
+    assert lines.nth(0).locator("path:visible").count() == 1
+
+
+def test_the_nearest_point_is_told(opened):
+    page = opened()
+    chart = page.locator("#learning .chart").first
+    chart.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)
+    box = chart.locator(".series .m").nth(2).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 1)
+    tip = page.locator("#tip")
+    told = tip.inner_text().splitlines()
+    assert told[0].startswith("top-1 [%]: ") and told[1] == "epoch: 3" and told[2].startswith("R1")
+    place = tip.bounding_box()
+    assert place["x"] >= 0 and place["x"] + place["width"] <= DESKTOP["width"]
+    page.mouse.move(2, 2)
+    assert not tip.is_visible()
+
+
+def test_a_link_unfolds_what_it_leads_to(opened):
+    page = opened(hash="#R70")
+    assert page.locator("#R70").is_visible()
+    page = opened()
+    assert not page.locator("#R33").is_visible()
+    page.evaluate("location.hash = 'R33'")
+    page.locator("#R33").wait_for()
+    page.locator("nav a", has_text="Where the time went").click()
+    page.locator("#time table").first.wait_for(state="attached")
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nothing_makes_the_page_wider_than_the_window(opened, viewport):
+    page = opened(viewport=viewport)
+    width = "document.documentElement.scrollWidth"
+    assert page.evaluate(width) == viewport["width"]
+    # Without a sea of details: the answers first.
+    assert page.evaluate("document.documentElement.scrollHeight") < 10 * viewport["height"]
+    unfold(page)
+    page.locator("#overview input").first.fill("a rather long text to look for, of no use at all")
+    assert page.evaluate(width) == viewport["width"]
+
+
+def test_without_scripts_all_is_there(opened):
+    page = opened(java_script_enabled=False)
+    assert page.locator("#overview table").first.is_visible()
+    assert page.locator(".filter, #tip, button").count() == 0
+    page.locator("#time summary").first.click()
+    assert page.locator("#time table").first.locator("tbody tr").count() > 10
+
+
+def test_all_tables_are_printed(opened):
+    page = opened(viewport=PAPER)
+    page.emulate_media(media="print")
+    hidden = page.eval_on_selector_all(
+        "section table",
+        "all => all.filter(one => !one.closest('figure') && !one.getBoundingClientRect().height)"
+        ".length",
+    )
+    assert hidden == 0 and not page.locator(".filter:visible, .switch:visible").count()

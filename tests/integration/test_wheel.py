@@ -1,0 +1,88 @@
+"""The package as users install it: a wheel, and the program `jaxbench` in it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jaxbench.cli import registry
+from tests.conftest import MICRO, ROOT, run_json
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder of a wheel installed without the checkout; dependencies are this environment's."""
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("wheel")
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    for name in filter(None, tracked.stdout.split("\0")):
+        target = folder / "source" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "-q"]
+    options = ["--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*pip, "wheel", *options, str(folder / "source")], check=True)
+    [wheel] = folder.glob("jaxbench-*.whl")
+    options = ["--no-deps", "--target", str(folder / "installed")]
+    subprocess.run([*pip, "install", *options, str(wheel)], check=True)
+    return folder / "installed"
+
+
+@pytest.fixture
+def run(installed, tmp_path):
+    def run(*command, **env):
+        return subprocess.run(
+            [*map(str, command)],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(installed)} | env,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    return run
+
+
+def test_it_finds_its_experiments_from_any_folder(installed, run):
+    code = "import jaxbench.cli.registry as c; print(c.experiments_dir()); print(*c.available())"
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        str(installed / "jaxbench" / "experiments"),
+        *registry.available(),
+    ]
+
+
+def test_the_program_runs_an_experiment_and_records_its_command_line(installed, run, tmp_path):
+    program = installed / "bin" / "jaxbench"
+    done = run(program, "main", "--experiment=quickstart:tiny", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["environment"]["git"] is None
+    _, *command = document["command_line"]
+    assert command == [str(program), "main", "--experiment=quickstart:tiny", "--workdir=run"]
+
+
+def test_the_program_starts_local_processes(installed, run, tmp_path):
+    program = installed / "bin" / "jaxbench"
+    flags = (f"--experiment={MICRO}", "--mode=throughput", "--rounds=6", "--window_s=0.01")
+    done = run(program, "main", *flags, "--local_processes=2", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "run")["environment"]["num_processes"] == 2
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "report x", "cost x", "compare x y"])
+def test_what_needs_no_jax_does_not_import_it(run, command):
+    """Importing it fails here."""
+    code = (
+        "import runpy, sys; sys.modules['jax'] = sys.modules['flax'] = None; "
+        f"sys.argv[1:] = {command.split()}; runpy.run_module('jaxbench', run_name='__main__')"
+    )
+    done = run(sys.executable, "-c", code)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if command.startswith("--") else 2)

@@ -1,0 +1,71 @@
+"""What --mode=describe says of a network, layer by layer."""
+
+import dataclasses
+
+import flax.linen as nn
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.config import Config, DataConfig, ModelConfig
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.jobs.describe import list_layers
+from jaxbench.training.program import build_program
+
+
+class Block(nn.Module):
+    """A mixer's block: its Dense layers end in the same names as the network's own."""
+
+    @nn.compact
+    def __call__(self, x_BxPxC):
+        mixed = nn.Dense(x_BxPxC.shape[1])(x_BxPxC.swapaxes(1, 2)).swapaxes(1, 2)
+        # A product without parameters, as in attention.
+        return nn.Dense(x_BxPxC.shape[2])(mixed) + (mixed @ mixed.swapaxes(1, 2)) @ mixed
+
+
+class Mixer(nn.Module):
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        x = images.reshape(len(images), 16, -1)
+        x = nn.remat(Block)()(Block()(x))
+        return Readout().read(x.mean(axis=1))
+
+
+class Readout(nn.Module):
+    """Called by a method of its own."""
+
+    @nn.compact
+    def read(self, x_BxC):
+        return nn.Dense(10)(x_BxC) * self.param("scale", nn.initializers.ones, (10,))
+
+
+@dataclasses.dataclass(kw_only=True)
+class MixerConfig(ModelConfig):
+    def create(self, **_):
+        return Mixer()
+
+
+def rows_of(config):
+    config.num_devices = 1
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    return {row["layer"]: row for row in list_layers(program)}, program
+
+
+def test_products_belong_to_the_module_that_calls_them():
+    rows, program = rows_of(
+        Config(model=MixerConfig(), data=DataConfig(image_shape=(8, 8, 1), num_classes=10))
+    )
+    macs = {name: row["forward_macs_per_image"] for name, row in rows.items()}
+    assert macs["Readout_0/Dense_0"] == 4 * 10
+    assert macs["Block_0/Dense_0"] == 4 * 16 * 16
+    assert macs["Block_0/Dense_1"] == 16 * 4 * 4
+    assert macs["Block_0"] == 2 * 16 * 16 * 4
+    assert sum(macs.values()) == program.forward_macs
+    assert len(macs) == 8
+    assert sum(row["parameters"] for row in rows.values()) == program.num_parameters()
+
+
+@pytest.mark.parametrize("name", ["quickstart", "unet256:tiny", "resnet50:tiny"])
+def test_rows_add_up(name):
+    rows, program = rows_of(registry.load(name))
+    assert sum(row["parameters"] for row in rows.values()) == program.num_parameters()
+    assert sum(row["forward_macs_per_image"] for row in rows.values()) == program.forward_macs

@@ -1,0 +1,186 @@
+"""Experiment files with code of the user's own, from the command line."""
+
+import csv
+
+import pytest
+
+from tests.conftest import records, run_json
+
+NET = """
+import flax.linen as nn
+import optax
+from jaxbench.config import Config, DataConfig, OptimizerConfig
+from jaxbench.models.layers import classify
+from jaxbench.tasks import Classification
+
+class Net(nn.Module):
+    num_classes: int
+    width: int = 4
+
+    @nn.compact
+    def __call__(self, images):
+        x = nn.relu(nn.Dense(self.width)(images.reshape(len(images), -1)))
+        %(call)s
+        return nn.Dense(self.num_classes)(x)
+
+class MyTask(Classification):
+    name = "mine"
+    headline = "half"
+    train_figures = ("loss", "half")
+    eval_figures = ("loss", "top1", "half")
+
+    def losses(self, outputs, labels, smoothing=0.0):
+        %(loss)s
+        return 2 * super().losses(outputs, labels, smoothing)
+
+    def compute(self, sums):
+        figures = super().compute(sums)
+        return figures | {"half": figures["top1"] / 2}
+
+class Source:
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        %(item)s
+        return {"image": [[index %% 2 * 1.0] * 2] * 2, "label": index %% 2}
+
+def load():
+    return {"train": Source(), "test": Source()}
+
+def rule(schedule):
+    %(rule)s
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(schedule))
+
+def get_config():
+    return Config(
+        model=Net,
+        data=DataConfig(load=load, image_shape=(2, 2, 1), num_classes=2),
+        optimizer=OptimizerConfig(update_rule=rule, learning_rate=0.5),
+        task=MyTask(),
+        num_devices=1,
+        batch_size=64,
+        epochs=2,
+        %(config)s
+    )
+"""
+PLACES = ("call", "loss", "item", "rule")
+QUICK = ("--compile_cache=off", "--telemetry_s=0")
+
+
+def write(folder, **code):
+    text = NET % ({**dict.fromkeys(PLACES, "pass"), "config": ""} | code)
+    (folder / "mine.py").write_text(text)
+
+
+def run(run_cli, *args):
+    return run_cli("--experiment=mine.py", *QUICK, *args)
+
+
+def test_everything_of_ones_own_trains_is_recorded_and_resumed(run_cli, tmp_path):
+    write(tmp_path)
+    saved = ("--workdir=run", "--checkpoint_epochs=1", "--resume=auto")
+    fields = ("--experiment.model.width=8", "--experiment.max_steps=4")
+    done = run(run_cli, *saved, *fields)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " half 0." in done.stdout  # at the end; an epoch has a column of it
+    assert "  half  test loss  test top-1  test half  " in done.stdout
+    document = run_json(tmp_path / "run")
+    config, summary = document["config"], document["summary"]
+    assert config["model"]["width"] == 8 and document["model"] == "Net"
+    for field, name in (("update_rule", "rule"), ("load", "load")):
+        [code] = [part[field] for part in (config["optimizer"], config["data"]) if field in part]
+        assert code.startswith(f"{name} in mine.py, sha256 ")
+    assert (config["optimizer"]["name"], config["data"]["source"]) == ("own", "own")
+    assert document["task"] == "mine" and config["task"].startswith("MyTask in mine.py, sha256 ")
+    assert summary["eval_figures"]["half"] == pytest.approx(summary["eval_top1"] / 2)
+    assert summary["best_eval_figures"] == summary["eval_figures"]
+    [epoch] = records(tmp_path / "run", "epoch")
+    with open(tmp_path / "run" / "epochs.csv") as file:
+        [row] = csv.DictReader(file)
+    assert float(row["eval_half"]) == epoch["eval_figures"]["half"]
+    assert float(row["train_half"]) == epoch["train_figures"]["half"]
+
+    assert "is done already" in run(run_cli, *saved, *fields).stdout
+    write(tmp_path, config="seed=0,")  # the same, but for the file's text
+    done = run(run_cli, *saved, *fields)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "run: the file of its code has changed: task=MyTask in mine.py, " in done.stderr
+
+
+def test_the_streamed_feed_reads_the_same_and_steps_agree(run_cli, tmp_path):
+    write(tmp_path)
+    losses = []
+    for feed in ("resident", "stream"):
+        done = run(run_cli, f"--experiment.data.feed={feed}", f"--workdir={feed}")
+        assert done.returncode == 0, done.stderr
+        losses.append([step["loss"] for step in records(tmp_path / feed, "step")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_is_one_line_of_the_users_file(run_cli, tmp_path, place):
+    write(tmp_path, **{place: "raise KeyError('oh')"})
+    line = next(
+        number
+        for number, text in enumerate((tmp_path / "mine.py").read_text().splitlines(), 1)
+        if "KeyError" in text
+    )
+    done = run(run_cli)
+    [told] = done.stderr.splitlines()
+    assert done.returncode == 2 and told.startswith(f"jaxbench: mine.py:{line}: ")
+    assert told.endswith("KeyError: 'oh'") and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ({"rule": "return 3"}, "rule returned a int, expected an optax.GradientTransformation"),
+        (
+            {"rule": "return optax.stateless(lambda updates, params: 1 / 0)"},
+            "mine.py:44: optimizer.update_rule fails: ZeroDivisionError",
+        ),
+        (
+            {"rule": "return optax.stateless(lambda updates, params: None)"},
+            "optimizer.update_rule fails: ",
+        ),
+        ({"config": "batch_norm=1/0"}, "mine.py:56: the experiment file fails with ZeroDivision"),
+        ({"loss": "return outputs"}, "losses of 2 examples have shape (2, 2), expected (2,)"),
+    ],
+)
+def test_what_code_returns_is_checked(run_cli, tmp_path, code, told):
+    write(tmp_path, **code)
+    done = run(run_cli)
+    assert done.returncode == 2 and told in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("optimizer.weight_decay=0.1", "does nothing with optimizer.name='own'"),
+        ("optimizer.momentum=0.5", "does nothing with optimizer.name='own'"),
+        ("optimizer.name=adam", "does nothing with optimizer.name='adam'"),
+        ("data.path=x", "does nothing with data.source='own'"),
+        ("data.value_range=(1,0)", "must be (lowest,highest)"),
+        ("optimizer.update_rule=x", "has no field 'optimizer.update_rule'"),
+        ("model.widht=3", "did you mean 'model.width'"),
+    ],
+)
+def test_fields_beside_code_of_ones_own(run_cli, tmp_path, override, told):
+    write(tmp_path)
+    done = run(run_cli, f"--experiment.{override}")
+    assert done.returncode == 2 and told in done.stderr
+
+
+def test_a_task_that_lacks_something_is_told_all_of_it(run_cli, tmp_path):
+    text = NET % dict.fromkeys((*PLACES, "config"), "pass")
+    text = text.replace("MyTask()", "Bad()").replace("        pass\n    )", "    )")
+    bad = "class Bad:\n    name = 'bad'\n    metrics = ('loss',)\n    losses = print\n\n"
+    (tmp_path / "mine.py").write_text(text.replace("def load", bad + "def load"))
+    done = run(run_cli)
+    assert done.returncode == 2
+    assert (
+        "task Bad lacks headline, eval_metrics, train_figures, eval_figures, label_shape(), "
+        "output_shape(), batch_metrics(), compute(), 'count' in metrics"
+    ) in done.stderr

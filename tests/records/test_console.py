@@ -1,0 +1,254 @@
+"""What commands print: lines that fit the width, live parts below them, and the next steps."""
+
+import contextlib
+import dataclasses
+import functools
+import io
+import os
+import sys
+
+import pytest
+import rich.console
+
+from jaxbench import terminal
+from jaxbench.records import next_steps
+from jaxbench.records.run_dir import RunDir
+from jaxbench.records.schema import EpochRecord, Summary
+from jaxbench.records.writers import console as consoles
+from jaxbench.records.writers.console import PlainConsole, RichConsole, create_console
+from jaxbench.records.writers.describe import describe_record
+from jaxbench.records.writers.rows import record_row
+from jaxbench.records.writers.tables import GrowingTable
+from tests.conftest import MICRO, needs_devices
+from tests.sweeps.test_sweep import RESULT, make
+
+STEER = "\x1b]0;owned\x07"
+
+
+def width_of(lines):
+    return max(map(len, lines))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (MICRO, "--experiment.replicas=independent"),
+        (MICRO, "--target_accuracy=0.1", "--usd_per_hour=3"),
+        (MICRO, "--experiment.step_log", "--experiment.precision=fp16"),
+        (MICRO, "--mode=memory"),
+        (MICRO, "--mode=describe"),
+    ],
+    ids=" ".join,
+)
+def test_all_lines_fit_80_columns(run_cli, flags):
+    """Those of the modes that measure: see their own tests."""
+    needs_devices(2)
+    spec, *more = flags
+    done = run_cli(f"--experiment={spec}", *more)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert width_of(lines) <= 80, max(lines, key=len)
+    assert "…" not in done.stdout
+    if "--mode=describe" not in flags:
+        assert lines[-3].startswith("run directory: runs/")
+        assert lines[-2].startswith("report: jaxbench report runs/")
+        assert lines[-1].startswith("compare: jaxbench compare runs/")
+
+
+EPOCH = EpochRecord(
+    epoch=100,
+    epochs=200,
+    step=1,
+    complete=True,
+    epoch_time_s=200.0,
+    train_time_s=1.0,
+    data_wait_s=0.0,
+    eval_time_s=0.0,
+    images=1,
+    images_per_s=123456.7,
+    images_per_s_per_device=None,
+    mfu=None,
+    profiled_steps=0,
+    train_loss=2.5,
+    train_top1=1.0,
+    learning_rate=1.23456e-05,
+    elapsed_s=1.0,
+)
+
+
+def test_a_growing_table_has_its_titles_once_and_the_columns_that_fit(monkeypatch):
+    table = GrowingTable()
+    evaluated = dataclasses.replace(EPOCH, eval_loss=1.0, eval_top1=0.5, images_per_s=None)
+    titles, first, second = (
+        *table.lines(record_row(EPOCH)),
+        *table.lines(record_row(evaluated)),
+    )
+    assert titles.split("  ")[-1] == "lr" and "123,456.7  3 min 20 s  1.23e-05" in first
+    assert "50.00%   profiled" in second
+    assert {80} == {len(line) for line in (titles, first, second)}
+    # A column that turns up later stays; others' cells are blank.
+    monkeypatch.setenv("COLUMNS", "120")
+    views = table.lines(record_row(dataclasses.replace(evaluated, eval_top1_tta=0.6)))
+    assert "with TTA" in views[0] and "60.00%" in views[1]
+    assert len(table.lines(record_row(EPOCH))) == 1
+    # Several models, a loss scale: what is left out is the least of it.
+    monkeypatch.setenv("COLUMNS", "80")
+    many = {"train_top1_std": 0.1, "eval_top1_std": 0.2, "loss_scale": 65536.0}
+    crowded, _ = GrowingTable().lines(record_row(dataclasses.replace(evaluated, **many)))
+    assert len(crowded) <= 80 and "test std" in crowded and "images/s" in crowded
+
+
+def test_a_long_line_is_wrapped_and_a_long_word_has_its_own(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/long" * 20
+    assert terminal.wrap(f"records in {path} since then") == [
+        "records in",
+        f"  {path}",
+        "  since then",
+    ]
+    assert terminal.wrap("the whole run took a very long time 12.5 s")[1] == "  12.5 s"
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((3, 3)))
+    assert terminal.width() == 40
+
+
+def steps(tmp_path, monkeypatch, status, mode="train", argv=(), checkpoint=False):
+    """The lines at the end of a run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "orig_argv", list(argv))
+    path = type(tmp_path)("runs/a b")
+    if checkpoint:
+        (path / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
+    out = io.StringIO()
+    document = {"status": status, "mode": mode}
+    next_steps.say_next_steps(PlainConsole(out), RunDir(path, document))
+    return out.getvalue().splitlines()
+
+
+MAIN = ("python", "-m", "jaxbench.main", "--experiment=cnn10")
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        ((*MAIN, "--workdir", "old", "--resume=auto"), " ".join(MAIN)),
+        (("/v/bin/python", "/v/bin/jaxbench", "main", "--experiment=a"), "jaxbench main --exper"),
+        (("python", "notebook.py"), "the same command with --workdir=runs/a b --resume=auto"),
+    ],
+)
+def test_a_run_that_was_stopped_says_how_it_is_resumed(tmp_path, monkeypatch, argv, command):
+    for status in ("interrupted", "preempted"):
+        first, *lines = steps(tmp_path, monkeypatch, status, argv=argv, checkpoint=True)
+        assert first == "run directory: runs/a b"
+        told = " ".join(line.removesuffix("\\").strip() for line in lines)
+        assert told.startswith(f"resume: {command}") and told.endswith(" --resume=auto")
+        assert told.count("--workdir=runs/a b") == 1 and "old" not in told
+        assert width_of(lines) <= 80
+
+
+def test_the_next_steps_follow_from_the_status(tmp_path, monkeypatch):
+    assert steps(tmp_path, monkeypatch, "done") == [
+        "run directory: runs/a b",
+        "report: jaxbench report 'runs/a b'",
+        "compare: jaxbench compare 'runs/a b' OTHER",
+    ]
+    for status in ("oom", "diverged"):
+        assert steps(tmp_path, monkeypatch, status)[1:] == [
+            "why it ended: the field reason in runs/a b/run.json"
+        ]
+    assert steps(tmp_path, monkeypatch, "interrupted", mode="scaling")[1:] == []
+    [line] = steps(tmp_path, monkeypatch, "interrupted")[1:]
+    assert line.startswith("no checkpoint was written")
+
+
+def test_a_long_command_can_be_copied(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    out = io.StringIO()
+    words = ["jaxbench", "main", *(f"--experiment.field{n}={n}" for n in range(5)), "x y" * 30]
+    next_steps.say_command(PlainConsole(out), "resume", *words)
+    *lines, last = out.getvalue().splitlines()
+    assert len(lines) > 2 and all(len(line) <= 60 and line.endswith(" \\") for line in lines)
+    assert last.strip() == f"'{'x y' * 30}'"
+
+
+def test_short_phases_are_announced_and_not_listed():
+    out = io.StringIO()
+    with PlainConsole(out).phase("reading"):
+        pass
+    assert out.getvalue() == "reading ...\n"
+    assert describe_record(Summary(status="done", phases_s={"eval": 0.04, "train": 0.2})) == [
+        "done",
+        "time: train 0.2 s",
+    ]
+
+
+@pytest.fixture
+def live():
+    """A console on a terminal of 80 columns that keeps what it draws."""
+    stream = io.StringIO()
+    drawn = rich.console.Console(
+        file=stream, force_terminal=True, width=80, height=24, color_system=None, record=True
+    )
+    console = RichConsole(drawn)
+    yield console, drawn, stream
+    console.close()
+
+
+def test_what_is_below_the_lines_is_drawn_and_removed(live):
+    console, _, stream = live
+    assert console.is_live
+    console.progress(f"epoch 1/2{STEER}[red]", 3, 10, "[b]9.0 images/s")
+    console.say("a line " * 20)
+    with console.phase(f"compiling{STEER} [x]"):
+        pass
+    console.close()
+    text = stream.getvalue()
+    assert "owned[red]" in text.replace("?", "") and "3/10  [b]9.0 images/s" in text
+    assert "\x1b]0" not in text and "compiling" in text
+    # The cursor is shown again.
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_a_sweep_shows_its_trials_on_a_terminal(live, tmp_path, monkeypatch):
+    from jaxbench.distributed.child import ProcessResult
+    from jaxbench.sweeps.sweep_dir import open_sweepdir
+    from jaxbench.sweeps.trials import TrialRunner, run_trials
+
+    console, drawn, stream = live
+    trials, seen = make("seed=" + ",".join(map(str, range(40)))), []
+
+    def launch(command, log, watch):
+        log.write_text("")
+        watch(f"compiling {STEER}")
+        table = console._render()
+        seen.append("".join(part.text for line in drawn.render_lines(table) for part in line))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return ProcessResult("oom" if len(seen) == 2 else "exited", None, 0, 2.0)
+
+    def result(self, trial, process, run_path, log):
+        figures = dataclasses.replace(RESULT.figures, images_per_s=1234.5)
+        status = "done" if process.status == "exited" else process.status
+        return dataclasses.replace(RESULT, key=trial.key, figures=figures, status=status)
+
+    monkeypatch.setattr(TrialRunner, "_result", result)
+    with open_sweepdir(tmp_path / "s") as folder, contextlib.suppress(KeyboardInterrupt):
+        run_trials(TrialRunner(folder, console, launch), trials)
+    console.close()
+    first, _, third = seen
+    assert "0 of 40 trials ended" in first and "seed=1 " in first and "waiting" in first
+    assert "2 of 40 trials ended, about 38.00 s left" in third
+    for words in ("seed=0      done  1.00 s   1,234.5", "oom", "running", "compiling ?"):
+        assert words in third, third
+    assert "other trials)" in third and "\x1b" not in third
+    assert "\x1b[?25h" in stream.getvalue()
+
+
+def test_a_notebook_has_bars_where_it_can_draw_them(monkeypatch):
+    in_notebook = functools.partial(rich.console.Console, force_jupyter=True)
+    monkeypatch.setattr(rich.console, "Console", in_notebook)
+    monkeypatch.setitem(sys.modules, "IPython", type("", (), {})())
+    monkeypatch.setattr(consoles.importlib.util, "find_spec", lambda name: name == "ipywidgets")
+    assert isinstance(create_console(), RichConsole)
+    monkeypatch.setattr(consoles.importlib.util, "find_spec", lambda name: None)
+    assert isinstance(create_console(), PlainConsole)

@@ -1,0 +1,80 @@
+"""What a run ran on, from its first process to its last."""
+
+import pytest
+
+from jaxbench.analysis.pricing import Price
+from jaxbench.clock import Clock
+from jaxbench.hardware.telemetry.sampler import Telemetry
+from jaxbench.records.recorder import Recorder
+from jaxbench.records.schema import Summary
+from jaxbench.records.stretches import changes, describe_changes, describe_stretch, last_stretch
+
+PRICE = {"usd_per_hour": 3.0}
+
+
+def environment(num_devices=4, jax="0.10", **more):
+    return {"num_devices": num_devices, "device_kind": "X", "versions": {"jax": jax}, **more}
+
+
+def entry(step, *args, price=None, **more):
+    return {"step": step, **describe_stretch(environment(*args, **more), price)}
+
+
+def resumed(*entries, price=None):
+    return {"environment": environment(), "price": price, "resumes": list(entries)}
+
+
+def test_a_process_is_described():
+    own = environment(
+        python="3.11",
+        git={"commit": "abc", "dirty": True},
+        variables={"XLA_FLAGS": "--x", "other": "1"},
+    )
+    assert describe_stretch(own, PRICE) == {
+        "versions": {
+            **{"python": "3.11", "jax": "0.10", "jaxlib": None, "jaxbench": None},
+            "commit": "abc with changes",
+        },
+        **{"XLA_FLAGS": "--x", "device_kind": "X", "num_devices": 4, "price": PRICE},
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"environment": environment()}, ""),
+        (resumed(entry(5)), ""),
+        (resumed(entry(5, 2)), "num_devices 4, then 2"),
+        (resumed(entry(5, 2), entry(9)), "num_devices 4, then 2, then 4"),
+        (resumed(entry(5, 4, "0.12")), "jax 0.10, then 0.12"),
+        (resumed(entry(5, variables={"XLA_FLAGS": "--x"})), "XLA_FLAGS none, then --x"),
+        (resumed(entry(5, price=PRICE)), "price none, then 3.0"),
+        # Nothing is left of what the first process did, or the second.
+        (resumed(entry(0, 2)), ""),
+        (resumed(entry(5, 2), entry(5)), ""),
+        # Of before there was more than the devices in it.
+        (resumed({"step": 5, "num_devices": 2}), "num_devices 4, then 2"),
+        # In a folder of its own.
+        (resumed({**entry(5), "from": "a", "before": entry(0, 2)}), "num_devices 2, then 4"),
+        ({"resumes": [None, 3], "environment": 7}, ""),
+        ({"resumes": {"a": 1}}, ""),
+    ],
+)
+def test_what_changed_within_a_run_is_told(document, told):
+    assert describe_changes(changes(document)) == told
+
+
+def test_the_last_process_counts():
+    assert last_stretch(resumed(entry(5, 2), {"step": 7}))["num_devices"] == 2
+
+
+def test_what_two_prices_make_is_unknown():
+    recorder = Recorder(None, Telemetry(None, 0.0, Clock(), []), Price("a", "b", 1, 3.0, "c", "d"))
+    recorder.summarize = lambda status: Summary(status=status, wall_s=3600.0)
+    recorder.finish("done", None)
+    assert recorder.summary["usd"] == 3.0 and not recorder.summary["warnings"]
+    recorder.changes = {"price": [None, 3.0]}
+    recorder.finish("done", None)
+    assert "usd" not in recorder.summary
+    [warning] = recorder.summary["warnings"]
+    assert warning == "usd_per_hour none, then 3.0: what it cost is unknown"

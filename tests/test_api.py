@@ -1,0 +1,251 @@
+"""The Python API: what the commands do, by function calls."""
+
+import dataclasses
+import pathlib
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import jaxbench
+from jaxbench.cli import registry
+from jaxbench.distributed.child import ProcessResult
+from jaxbench.errors import BadInput
+from jaxbench.sweeps import run_grid
+from jaxbench.training import loop
+from tests.conftest import MICRO
+from tests.in_process import run_command
+from tests.test_compare import write_repeats, write_run
+
+TINY = {"telemetry_s": 0, "quiet": True}
+SHORT = {**TINY, "rounds": 6, "window_s": 0.001}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+
+@pytest.mark.parametrize("name", sorted({*jaxbench.__all__} - {"__version__"}))
+def test_every_name_is_there_and_documented(name):
+    assert name in dir(jaxbench) and getattr(jaxbench, name).__doc__
+    assert callable(getattr(jaxbench, name))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        jaxbench.trian  # noqa: B018
+
+
+def test_a_run_is_recorded_as_by_the_command(capsys):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run = jaxbench.train(MICRO, **TINY, epochs=2, batch_size=64)
+    assert capsys.readouterr() == ("", "")
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert run.path.parent == pathlib.Path("runs/micro")
+    assert (run.status, run.mode, run.experiment) == ("done", "train", "micro")
+    assert run.config["batch_size"] == 64 and run.summary["epochs_done"] == 2
+    assert 0 <= run.top1 <= 1 and run.top1 == run.summary["eval_top1"]
+    assert [*run.epochs["epoch"]] == [1, 2]
+    assert repr(run).startswith(f"<Run {run.path}: micro train, done, 2 x cpu, batch 64, fp32, ")
+    assert f"top-1 {run.top1:.2%}" in repr(run) and f"{run.top1:.2%}" in run._repr_html_()
+    # The command of the same name is no attribute of the package, whatever has run.
+    from jaxbench import compare, report, sweep
+
+    assert all(callable(one) for one in (compare, report, sweep))
+    again = jaxbench.Run(str(run.path))
+    assert again.records == run.records and repr(again) == repr(run)
+
+
+def test_progress_is_shown(capsys):
+    run = jaxbench.train(MICRO, telemetry_s=0, epochs=1, workdir=pathlib.Path("mine"))
+    shown = capsys.readouterr().out
+    assert "\n  1/1  " in shown and "records in mine" in shown
+    assert str(run.path) == "mine"
+    with pytest.raises(BadInput, match="--workdir=mine: is not empty"):
+        jaxbench.train(MICRO, workdir="mine", **TINY)
+
+
+def test_fields_have_three_spellings():
+    config = registry.load(MICRO)
+    fields = {"optimizer": {"learning_rate": 0.5, "decay_epochs": [1, 2], "schedule": "step"}}
+    described = jaxbench.describe(
+        config, batch_size=np.int64(32), **fields, **{"data.flip": True, "model.hidden": [4]}
+    )
+    given = described["config"]
+    assert given["batch_size"] == 32 and type(given["batch_size"]) is int
+    assert given["optimizer"]["learning_rate"] == 0.5
+    assert given["optimizer"]["decay_epochs"] == (1, 2)
+    assert given["data"]["flip"] and given["model"]["hidden"] == (4,)
+    # The caller's config is as it was.
+    assert dataclasses.asdict(config) == dataclasses.asdict(registry.load(MICRO))
+    whole = jaxbench.describe("cnn10:tiny", model=config.model, **{"data.image_shape": (8, 8, 1)})
+    assert whole["config"]["model"] == given["model"] | {"hidden": ()}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: jaxbench.train("quikstart"), "did you mean 'quickstart'"),
+        (lambda: jaxbench.train("quickstart:small"), "no variant 'small'"),
+        (lambda: jaxbench.train(3), "is a name, a path"),
+        (lambda: jaxbench.train(batchsize=3), "did you mean 'batch_size'"),
+        (lambda: jaxbench.train(learning_rate=1), "did you mean 'optimizer.learning_rate'"),
+        (lambda: jaxbench.train(optimizer={"momentun": 0.9}), "'optimizer.momentum'"),
+        (lambda: jaxbench.train(name="mine"), "has no field 'name'"),
+        (lambda: jaxbench.train(batch_size="many"), "batch_size='many': must be a whole number"),
+        (lambda: jaxbench.train(precision="fp23"), "did you mean 'fp32'"),
+        (lambda: jaxbench.train(optimizer="adam"), "optimizer is a str"),
+        (lambda: jaxbench.train(num_devices=99), "this machine has"),
+        (lambda: jaxbench.train(target_accuracy=94), "must be a share"),
+        (lambda: jaxbench.train(checkpoint_minutes=-1), "must be 0 (never) or more"),
+        (lambda: jaxbench.train("conv2d"), "--mode=train: conv2d is an experiment for"),
+        (lambda: jaxbench.train(resume="auto"), "give --workdir"),
+        (lambda: jaxbench.throughput(feed="fast"), "must be one of synthetic, resident, stream"),
+        (lambda: jaxbench.throughput(rounds=3), "at least 6"),
+        (lambda: jaxbench.throughput(window_s=0), "--window_s=0"),
+        (lambda: jaxbench.scaling(scaling="wek"), "did you mean 'weak'"),
+        (lambda: jaxbench.sweep("quickstart"), "give a grid"),
+        (lambda: jaxbench.sweep("quickstart", {"seed": 1}), "seed=1 in the grid: must be a list"),
+        (lambda: jaxbench.sweep("quickstart", {"batchsize": [1]}), "did you mean 'batch_size'"),
+        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, mode="fast"), "--mode=fast"),
+        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, retry=["ooom"]), "did you mean 'oom'"),
+        (
+            lambda: jaxbench.sweep("cnn10", {"seed": [1]}, options={"target_acuracy": 0.9}),
+            "did you mean 'target_accuracy'",
+        ),
+        (lambda: jaxbench.sweep(registry.load(MICRO), {"seed": [1]}), "are processes"),
+        (
+            lambda: jaxbench.sweep("cnn10", {"seed": [1]}, model=object()),
+            "in the experiment's file",
+        ),
+        (lambda: jaxbench.Run("nowhere"), "no run directory"),
+        (lambda: jaxbench.load_runs("nowhere"), "no such folder"),
+        (lambda: jaxbench.load_runs(), "runs: no such folder"),
+        (lambda: jaxbench.compare("nowhere", "here"), "nowhere: no such folder"),
+        (lambda: jaxbench.report("nowhere"), "nowhere: no such folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(call, told, tmp_path):
+    with pytest.raises(jaxbench.BadInput) as refused:
+        call()
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_ctrl_c_is_recorded_and_the_process_lives_on(monkeypatch):
+    write = loop.write_epoch_record
+    monkeypatch.setattr(
+        loop, "write_epoch_record", lambda *given: signal.raise_signal(signal.SIGINT)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        jaxbench.train(MICRO, workdir="run", **TINY)
+    assert jaxbench.Run("run").status == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(0)[0]
+    monkeypatch.setattr(loop, "write_epoch_record", write)
+    run = jaxbench.train(MICRO, workdir="run", resume="auto", **TINY)
+    assert run.status == "done" and len(run.document["resumes"]) == 1
+
+
+def test_a_thread_may_train():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(jaxbench.train(MICRO, epochs=1, **TINY)))
+    thread.start()
+    thread.join()
+    assert found[0].status == "done"
+
+
+def test_throughput():
+    run = jaxbench.throughput(MICRO, **SHORT)
+    assert run.mode == "throughput" and run.top1 is None
+    assert run.images_per_s_low <= run.images_per_s <= run.images_per_s_high
+    assert [*run.table("throughput")["stage"]] == ["train_step", "forward"]
+    [row] = jaxbench.load_runs().to_dict("records")
+    assert (row["mode"], row["images_per_s"]) == ("throughput", run.images_per_s)
+
+
+def test_scaling():
+    scaled = jaxbench.scaling(MICRO, scaling="weak", device_counts=[1, 2], **SHORT)
+    assert [*scaled.table("scaling")["num_devices"]] == [1, 2]
+    assert "weak, 2 device(s) efficiency" in repr(scaled)
+
+
+def test_a_description_prints_and_has_rows(no_pandas, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook does
+    monkeypatch.setenv("TERM", "xterm-256color")
+    described = jaxbench.describe(MICRO)
+    assert "\x1b" not in repr(described)
+    assert described["parameters"] == sum(row["parameters"] for row in described.rows)
+    assert described.table == described.rows
+    for words in ("batch_size", "forward MACs", f"{described['parameters']:,}"):
+        assert words in repr(described) and words in described._repr_html_()
+    assert jaxbench.describe("conv2d:tiny").rows[0]["kernel"] == 3
+
+
+def test_comparisons(tmp_path):
+    base = write_repeats(tmp_path / "base", 100, 101, 99)
+    other = write_repeats(tmp_path / "other", 200, 202, 198, hour=1)
+    found = jaxbench.compare(base, other)
+    assert found.low < found.ratio < found.high and found.ratio == pytest.approx(2, rel=0.01)
+    assert found.verdict == "faster" and f"{found.ratio:.3f}" in repr(found)
+    # Repeats may also be listed, as paths or as runs.
+    runs = [jaxbench.Run(path) for path in sorted((tmp_path / "other").iterdir())]
+    assert jaxbench.compare(base, runs).ratio == found.ratio
+    single = jaxbench.compare(runs[0], runs[1])
+    assert "one run of each" in single.verdict and single.rows[0]["stage"] == "train_step"
+    assert "one run of each" in single._repr_html_()
+
+
+def test_tables_with_pandas_and_without(tmp_path, monkeypatch):
+    write_run(tmp_path / "runs" / "a", 100.0)
+    write_run(tmp_path / "runs" / "b", 100.0, status="oom")
+    frame = jaxbench.load_runs("runs")
+    assert frame.status.tolist() == ["done", "oom"] and frame.batch_size.tolist() == [128, 128]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    rows = jaxbench.load_runs(tmp_path / "runs")
+    assert [row["status"] for row in rows] == ["done", "oom"]
+    assert list(rows[0]) == list(frame.columns)
+    assert jaxbench.Run("runs/a").table("throughput") == [
+        {"stage": "train_step"}
+        | {"images_per_s": 100.0, "images_per_s_low": 98.0, "images_per_s_high": 102.0}
+    ]
+
+
+def test_a_report_is_written(tmp_path):
+    write_run(tmp_path / "one", 100.0)
+    out = jaxbench.report([jaxbench.Run("one")], "mine.html", title="Ours")
+    assert out == pathlib.Path("mine.html") and "<title>Ours" in out.read_text()
+    assert jaxbench.report("one", "mine.csv").read_text().startswith("origin,")
+    with pytest.raises(BadInput, match="ends in none of"):
+        jaxbench.report("one", "mine.pdf")
+
+
+def test_a_sweep_is_the_commands(monkeypatch, tmp_path):
+    launched = []
+
+    def launch(command, log, *, timeout_s, watch):
+        launched.append(command)
+        done = run_command(tmp_path, *command[3:])
+        log.write_text(done.stderr)
+        return ProcessResult("exited", None, done.returncode, 1.0)
+
+    monkeypatch.setattr(run_grid, "run_child", launch)
+    grid = {"batch_size": [64], "model.hidden": [[], [2]]}
+    given = {"options": {"telemetry_s": 0}, "sweepdir": "sweep", "quiet": True, "epochs": 1}
+    found = jaxbench.sweep(MICRO, grid, **given)
+    assert [run.config["model"]["hidden"] for run in found] == [[], [2]]
+    assert found.table["model.hidden"].tolist() == [(), (2,)]
+    assert "images/s" in repr(found) and "model.hidden" in found._repr_html_()
+    assert launched[1][2:5] == ["jaxbench.main", f"--experiment={MICRO}", "--experiment.epochs=1"]
+    assert launched[1][5:7] == ["--experiment.batch_size=64", "--experiment.model.hidden=(2,)"]
+    # What has a result is not run again.
+    assert len(jaxbench.sweep(MICRO, grid, **given)) == len(launched) == 2
+    assert len(jaxbench.load_runs(found)) == 2

@@ -1,0 +1,53 @@
+"""The program `jaxbench`: its commands, and what it answers to mistakes."""
+
+import pytest
+
+import jaxbench
+from jaxbench.cli.commands import COMMANDS
+
+
+def test_help_has_a_line_for_each_command(run_cli):
+    done = run_cli("--help", module="jaxbench")
+    assert done == run_cli(module="jaxbench") and (done.returncode, done.stderr) == (0, "")
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert listed == [*COMMANDS]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert run_cli("--version", module="jaxbench").stdout == f"jaxbench {jaxbench.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["swep"], "no command 'swep'; there are main, sweep, compare,"),
+        (["swep"], "did you mean 'sweep'?"),
+        (["xyzzy"], "no command 'xyzzy'"),
+        (["cnn10:tiny"], "did you mean jaxbench main --experiment=cnn10:tiny?"),
+        (["--experiment=cnn10"], "did you mean jaxbench main?"),
+        (["--json"], "give a command first"),
+        (["report", "--experiment=cnn10"], "it is a flag of jaxbench main and jaxbench sweep"),
+        (["compare", "--mode=train"], "it is a flag of jaxbench main and jaxbench sweep"),
+        (
+            ["sweep", "--experiment=quickstart", "--grid=seed=1,2", "--epochs", "3"],
+            "did you mean --experiment.epochs?",
+        ),
+        (
+            ["sweep", "--experiment=quickstart", "--grid=optimizer=sgd,adam"],
+            "did you mean 'optimizer.name'?",
+        ),
+        (["doctor", "cnn10"], "'cnn10': doctor takes no arguments"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run_cli, tmp_path, arguments, told):
+    done = run_cli(*arguments, module="jaxbench")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("jaxbench: ") and told in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_is_the_module_and_not_the_attribute(run_cli, monkeypatch):
+    """The package may have functions of these names."""
+    monkeypatch.setattr(jaxbench, "cost", lambda: None, raising=False)
+    done = run_cli("cost", "--list_offers", module="jaxbench")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done == run_cli("--list_offers", module="jaxbench.cost")

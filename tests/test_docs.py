@@ -1,0 +1,80 @@
+"""The documentation as text: links between files, and what its pages are made from."""
+
+import dataclasses
+import importlib.util
+import re
+
+import pytest
+
+from jaxbench.records.schema import RECORDS
+from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from tests.conftest import ROOT
+
+# Sphinx checks the links of docs/. Its generated pages are not in a checkout.
+_TOP = sorted(ROOT.glob("*.md"))
+_GENERATED = ("commands", "experiments", "fields", "flags", "records", "exit-codes")
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors of a Markdown file's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path) -> list[str]:
+    """The links of a Markdown file to files and headings that are not there."""
+    broken = []
+    for link in _LINK.findall(path.read_text()):
+        file, _, anchor = link.partition("#")
+        if re.match("[a-z]+:", link):
+            continue
+        target = (path.parent / file).resolve() if file else path
+        if target.parent.name == "reference" and target.stem in _GENERATED:
+            continue
+        if not target.exists() or anchor and anchor not in anchors_of(target.read_text()):
+            broken.append(link)
+    return broken
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "a.md").write_text(
+        "# One `two`, three\n```\n# no heading\n```\n[a](#one-two-three) [b](b.md) [c](https://x.y)"
+        "[d](#no-heading) [e](a.md#one) [f](docs/reference/fields.md)"
+    )
+    assert broken_links(tmp_path / "a.md") == ["b.md", "#no-heading", "a.md#one"]
+
+
+@pytest.mark.parametrize("path", _TOP, ids=lambda path: path.name)
+def test_links_of_the_top_level_files_lead_somewhere(path):
+    assert not broken_links(path)
+
+
+def test_every_field_of_a_record_says_what_it_means(generate):
+    for cls in (*RECORDS, RunDocument, TrialResult, TrialFigures, MaxBatchResult):
+        names = {field.name for field in dataclasses.fields(cls)}
+        meanings = generate.meanings_of(cls)
+        # Both ways: a field that has gone leaves no meaning behind.
+        assert names == meanings.keys() - {""}, cls.__name__
+        assert all(meaning.endswith(".") for name, meaning in meanings.items() if name)
+
+
+def test_every_exit_code_is_in_its_table(generate):
+    page = generate.exit_codes_page()
+    assert re.findall(r"^\| `(\d+)`", page, re.MULTILINE) == ["0", "1", "2", "130", "143"]
+
+
+def test_what_markdown_would_take_for_markup_is_plain_text(generate):
+    assert generate._escape("a*b*, `a*b*` and data_parallel") == (
+        r"a\*b\*, `a*b*` and data\_parallel"
+    )

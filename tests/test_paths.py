@@ -1,0 +1,39 @@
+"""Home folders that do not exist: an unknown user id in a container."""
+
+import pwd
+
+import pytest
+
+from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
+from tests.conftest import MICRO
+
+
+@pytest.fixture
+def nobody(monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "TFDS_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_path_without_a_home_is_bad_input(nobody):
+    assert str(user_path("a/b")) == "a/b"
+    with pytest.raises(BadInput, match="~/a: there is no such home folder; give data.path"):
+        user_path("~/a", "give data.path")
+    with pytest.raises(BadInput, match="^~nobody-has-this/a: there is no such home folder$"):
+        user_path("~nobody-has-this/a")
+
+
+def test_without_a_home_there_is_no_compile_cache(run_cli, nobody):
+    done = run_cli(f"--experiment={MICRO}", "--mode=describe")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--workdir=~/x", "--compile_cache=~/x", "--resume=~/x"])
+def test_paths_of_flags_say_that_there_is_no_home(run_cli, nobody, flag):
+    done = run_cli(f"--experiment={MICRO}", flag)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "no such home folder" in done.stderr

@@ -1,0 +1,246 @@
+"""A network that ignores an option is found out: what is recorded is what is done."""
+
+import dataclasses
+import os
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.config import ModelConfig
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.errors import BadInput
+from jaxbench.jobs.memory import measure_memory
+from jaxbench.jobs.setup import setup_job
+from jaxbench.records.writers.console import PlainConsole
+from jaxbench.training import program
+from jaxbench.training.program import build_program
+from tests.conftest import MICRO, needs_devices, set_fields
+
+
+class Net(nn.Module):
+    """Convolutions with flax's batch norm, as a user would write them."""
+
+    dtype: object
+    norm_axes: tuple
+
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        x = images
+        for axis in self.norm_axes:
+            x = nn.Conv(4, (3, 3), dtype=self.dtype)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, axis_name=axis)(x))
+        return nn.Dense(10, dtype="float32")(x.mean((1, 2)))
+
+
+@dataclasses.dataclass(kw_only=True)
+class NetConfig(ModelConfig):
+    """`norms`: what becomes of the axis that batch norm is given, for each layer."""
+
+    ignores_dtype: bool = False
+    norms: tuple = ("given", "given")
+
+    def create(self, *, dtype, norm_axis, **_):
+        axes = {"given": norm_axis, "ignored": None, "always": "batch"}
+        return Net(
+            "float32" if self.ignores_dtype else dtype, tuple(axes[norm] for norm in self.norms)
+        )
+
+
+def document(model, **fields):
+    needs_devices(2)
+    config = registry.load(MICRO)
+    set_fields(config, model=model, num_devices=2, **fields)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        return job.document()
+
+
+class Blind(nn.Module):
+    """Multiplies its images, and looks at none of it."""
+
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        nn.Conv(64, (3, 3))(nn.Conv(64, (3, 3))(images))
+        return nn.Dense(10)(nn.BatchNorm(use_running_average=not train)(images[:, 0, 0]))
+
+
+@dataclasses.dataclass(kw_only=True)
+class BlindConfig(ModelConfig):
+    def create(self, **_):
+        return Blind()
+
+
+def test_arithmetic_that_xla_leaves_out():
+    config = registry.load(MICRO)
+    fields = {"gradient_accumulation_steps": 2, "batch_norm": "local", "num_devices": 1}
+    set_fields(config, model=BlindConfig(), **fields)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        _, state, _, _ = step_args(job)
+        args = state, job.feed.eval_data, next(job.feed.eval_batches())
+        compiled = job.compile("eval_step", job.program.eval_step, *args)
+        [warning] = job.warnings([compiled])
+        assert warning.startswith("the compiled eval_step does")
+        # XLA counts the two parts of a training batch once.
+        flops = job.program.training_flops * config.batch_size / 2
+        for share, told in ((0.5, 0), (0.3, 1)):
+            counted = {"function": "train_step", "xla_flops_per_device": share * flops}
+            record = dataclasses.replace(compiled, **counted)
+            assert len(job.warnings([record])) == told
+            others = {"function": "train_step_x3"}
+            assert job.warnings([dataclasses.replace(record, **others)]) == []
+
+
+@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+@pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
+def test_what_the_network_does_is_recorded(parallelism, replicas):
+    found = document(NetConfig(), parallelism=parallelism, replicas=replicas, precision="bf16")
+    macs = found["forward_macs_by_dtype"]
+    assert macs["float32"] == 4 * 10
+    assert macs["bfloat16"] + macs["float32"] == found["forward_macs_per_image"]
+    assert found["batch_norm_examples"] == found["batch_per_device"]
+
+
+def test_no_batch_norm_has_no_examples():
+    found = document(NetConfig(norms=()), batch_norm="sync")
+    assert found["batch_norm_examples"] is None
+
+
+@pytest.mark.parametrize(
+    "batch_norm, norms, found",
+    [
+        ("sync", ("ignored", "ignored"), "local"),
+        ("sync", ("given", "ignored"), "partly sync"),
+        ("local", ("always", "always"), "sync"),
+        ("local", ("given", "always"), "partly sync"),
+    ],
+)
+def test_an_axis_that_batch_norm_ignores(batch_norm, norms, found):
+    with pytest.raises(BadInput) as error:
+        document(NetConfig(norms=norms), batch_norm=batch_norm)
+    assert str(error.value) == (
+        f"batch_norm={batch_norm}: the network's batch norm is {found}; NetConfig.create must hand "
+        "its norm_axis to every BatchNorm as axis_name"
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(program, "utilization", lambda mesh, name, *_: asked.append(name) or {})
+    config = registry.load(MICRO)
+    set_fields(config, model=NetConfig(ignores_dtype=True), num_devices=1, precision=precision)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        job.program.utilization(1.0)
+    assert asked == ["fp32"]  # the peak that MFU is a share of
+    with open(os.devnull, "w") as quiet:
+        summary = measure_memory(
+            config, str(tmp_path / "run"), PlainConsole(quiet), telemetry_s=0
+        ).summary
+    assert summary["warnings"] == [
+        f"precision={precision}, but 100% of the network's multiplications are in float32; "
+        "NetConfig.create must hand its dtype to the layers"
+    ]
+
+
+@pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
+@pytest.mark.parametrize("exchanged", ["nothing", "a part", "gradients"])
+def test_an_exchange_that_is_not_the_configs(replicas, exchanged):
+    needs_devices(2)
+    config = registry.load(MICRO)
+    set_fields(config, num_devices=2, replicas=replicas)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        bytes_ = 4 * job.program.num_parameters()
+        found = {"nothing": 0, "a part": bytes_ - 4, "gradients": bytes_}[exchanged]
+        compiled = job.compile("train_step", *step_args(job))
+        record = dataclasses.replace(
+            compiled,
+            collectives={"all-reduce": {"count": 1, "bytes": found, "largest_bytes": found}},
+        )
+        assert job.warnings([compiled]) == []
+        good = found == (bytes_ if replicas == "data_parallel" else 0)
+        assert job.warnings([record]) == (
+            []
+            if good
+            else [
+                f"replicas={replicas}, but the compiled step exchanges {found:,} bytes; its "
+                f"gradients have {bytes_:,}"
+            ]
+        )
+
+
+def step_args(job):
+    """A job's training step and its arguments."""
+    [batch] = job.feed.train_batches(0, 1)
+    return job.program.train_step, job.program.place_train_state(), job.feed.train_data, batch
+
+
+class Norm(nn.Module):
+    """Batch norm written by hand: other names, two exchanges, frozen, or over pairs of devices."""
+
+    kind: str
+    axis: str | None
+
+    @nn.compact
+    def __call__(self, x, train):
+        average = self.variable("batch_stats", "moving", lambda: jnp.zeros((2, x.shape[-1])))
+        if self.kind == "frozen" or not train:
+            return x - average.value[0]
+        mean, square = x.mean((0, 1, 2)), (x * x).mean((0, 1, 2))
+        if self.kind == "twice" and self.axis:
+            mean, square = jax.lax.pmean(mean, self.axis), jax.lax.pmean(square, self.axis)
+        if self.kind == "looped":
+            (mean, square), _ = jax.lax.scan(
+                lambda both, _: (jax.lax.pmean(both, "batch"), None), (mean, square), length=2
+            )
+        if self.kind == "pairs":
+            groups = [[0, 1], [2, 3]]
+            mean, square = jax.lax.psum((mean / 2, square / 2), "batch", axis_index_groups=groups)
+        average.value = jnp.stack([mean, square])
+        return (x - mean) / jnp.sqrt(square - mean**2 + 1e-5)
+
+
+class HandNet(nn.Module):
+    axis: str | None
+    kinds: tuple
+
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        x = images
+        for kind in self.kinds:
+            x = Norm(kind, self.axis)(nn.Conv(4, (3, 3))(x), train)
+        return nn.Dense(10)(x.mean((1, 2)))
+
+
+@dataclasses.dataclass(kw_only=True)
+class HandNetConfig(ModelConfig):
+    kinds: tuple = ()
+
+    def create(self, *, norm_axis, **_):
+        return HandNet(norm_axis, self.kinds)
+
+
+@pytest.mark.parametrize(
+    "kinds, found",
+    [
+        (("own",), "local"),
+        (("frozen",), None),
+        (("twice",), "sync"),
+        (("looped", "twice"), "sync"),
+        # As many exchanges as there are layers, and yet one of them is each device's own.
+        (("twice", "own"), "partly sync"),
+        (("pairs",), "partly sync"),
+    ],
+)
+def test_statistics_are_followed_to_the_images(kinds, found):
+    needs_devices(4)
+    config = registry.load(MICRO)
+    set_fields(config, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
+    mesh, geometry = create_training_mesh(config)
+    assert build_program(config, mesh, geometry, 1).facts.batch_norm == found
+
+
+def test_frozen_batch_norm_has_no_examples():
+    found = document(HandNetConfig(kinds=("frozen",)))
+    assert found["batch_norm_examples"] is None

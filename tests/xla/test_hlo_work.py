@@ -1,0 +1,88 @@
+"""What a compiled program's text says of it, in the words of XLA for GPUs, and of a real one."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxbench.xla.hlo_work import count_work
+
+# Activations have 512 values here: one is written by a convolution, one by a fusion, one in another
+# order, one as another type; what the fusion makes inside is not written.
+GPU = """
+HloModule jit_step, is_scheduled=true
+
+%fused_relu (p: bf16[4,8,16]) -> bf16[4,8,16] {
+  %p = bf16[4,8,16]{2,1,0} parameter(0)
+  %c = f32[4,8,16]{2,1,0} convert(%p)
+  %m = f32[4,8,16]{2,1,0} maximum(%c, %c)
+  ROOT %r = bf16[4,8,16]{2,1,0} convert(%m)
+}
+
+%fused_convert (p: bf16[4,8,16]) -> f32[4,8,16] {
+  %p.1 = bf16[4,8,16]{2,1,0} parameter(0)
+  ROOT %r.1 = f32[4,8,16]{2,1,0} convert(%p.1)
+}
+
+%body (s: (bf16[4,8,16])) -> (bf16[4,8,16]) {
+  %s = (bf16[4,8,16]{2,1,0}) parameter(0)
+  %g = bf16[4,8,16]{2,1,0} get-tuple-element(%s), index=0
+  %turned = bf16[4,8,16]{0,1,2} copy(%g)
+  ROOT %t = (bf16[4,8,16]{2,1,0}) tuple(%turned)
+}
+
+%never_called (p: bf16[4,8,16]) -> bf16[4,8,16] {
+  %p.2 = bf16[4,8,16]{2,1,0} parameter(0)
+  ROOT %k = bf16[4,8,16]{0,1,2} copy(%p.2)
+}
+
+ENTRY %main (x: bf16[4,8,16], w: bf16[9]) -> f32[4,8,16] {
+  %x = bf16[4,8,16]{2,1,0} parameter(0), metadata={op_name="copy(transpose)"}
+  %w = bf16[9]{0} parameter(1)
+  %conv = (bf16[4,8,16]{2,1,0}, u8[0]{0}) custom-call(%x, %w), custom_call_target="__cudnn$conv"
+  %gte = bf16[4,8,16]{2,1,0} get-tuple-element(%conv), index=0
+  %relu = bf16[4,8,16]{2,1,0} fusion(%gte), kind=kLoop, calls=%fused_relu
+  %pair = (bf16[4,8,16]{2,1,0}) tuple(%relu)
+  %loop = (bf16[4,8,16]{2,1,0}) while(%pair), condition=%cond, body=%body
+  %gte.1 = bf16[4,8,16]{2,1,0} get-tuple-element(%loop), index=0
+  %w2 = bf16[9]{0} copy(%w)
+  ROOT %wide = f32[4,8,16]{2,1,0} fusion(%gte.1), kind=kLoop, calls=%fused_convert
+}
+"""
+
+
+def test_work_is_counted_where_it_reaches_memory():
+    assert count_work(GPU, {512}) == {
+        "fusions": 2,
+        "while_loops": 1,
+        "custom_calls": {"__cudnn$conv": 1},
+        "transposes": {"count": 1, "bytes": 1024},
+        "converts": {"count": 1, "bytes": 2048},
+        "written": {"bf16": {"count": 3, "bytes": 3072}, "f32": {"count": 1, "bytes": 2048}},
+        # conv, relu, copy, copy of the kernel, convert.
+        "moved_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
+        "uncached_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
+    }
+
+
+def test_what_a_cache_holds_and_what_lies_on_the_chip_is_not_moved():
+    # Of each array above, 1,000 bytes: seven have 1,024 and one has 2,048.
+    assert count_work(GPU, {512}, cache_bytes=1000)["uncached_bytes"] == 7 * 24 + 1048
+    on_chip = """
+ENTRY %main {
+  %a = f32[256]{0:T(256)S(1)} parameter(0)
+  %b = f32[256]{0:T(256)} parameter(1)
+  ROOT %c = f32[256]{0:T(256)} add(%a, %b)
+}
+"""
+    work = count_work(on_chip, ())
+    assert (work["moved_bytes"], work["uncached_bytes"]) == (3072, 2048)
+    assert count_work(GPU, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
+
+
+def test_a_real_program_is_counted_as_xla_counts_it():
+    def chain(x, w):
+        return jnp.sum(jnp.tanh(x @ w) ** 2, axis=0)
+
+    compiled = jax.jit(chain).lower(jnp.ones((64, 32)), jnp.ones((32, 16))).compile()
+    work = count_work(compiled.as_text(), {64 * 16})
+    assert work["moved_bytes"] == compiled.cost_analysis()["bytes accessed"]
+    assert work["written"]["f32"]["bytes"] % (4 * 64 * 16) == 0 and work["while_loops"] == 0
