@@ -35,6 +35,10 @@ class MixedDevices(Exception):
     """The backend does not run one program on devices of these kinds; the message names them."""
 
 
+class DoesNotFit(Exception):
+    """A compiled step needs more memory than its target has; the message says how much."""
+
+
 class Unreachable(Exception):
     """The processes of a run do not come together; the message says where and how long."""
 

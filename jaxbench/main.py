@@ -22,6 +22,8 @@ from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.distributed.watch import ExitStatus
 from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import list_targets, parse_target
+from jaxbench.hardware.targets.topology import enter_environment
 from jaxbench.jobs import import_job
 from jaxbench.own.code import config_record
 from jaxbench.records.reader import flat
@@ -48,11 +50,11 @@ def main() -> int:
             print("\n".join(wrap(f"{name:<{width}}  {purpose}", " " * (width + 2))))
         return 0
     if main_flags.TARGET.value == "list":
-        from jaxbench.hardware.targets.target import list_targets
-
         print("\n".join(list_targets()))
         return 0
     mode = chosen_mode(experiment)
+    if main_flags.TARGET.value and mode != "describe":
+        return _compile(experiment, mode)
     check_flags(experiment)
     if main_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, main_flags.LOCAL_PROCESSES.value)
@@ -119,6 +121,23 @@ def _run(experiment: Experiment, mode: str) -> int:
     }
     result = run(experiment, main_flags.WORKDIR.value, **keywords)
     return int(result.summary.get("status") == "invalid")
+
+
+def _compile(experiment: Experiment, mode: str) -> int:
+    """Compile for a target, in its environment."""
+    name = main_flags.TARGET.value
+    enter_environment(parse_target(name))
+    check_flags(experiment)
+    from jaxbench.jobs import target_run
+
+    if mode == "scaling":
+        scaling = main_flags.SCALING.value
+        target_run.compile_scaling(
+            experiment, main_flags.WORKDIR.value, target=name, scaling=scaling
+        )
+    else:
+        target_run.compile_memory(experiment, main_flags.WORKDIR.value, target=name)
+    return 0
 
 
 def _describe(experiment: Experiment) -> int:

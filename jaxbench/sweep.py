@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from jaxbench.cli import entry_point, sweep_flags
+from jaxbench.cli import entry_point, main_flags, sweep_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.distributed.child import run_child
+from jaxbench.jobs.targets import split_targets
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
@@ -26,7 +27,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     memory_limit_mb = sweep_flags.MEMORY_LIMIT_MB.value
     limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
     grid = parse_grid(sweep_flags.GRID.value)
-    trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits)
+    targets = split_targets(main_flags.TARGET.value) if main_flags.TARGET.value else ()
+    trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits, targets)
     for trial in trials:
         chosen_mode(trial.config)
         check_flags(trial.config)

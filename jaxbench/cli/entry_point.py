@@ -28,6 +28,7 @@ from jaxbench.errors import (
     BadInput,
     CorruptDataError,
     Diverged,
+    DoesNotFit,
     MixedDevices,
     OtherProcessEnded,
     Terminated,
@@ -40,7 +41,7 @@ from jaxbench.own.errors import describe_error, user_line
 from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES
 
 # What ends a run with one line, and exit code 1.
-_FAILURES = (CorruptDataError, Diverged, MixedDevices, Unreachable, WorkerLost)
+_FAILURES = (CorruptDataError, Diverged, DoesNotFit, MixedDevices, Unreachable, WorkerLost)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 # Flags, fields and values that have another name now.

@@ -18,6 +18,10 @@ def chosen_mode(experiment: Experiment) -> str:
       BadInput: the mode is not for the experiment, or a flag is not for the mode.
     """
     mode = find_mode(experiment, main_flags.MODE.value)
+    if main_flags.TARGET.value:
+        for name in main_flags.MODES_OF.keys() - set(main_flags.OF_TARGETS):
+            if flags.FLAGS[name].present:
+                raise BadInput(f"--{name} with --target: compiling measures nothing")
     for name, modes in main_flags.MODES_OF.items():
         if flags.FLAGS[name].present and mode not in modes:
             raise BadInput(f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}")

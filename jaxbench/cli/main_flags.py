@@ -20,8 +20,9 @@ WORKDIR = flags.DEFINE_string(
 TARGET = flags.DEFINE_string(
     "target",
     None,
-    "With --mode=describe: compile for machines that are not here, such as tpu:v5e:2x4 or "
-    "gpu:h100:8; several with commas between them. list shows all.",
+    "Compile for a machine that is not here, such as tpu:v5e:2x4 or gpu:h100:8; list shows all. "
+    "With --mode=describe several, with commas between them; with memory: whether the batch fits; "
+    "with scaling: on 1, 2, 4 ... devices.",
 )
 JSON = flags.DEFINE_bool("json", False, "With --mode=describe: print one JSON object.")
 COMPILE_CACHE = flags.DEFINE_string(
@@ -172,10 +173,12 @@ flags.adopt_module_key_flags(price_flags)
 # fields are. All other flags count in process 0 only, and each process has these fields of its own.
 OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "target_accuracy")
 OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
+# The flags that go with --target, beside those of every mode.
+OF_TARGETS = ("target", "json", "workdir", "scaling", "experiment", "mode")
 # The modes that a flag is for; all others are for every mode.
 MODES_OF = {
     "json": ("describe",),
-    "target": ("describe",),
+    "target": ("describe", "memory", "scaling"),
     **dict.fromkeys(("workdir", "telemetry_s"), tuple(MODES)),
     **{
         flag: tuple(name for name, mode in MODES.items() if flag in mode.flags)

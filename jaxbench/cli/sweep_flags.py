@@ -13,6 +13,8 @@ from jaxbench.records.reader import TRIAL_STATUSES
 _MOST = 1e9
 # Flags of jaxbench.main that cannot be for a whole sweep.
 _OF_ONE_RUN = ("workdir", "json", "resume")
+# Flags of jaxbench.main that are not passed on as they are.
+_OF_EACH_TRIAL = ("mode", "target")
 
 GRID = flags.DEFINE_multi_string(
     "grid",
@@ -71,8 +73,9 @@ def check_sweep_flags() -> None:
             )
     if SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")
-    if not GRID.value and not FIND_MAX_BATCH.value:
-        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch)")
+    targets = main_flags.TARGET.value
+    if not (GRID.value or FIND_MAX_BATCH.value or targets):
+        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if BATCH_MULTIPLE.value > 1 and not FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it goes with --find_max_batch")
     for name in ("timeout_s", "memory_limit_mb"):
@@ -82,6 +85,8 @@ def check_sweep_flags() -> None:
     if MEMORY_LIMIT_MB.value and not sys.platform.startswith("linux"):
         raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
     mode = flags.FLAGS["mode"]
+    if targets and not mode.present:
+        mode.value = "memory"
     if FIND_MAX_BATCH.value:
         if mode.present and mode.value != "memory":
             raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=memory")
@@ -96,6 +101,6 @@ def check_sweep_flags() -> None:
 def forwarded_flags() -> list[str]:
     """Return the flags of jaxbench.main that were given, as every trial gets them."""
     own = sorted(flags.FLAGS.get_key_flags_for_module(main_flags), key=lambda flag: flag.name)
-    given = [f"--{f.name}={f.value}" for f in own if f.present and f.name != "mode"]
+    given = [f"--{f.name}={f.value}" for f in own if f.present and f.name not in _OF_EACH_TRIAL]
     mode = flags.FLAGS["mode"].value
     return given + ([f"--mode={mode}"] if mode else [])

@@ -236,6 +236,7 @@ def device_memory_bytes() -> int | None:
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
     """Return the peak memory of any local one of these devices; None where nothing counts it."""
-    stats = [device.memory_stats() or {} for device in local_devices(devices)]
+    here = jax.local_devices()  # those of a target are not
+    stats = [device.memory_stats() or {} for device in devices if device in here]
     peaks = [known["peak_bytes_in_use"] for known in stats if "peak_bytes_in_use" in known]
     return max(peaks, default=None)

@@ -6,11 +6,13 @@ it and the machine's peak rates.
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import jax
 
 from jaxbench.analysis.ceiling import ceiling, least_traffic
+from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
@@ -21,59 +23,84 @@ from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
 from jaxbench.precision import get_precision, precision_of
-from jaxbench.records.schema import CompileRecord
+from jaxbench.records.schema import CompileRecord, TargetRecord
 from jaxbench.training.program import Program, build_program, compile_with_text
 from jaxbench.xla.hlo_work import count_work
 
+# As XLA's compiler for TPUs words it: `(11.13G) exceeds available HBM (7.48G)`.
+_ASKED = re.compile(r"\(([\d.]+)G\) exceeds available \w+ \(([\d.]+)G\)")
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
 # compiler itself knows what is free.
 _GPU_MEMORY_SHARE = 0.75
 
 
-def compile_for_target(config: Config, target: Target) -> dict[str, Any]:
+def devices_of(target: Target) -> tuple[Any, ...]:
+    """Return the devices of a target, for a process in the variables of `topology.environment`.
+
+    Raises:
+      BadInput: the compiler does not know a machine of this size.
+    """
+    peak = find_peak(target.kind, "fp32")
+    return create_devices(target, peak.bytes_per_s if peak else None)
+
+
+def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRecord:
     """Return what the compiler says of a training step on a target.
 
-    For a process whose variables are those of `topology.environment`.
+    For a process in the variables of `topology.environment`.
 
-    Returns:
-      The fields of a `TargetRecord`: see there. A step that does not fit has `fits` False and the
-      compiler's words as `refusal`.
+    Args:
+      config: a valid experiment.
+      target: the machine.
+      clock: gets the phases `build`, `lower` and `compile`.
 
     Raises:
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
-    bandwidth = find_peak(target.kind, "fp32")
-    devices = create_devices(target, bandwidth.bytes_per_s if bandwidth else None)
+    devices = devices_of(target)
     with get_precision(config.precision).enabled():
         mesh = DataMesh(devices, "shard_map")
         geometry = BatchGeometry.create(config, len(devices))
-        program = build_program(config, mesh, geometry, steps_per_epoch=1)
-        program.check()
-        record = {
-            "target": target.name,
-            "origin": "compiled",
-            "compiler": compiler_version(target),
-            "device_kind": target.kind,
-            "num_devices": len(devices),
-            "batch_size": config.batch_size,
-            "batch_per_device": geometry.batch_per_device,
-            "precision": config.precision,
-            "device_memory_bytes": _usable_bytes(target),
-        }
+        with clock.phase("build"):
+            program = build_program(config, mesh, geometry, steps_per_epoch=1)
+            program.check()
+        record = TargetRecord(
+            target=target.name,
+            origin="compiled",
+            compiler=compiler_version(target),
+            device_kind=target.kind,
+            num_devices=len(devices),
+            batch_size=config.batch_size,
+            batch_per_device=geometry.batch_per_device,
+            precision=config.precision,
+            device_memory_bytes=_usable_bytes(target),
+            fits=False,
+        )
         labels = program.task.label_shape(config.data.image_shape)
         args = abstract_args(config, geometry, labels, program.precision.param_dtype)
         try:
             compiled, text = compile_with_text(
-                "train_step", program.train_step, program.abstract_placed_state(), *args
+                "train_step",
+                program.train_step,
+                program.abstract_placed_state(),
+                *args,
+                clock=clock,
             )
         except jax.errors.JaxRuntimeError as error:
             refusal = " ".join(str(error).split())
             if not OUT_OF_MEMORY.search(refusal):
                 raise
-            return record | {"fits": False, "refusal": refusal, "memory": None}
-        return record | _describe(program, target, compiled, text)
+            needed_bytes = asked_bytes(refusal)
+            return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
+        return dataclasses.replace(record, **_describe(program, target, compiled, text))
+
+
+def asked_bytes(refusal: str) -> int | None:
+    """Return the bytes that a refused step needs; None where the compiler does not say."""
+    asked = _ASKED.search(refusal)
+    return asked and int(float(asked[1]) * 2**30)
 
 
 def _describe(
@@ -85,7 +112,7 @@ def _describe(
     memory = compiled.memory
     return {
         "fits": memory["total_bytes"] <= _usable_bytes(target),
-        "refusal": None,
+        "needed_bytes": memory["total_bytes"],
         "lower_s": compiled.lower_s,
         "compile_s": compiled.compile_s,
         "memory": memory,

@@ -14,7 +14,13 @@ from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, mixed_devices
 from jaxbench.distributed.signals import defer_signals, reason_of
-from jaxbench.errors import OUT_OF_MEMORY, Diverged, OtherProcessEnded, Terminated
+from jaxbench.errors import (
+    OUT_OF_MEMORY,
+    Diverged,
+    DoesNotFit,
+    OtherProcessEnded,
+    Terminated,
+)
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge
 from jaxbench.records.next_steps import say_next_steps
@@ -217,6 +223,8 @@ def classify(error: BaseException) -> tuple[str, str]:
         return "preempted", f"terminated ({str(error) or 'SIGTERM'})"
     if isinstance(error, Diverged):
         return "diverged", str(error)
+    if isinstance(error, DoesNotFit):
+        return "oom", str(error)
     if isinstance(error, OtherProcessEnded):
         return error.status, str(error)
     message = f"{type(error).__name__}: {str(error).strip()}"

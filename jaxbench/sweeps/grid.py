@@ -15,6 +15,7 @@ from typing import Any
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput
+from jaxbench.jobs.targets import check_target
 from jaxbench.own.code import config_record
 from jaxbench.xla.variables import decisive_variables
 
@@ -124,6 +125,7 @@ def make_trials(
     grid: Mapping[str, Sequence[str]],
     flags: Sequence[str] = (),
     limits: Sequence[str] = (),
+    targets: Sequence[str] = (),
 ) -> list[Trial]:
     """Return every combination of the grid's values; the last field changes fastest.
 
@@ -131,6 +133,7 @@ def make_trials(
       spec: the experiment, None where the grid names them.
       grid: {field: its values as text}.
       overrides, flags, limits: those of all trials, see `Trial`.
+      targets: machines to compile for, as one more field of the grid.
 
     Raises:
       BadInput: a field or value that one of the experiments does not allow.
@@ -146,13 +149,18 @@ def make_trials(
             + (", not both" if spec is not None else "")
         )
     by_key: dict[str, Trial] = {}
-    for values in itertools.product(*grid.values()):
-        place = dict(zip(grid, values, strict=True))
-        own = [f"--experiment.{f}={v}" for f, v in place.items() if f != "experiment"]
+    axes = {**grid, **({"target": targets} if targets else {})}
+    for values in itertools.product(*axes.values()):
+        place = dict(zip(axes, values, strict=True))
+        fields = place.keys() - {"experiment", "target"}
+        own = [f"--experiment.{field}={place[field]}" for field in axes if field in fields]
         own_spec = place.get("experiment", spec)
         all_overrides = (*overrides, *own)
         config = load_experiment(own_spec, all_overrides)
-        trial = Trial(own_spec, all_overrides, place, config, tuple(flags), tuple(limits))
+        own_flags = [*flags]
+        if targets:
+            own_flags.append(f"--target={check_target(config, place['target']).name}")
+        trial = Trial(own_spec, all_overrides, place, config, tuple(own_flags), tuple(limits))
         if trial.key in by_key:
             raise BadInput(f"{by_key[trial.key].title} and {trial.title} are the same run")
         by_key[trial.key] = trial

@@ -173,7 +173,7 @@ def _batch_fit(
         raise _Unanswered(f"batch_size={batch_size} was tried and {describe_outcome(result)}")
     needed_bytes = result.figures.planned_bytes_per_device
     limit_bytes = result.figures.device_memory_bytes
-    if result.backend == "cpu":
+    if limit_bytes is None and result.backend == "cpu":
         # All devices use the host's memory, and the process itself is in it too.
         if not memory_limit_mb:
             raise _Unanswered(

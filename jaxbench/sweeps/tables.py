@@ -22,6 +22,7 @@ _FORMS = {
     "rate": lambda rate: f"{rate:,.1f}",
     "share": lambda share: f"{share:.1%}",
     "score": lambda score: f"{score:.2%}",
+    "text": str,
     "usd": lambda usd: f"{usd:,.4f}",
 }
 

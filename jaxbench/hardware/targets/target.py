@@ -94,6 +94,25 @@ def parse_target(text: str) -> Target:
     return target
 
 
+def smaller_targets(target: Target) -> list[Target]:
+    """Return the same machine with ever more of its chips, twice as many at each step, and all."""
+    dimensions = [1] * len(target.dimensions)
+    sizes = [tuple(dimensions)]
+    if target.platform == "tpu" and target.dimensions != sizes[0]:
+        dimensions[:2] = 2, 2  # a host's chips; no slice has fewer, but for a single chip
+        sizes.append(tuple(dimensions))
+    while tuple(dimensions) != target.dimensions:
+        # Of GPUs those of a host first; of a TPU slice the smallest dimension.
+        growing = [i for i, most in enumerate(target.dimensions) if dimensions[i] < most]
+        place = min(growing, key=lambda i: (dimensions[i], -i))
+        if target.platform == "gpu":
+            place = growing[-1]
+        dimensions[place] = min(2 * dimensions[place], target.dimensions[place])
+        sizes.append(tuple(dimensions))
+    machine = target.name.rpartition(":")[0] if target.name.count(":") > 1 else target.name
+    return [parse_target(f"{machine}:{'x'.join(map(str, size))}") for size in sizes]
+
+
 def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
     if len(numbers) != int(row["dimensions"]):
         raise BadInput(

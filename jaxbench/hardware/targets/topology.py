@@ -1,10 +1,12 @@
 """Devices to compile for, made by XLA's compilers for TPUs and GPUs without such a device.
 
-A process can make them once, in an environment that is set before JAX is imported: see
-`environment`. libtpu takes a lock, so that one process at a time compiles for TPUs.
+A process makes those of one kind, in an environment that is set before JAX is imported: see
+`enter_environment`.
 """
 
 import importlib.metadata
+import os
+import sys
 from typing import Any
 
 from jaxbench.errors import BadInput, first_line
@@ -53,8 +55,19 @@ def environment(target: Target) -> dict[str, str]:
             "TPU_ACCELERATOR_TYPE": target.facts["accelerator_type"],
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
+            # Compiling needs no chip, so several processes may compile at the same time.
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
     return variables
+
+
+def enter_environment(target: Target) -> None:
+    """Replace this process by the same command in the target's environment, unless it is there."""
+    variables = environment(target)
+    if any(os.environ.get(name) != value for name, value in variables.items()):
+        sys.stdout.flush()
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, command, os.environ | variables)
 
 
 def compiler_version(target: Target) -> str:

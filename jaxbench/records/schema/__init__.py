@@ -23,7 +23,7 @@ from jaxbench.records.schema.measurements import (
     ThroughputRecord,
     ThroughputSummary,
 )
-from jaxbench.records.schema.targets import TargetRecord
+from jaxbench.records.schema.targets import CompileSummary, TargetRecord
 from jaxbench.records.schema.training import (
     CompileRecord,
     EpochRecord,
@@ -50,6 +50,7 @@ RECORDS = (
     ScalingSummary,
     MemorySummary,
     Conv2dSummary,
+    CompileSummary,
 )
 
 

@@ -16,7 +16,8 @@ class RunDocument:
 
     Attributes:
       experiment: what followed `--experiment=`.
-      mode: what the run did, as in `--mode`.
+      mode: what the run did, as in `--mode`; compile with --target.
+      target: the machine that was compiled for, which is not here.
       status: one of run_dir.STATUSES; `running` also after a kill.
       reason: why it ended otherwise than done; null where there is nothing to say.
       started_at, finished_at: date and time (UTC, ISO 8601).
@@ -53,6 +54,7 @@ class RunDocument:
     reason: str | None
     started_at: str
     finished_at: str | None = None
+    target: str | None = None
 
     # The network and its work; of all modes but conv2d.
     task: str | None = None

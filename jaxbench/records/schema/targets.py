@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxbench.records.schema.base import Record
+from jaxbench.records.schema.base import Record, Summary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class TargetRecord(Record):
       precision: what the network computes in.
       device_memory_bytes: what a program may use of a device's memory.
       fits: whether the compiler accepts the step and its estimated memory is no more than that.
+      needed_bytes: estimated memory on each device, as the compiler says where it refuses too.
+      scaling: weak | strong of --mode=scaling: how the batch grows with the devices.
       refusal: the compiler's words where it refuses.
       lower_s, compile_s: seconds of lowering and of compiling.
       memory: bytes on one device, as in the `compile` record.
@@ -31,6 +33,8 @@ class TargetRecord(Record):
       transposes, converts: activations written only to change their layout or type.
       moved_bytes: read and written by all instructions of a step on one device.
       ceiling: the most images/s, what it is bound by, the least seconds by cause, the assumptions.
+      efficiency_no_overlap, efficiency_full_overlap: scaling efficiency at the ceiling, predicted
+        against the smallest size, if nothing of the all-reduce overlaps with the step, or all.
     """
 
     kind = "target"
@@ -44,7 +48,9 @@ class TargetRecord(Record):
     precision: str
     device_memory_bytes: int
     fits: bool
-    refusal: str | None
+    needed_bytes: int | None = None
+    refusal: str | None = None
+    scaling: str | None = None
     lower_s: float | None = None
     compile_s: float | None = None
     memory: dict[str, int] | None = None
@@ -56,3 +62,22 @@ class TargetRecord(Record):
     converts: dict[str, int] | None = None
     moved_bytes: int | None = None
     ceiling: dict[str, Any] | None = None
+    efficiency_no_overlap: float | None = None
+    efficiency_full_overlap: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileSummary(Summary):
+    """--target: what the compiler says of the step on the whole machine.
+
+    Attributes:
+      planned_bytes_per_device: estimated memory (XLA) of the step.
+      device_memory_bytes: what a program may use of a device's memory.
+      ceiling_images_per_s: the most images/s, predicted.
+      ceiling_bound_by: compute, memory or links, whichever takes longest.
+    """
+
+    planned_bytes_per_device: int | None = None
+    device_memory_bytes: int | None = None
+    ceiling_images_per_s: float | None = None
+    ceiling_bound_by: str | None = None

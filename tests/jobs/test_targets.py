@@ -1,0 +1,233 @@
+"""--target: what a compiler says of a step, asked here of the one for CPUs."""
+
+import contextlib
+import csv
+import json
+from unittest import mock
+
+import jax
+import pytest
+
+from jaxbench.cli import entry_point
+from jaxbench.clock import Clock
+from jaxbench.distributed import child
+from jaxbench.distributed.child import ProcessResult
+from jaxbench.errors import DoesNotFit
+from jaxbench.hardware.targets import topology
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.jobs import describe_targets, target_run, target_step, targets
+from jaxbench.records.reader import load_run
+from jaxbench.records.schema import record_from_json
+from tests.conftest import MICRO, needs_devices
+
+DESCRIBE = (f"--experiment={MICRO}", "--mode=describe")
+MEMORY = (f"--experiment={MICRO}", "--mode=memory")
+
+
+@pytest.fixture
+def cpus(monkeypatch):
+    """CPU devices in place of a target's."""
+
+    def devices(target, bytes_per_s):
+        needs_devices(target.num_devices)
+        return tuple(jax.devices()[: target.num_devices])
+
+    monkeypatch.setattr(target_step, "create_devices", devices)
+    for module in (targets, target_step):
+        monkeypatch.setattr(module, "compiler_version", lambda target: "some 1.0")
+
+
+def compiled(config, target):
+    return target_step.compile_for_target(config, parse_target(target), Clock())
+
+
+def test_a_step_is_described_for_a_target(cpus):
+    config = entry_point.load_experiment(MICRO, ["--experiment.batch_size=64"])
+    record = compiled(config, "gpu:rtx2080ti:2")
+    assert record_from_json(json.loads(json.dumps(record.to_json()))) == record
+    assert (record.target, record.origin, record.num_devices) == ("gpu:rtx2080ti:2", "compiled", 2)
+    assert record.fits and record.refusal is None and record.state_donated
+    assert record.needed_bytes == record.memory["total_bytes"]
+    assert record.batch_per_device == 32 and record.collectives["all-reduce"]["count"] >= 1
+    ceiling = record.ceiling
+    assert ceiling["origin"] == "predicted" and ceiling["peak"]["kind"] == "GeForce RTX 2080 Ti"
+    least_s = record.flops_per_image * 32 / 13.4e12
+    assert ceiling["least_s"]["compute"] == pytest.approx(least_s)
+    assert ceiling["images_per_s"] == pytest.approx(64 / max(ceiling["least_s"].values()))
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """A compiler that refuses more than 96 images."""
+    build_program, compile_with_text = target_step.build_program, target_step.compile_with_text
+    words = "RESOURCE_EXHAUSTED: too large.\nUsed (11.13G) exceeds available HBM (7.48G)"
+    refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
+
+    def build(config, *args, **kwargs):
+        how = refuse if config.batch_size > 96 else compile_with_text
+        monkeypatch.setattr(target_step, "compile_with_text", how)
+        return build_program(config, *args, **kwargs)
+
+    monkeypatch.setattr(target_step, "build_program", build)
+
+
+def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
+    config = entry_point.load_experiment(MICRO, ["--experiment.batch_size=128"])
+    record = compiled(config, "tpu:v5e:2x2")
+    assert not record.fits and record.memory is None
+    assert record.needed_bytes == int(11.13 * 2**30)
+    assert record.refusal.startswith("RESOURCE_EXHAUSTED: too large. Used (11.13G)")
+
+
+def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(cpus, monkeypatch, tmp_path):
+    monkeypatch.setattr(target_step, "_GPU_MEMORY_SHARE", 1e-6)
+    config = entry_point.load_experiment(MICRO)
+    with pytest.raises(DoesNotFit, match="GiB on each device and may use 0.00"):
+        target_run.compile_memory(config, str(tmp_path / "run"), target="gpu:h100")
+    run = load_run(str(tmp_path / "run"))
+    [record] = run.of_kind("target")
+    assert not record["fits"] and record["needed_bytes"] > record["device_memory_bytes"]
+    assert run.document["status"] == "oom" and "may use" in run.document["reason"]
+
+
+def test_a_run_directory_of_a_target(cpus, run_cli, tmp_path):
+    done = run_cli(*MEMORY, "--target=gpu:h100:2", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    assert "Compiled, not measured" in done.stdout
+    run = load_run(str(tmp_path / "run"))
+    assert (run.document["mode"], run.document["target"]) == ("compile", "gpu:h100:2")
+    summary, [record] = run.document["summary"], run.of_kind("target")
+    assert summary["ceiling_images_per_s"] == record["ceiling"]["images_per_s"]
+    assert "images_per_s" not in summary and summary["compile_s"] > 0
+    assert {"devices", "lower", "compile"} <= summary["phases_s"].keys()
+
+
+def test_ever_more_devices_of_a_target(cpus, run_cli, tmp_path):
+    args = ("--mode=scaling", "--target=gpu:h100:2x2", "--experiment.batch_size=64")
+    done = run_cli(f"--experiment={MICRO}", *args, "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    records = load_run(str(tmp_path / "run")).of_kind("target")
+    found = [(r["scaling"], r["target"], r["batch_size"]) for r in records]
+    assert found == [
+        *(("weak", f"gpu:h100:1x{n}", 16 * n) for n in (1, 2)),
+        ("weak", "gpu:h100:2x2", 64),
+        *(("strong", f"gpu:h100:{size}", 64) for size in ("1x1", "1x2", "2x2")),
+    ]
+    for record in records:
+        low, high = record["efficiency_no_overlap"], record["efficiency_full_overlap"]
+        assert 0 < low <= high
+        if record["num_devices"] == 1:
+            assert low == high == 1.0
+        else:
+            assert low < 1.0 and record["collectives"]["all-reduce"]["bytes"] > 0
+    # Of weak scaling the arithmetic of a device stays the same.
+    weak = [r["ceiling"]["least_s"]["compute"] for r in records if r["scaling"] == "weak"]
+    assert len(set(weak)) == 1
+
+
+@pytest.fixture
+def children(cpus, monkeypatch):
+    """A child's run is made in this process; the compiler for an L4 crashes."""
+
+    def run_child(command, log, variables=None, **limits):
+        [name] = [arg.removeprefix("--target=") for arg in command if "--target=" in arg]
+        [run] = [arg.removeprefix("--workdir=") for arg in command if "--workdir=" in arg]
+        if name == "gpu:l4":
+            log.write_text("")
+            return ProcessResult("exited", "killed by SIGSEGV", 139, 1.0)
+        _, spec, overrides = entry_point.take_experiment(command[2:])
+        config = entry_point.load_experiment(spec, overrides)
+        try:
+            with open(log, "w") as output, contextlib.redirect_stdout(output):
+                target_run.compile_memory(config, run, target=name)
+        except DoesNotFit as error:
+            return ProcessResult("exited", str(error), 1, 1.0)
+        return ProcessResult("exited", None, 0, 1.0)
+
+    monkeypatch.setattr(describe_targets, "run_child", run_child)
+    monkeypatch.setattr(child, "run_child", run_child)
+
+
+def test_a_table_over_targets(children, run_cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run_cli(*DESCRIBE, "--target=gpu:titanx,gpu:h100:2,gpu:l4")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    [titan] = [line for line in lines if line.lstrip().startswith("gpu:titanx")]
+    assert titan.split()[1:3] == ["128", "yes"]
+    assert "gpu:l4: failed: killed by SIGSEGV" in lines
+    assert max(map(len, lines)) <= 80
+    done = run_cli(*DESCRIBE, "--target=gpu:h100:2", "--json")
+    [record] = json.loads(done.stdout.splitlines()[-1])
+    assert record["num_devices"] == 2 and done.returncode == 0
+
+
+def test_a_sweep_over_targets(children, run_cli, tmp_path):
+    grid = ("--grid=batch_size=64,128", "--sweepdir=sweep")
+    args = (f"--experiment={MICRO}", "--target=gpu:h100:2,gpu:l4", *grid)
+    done = run_cli(*args, module="jaxbench.sweep")
+    assert done.returncode == 1, done.stderr  # the L4's compiler crashed
+    with open(tmp_path / "sweep" / "sweep.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["batch_size"], r["target"], r["status"]) for r in rows] == [
+        ("64", "gpu:h100:2", "done"),
+        ("64", "gpu:l4", "failed"),
+        ("128", "gpu:h100:2", "done"),
+        ("128", "gpu:l4", "failed"),
+    ]
+    assert float(rows[0]["ceiling_images_per_s"]) > 0 and rows[0]["images_per_s"] == ""
+    assert rows[0]["device_kind"] == "cpu"  # here
+
+
+def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):
+    search = ("--find_max_batch", "--batch_multiple=32", "--experiment.batch_size=64")
+    args = (f"--experiment={MICRO}", "--target=tpu:v5e:2x2", *search, "--sweepdir=sweep")
+    done = run_cli(*args, module="jaxbench.sweep")
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "sweep" / "max_batch.csv") as file:
+        [row] = csv.DictReader(file)
+    assert (row["max_batch"], row["smallest_too_large"]) == ("96", "128")
+    assert "(11.13G) exceeds available HBM" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--target=gpu:h100,gpu:h100",), "names gpu:h100 twice"),
+        (("--target=gpu:h10",), "did you mean 'h100'?"),
+        (("--target=gpu:h100:3", "--experiment.batch_size=64"), "does not divide over 3 devices"),
+        (("--target=gpu:h100", "--mode=memory", "--feed=resident"), "--feed with --target"),
+        (("--target=gpu:h100", "--mode=train"), "--mode=describe or memory or scaling"),
+    ],
+)
+def test_what_cannot_be_asked(children, run_cli, args, words):
+    done = run_cli(*DESCRIBE, *args)
+    assert done.returncode == 2 and done.stdout == ""
+    assert words in done.stderr.splitlines()[-1]
+    sweep = [arg for arg in args if not arg.startswith("--mode")]
+    if sweep == [*args]:
+        done = run_cli(f"--experiment={MICRO}", *sweep, module="jaxbench.sweep")
+        assert done.returncode == 2 and words in done.stderr.splitlines()[-1]
+
+
+def test_a_target_is_for_describing_a_network(run_cli):
+    done = run_cli("--experiment=conv2d:tiny", "--mode=describe", "--target=gpu:h100")
+    assert done.returncode == 2 and "conv2d:tiny trains no network" in done.stderr
+    done = run_cli(f"--experiment={MICRO}", "--target=gpu:h100")
+    assert done.returncode == 2 and "--mode=describe" in done.stderr
+    assert "tpu:v5e:2x2" in run_cli(f"--experiment={MICRO}", "--target=list").stdout.splitlines()
+
+
+def test_the_variables_of_a_process_that_compiles_for_tpus(monkeypatch):
+    target = parse_target("tpu:v5e:2x4")
+    variables = topology.environment(target)
+    assert variables["TPU_ACCELERATOR_TYPE"] == "v5litepod-4"
+    begun = []
+    monkeypatch.setattr(topology.os, "execve", lambda *args: begun.append(args))
+    topology.enter_environment(target)
+    [(program, command, environment)] = begun
+    assert command[0] == program and environment.items() >= variables.items()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    topology.enter_environment(target)
+    assert len(begun) == 1
