@@ -4,6 +4,9 @@ The modified z-score is 0.6745 (x - median) / MAD, with the median absolute devi
 more is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). Where more than
 half of the values are equal the MAD is 0, and the mean absolute deviation takes its place:
 (x - median) / (1.2533 mean).
+
+Of ten values of one normal distribution, one set in eight has such a score. So an outlier must also
+be 1 % from the median, and its own interval, where it has one, must leave the median out.
 """
 
 import dataclasses
@@ -14,9 +17,10 @@ from typing import Any
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.figures import FIGURES
 from jaxbench.errors import BadInput
-from jaxbench.terminal import printable
+from jaxbench.terminal import four_digits, printable
 
 CUTOFF = 3.5
+_LEAST_SHARE = 0.01
 _MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
 # Of fewer values one that is a little apart would be an outlier too often.
 FEWEST = 5
@@ -64,7 +68,7 @@ class FleetFigure:
       figure: its name and labels.
       n: values.
       spread: max / min - 1; None where the least is not above 0.
-      outliers: values with a z-score beyond the cutoff; None of fewer than `FEWEST` values.
+      outliers: values far from the median; None of fewer than `FEWEST` values.
     """
 
     figure: str
@@ -127,17 +131,20 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
 
 def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
     values = [figure.value for _, figure in own]
+    median = statistics.median(values)
     outliers = None
     if len(values) >= FEWEST:
         outliers = tuple(
             Outlier(node, figure.device, figure.value, z)
             for (node, figure), z in zip(own, z_scores(values), strict=True)
             if abs(z) > CUTOFF
+            and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
+            and not figure.ends[0] <= median <= figure.ends[1]
         )
     return FleetFigure(
         str(dataclasses.replace(own[0][1], device=None)),
         len(values),
-        statistics.median(values),
+        median,
         max(values) / min(values) - 1 if min(values) > 0 else None,
         outliers,
     )
@@ -198,14 +205,14 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
     for one in found:
         ratio = "" if one.ratio is None else f"; B / A {one.ratio:.3f}"
         a, b = one.values
-        yield f"{one.figure}: A {a:,.4g}; B {b:,.4g}{ratio}: {one.verdict}"
+        yield f"{one.figure}: A {four_digits(a)}; B {four_digits(b)}{ratio}: {one.verdict}"
 
 
 def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     for one in compare_fleet(cards):
         spread = "" if one.spread is None else f", spread {one.spread:.1%}"
         few = f"; fewer than {FEWEST}: no outliers are looked for" if one.outliers is None else ""
-        yield f"{one.figure}: median {one.median:,.4g} of {one.n}{spread}{few}"
+        yield f"{one.figure}: median {four_digits(one.median)} of {one.n}{spread}{few}"
         for own in one.outliers or ():
             device = "" if own.device is None else f", device {own.device}"
-            yield f"  outlier: {own.node}{device}: {own.value:,.4g}, z {own.z:+.1f}"
+            yield f"  outlier: {own.node}{device}: {four_digits(own.value)}, z {own.z:+.1f}"

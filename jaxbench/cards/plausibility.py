@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.figures import FIGURES
+from jaxbench.terminal import four_digits
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
 _ABOVE_NOMINAL = {"tflops": 1.3, "gb_per_s": 1.05}
@@ -73,8 +74,8 @@ def _networks(card: Card) -> Iterator[str]:
             most_tflops = count * max(own.ends[1] for own in matmuls)
             if tflops > margin * most_tflops:
                 yield (
-                    f"{figure}: {tflops:.4g} TFLOP/s by its own arithmetic, matrix products on "
-                    f"{count} device(s) reach {most_tflops:.4g}"
+                    f"{figure}: {four_digits(tflops)} TFLOP/s by its own arithmetic, matrix "
+                    f"products on {count} device(s) reach {four_digits(most_tflops)}"
                 )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import ARITHMETICS, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
+from jaxbench.terminal import four_digits
 
 OUTCOMES = ("fail", "inconclusive", "warn", "pass", "not_judged")
 _MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
@@ -172,7 +173,7 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
         if value is None:
             yield _finding("host", rule, "inconclusive", "the load of the host is not known")
         elif value > limit:
-            text = f"the host was busy: {value:.4g}, limit {limit:g}"
+            text = f"the host was busy: {four_digits(value)}, limit {limit:g}"
             yield _finding("host", rule, "inconclusive", text)
 
 
@@ -193,7 +194,9 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     passed = [level for level, limit in known.items() if beyond(worst, limit)]
     status = passed[-1] if passed else "pass"
     limit = known[status] if passed else next(iter(known.values()))
-    text = f"{worst.value:.4g} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
+    text = (
+        f"{four_digits(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
+    )
     if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
