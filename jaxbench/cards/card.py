@@ -254,7 +254,11 @@ class Card:
         return (figure for part in self.parts for figure in part.figures)
 
     @property
+    def hardware(self) -> str:
+        """The devices, in words."""
+        return f"{self.environment['num_devices']} x {self.environment['device_kind']}"
+
+    @property
     def label(self) -> str:
         """The host and its devices, in words."""
-        own = self.environment
-        return f"{own['hostname']} ({own['num_devices']} x {own['device_kind']})"
+        return f"{self.environment['hostname']} ({self.hardware})"

@@ -68,7 +68,7 @@ def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
                 worst = min(own, key=lambda figure: figure.ends[1])
                 best = max(own, key=lambda figure: figure.ends[0])
                 spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
-                yield Judged(spread, f"{name}, device {best.device} over {worst.device}")
+                yield Judged(spread, f"{name}, slowest: device {worst.device}")
 
     return values
 
@@ -113,7 +113,7 @@ def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
     def values(part: Part, card: Card) -> Iterator[Judged]:
         if part.checks:
             names = [check.name for check in part.checks if check.status == status]
-            yield Judged(len(names), ", ".join(names) or f"{len(part.checks)} checks")
+            yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
 
     return values
 

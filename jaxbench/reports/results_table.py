@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jaxbench.cards.card import Figure
+from jaxbench.errors import BadInput
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.collect import Collection, collect
@@ -36,6 +37,9 @@ def write_results(folder: str, form: str, out: pathlib.Path) -> Collection:
     """
     check_out(out)
     collection = collect([folder])
+    if not collection.cards:
+        why = collection.notes[-1] if collection.notes else "holds no card"
+        raise BadInput(f"{folder}: {why}")
     write_text(out, render_results(collection, form))
     return collection
 
@@ -135,7 +139,7 @@ def _measured_row(one: _Measured) -> published.Row:
     return {
         "origin": published.MEASURED,
         "card": CARD.of(one.of),
-        "machine": printable(card.label),
+        "machine": printable(card.hardware),
         "precision": printable(str(labels["precision"])),
         "global_batch": batch if isinstance(batch, int) else Cell(printable(batch)),
         "rate": Estimate(one.rate.value, *(one.rate.interval or (None, None))),

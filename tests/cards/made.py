@@ -115,7 +115,7 @@ def judged(*parts, **fields):
 def write(folder, made=None):
     """Writes a card, with a run directory beside it; returns its path."""
     run = folder / "runs" / "resnet50"
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     (run / "run.json").write_text('{"status": "done", "mode": "throughput"}')
     (run / "metrics.jsonl").write_text('{"kind": "summary"}\n')
     return write_card(folder, made or judged())

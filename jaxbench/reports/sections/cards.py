@@ -7,7 +7,7 @@ from jaxbench.cards.card import CheckResult, Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.reports.blocks import Cell, MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
-from jaxbench.reports.context import ReportContext, make_section
+from jaxbench.reports.context import MOST_CHARTS, ReportContext, left_out, make_section
 from jaxbench.reports.fields import Estimate
 from jaxbench.reports.formats import UNKNOWN, moment, percent, plain, with_interval
 from jaxbench.reports.tables import Column, make_table, with_figures
@@ -56,7 +56,7 @@ CARD = Column("card", lambda row: row.of.id)
 CARD_COLUMNS = (
     CARD,
     environment_of("hostname"),
-    Column("devices", lambda row: printable(row.of.card.label.partition(" (")[2].rstrip(")"))),
+    Column("devices", lambda row: printable(row.of.card.hardware)),
     Column("verdict", _outcome, left=True),
     Column("measured", lambda row: row.of.card.created_at, moment),
     Column("preset", lambda row: printable(row.of.card.preset)),
@@ -95,9 +95,10 @@ def cards(context: ReportContext) -> Section | None:
     parts = [(own, part) for own in found for part in own.card.parts]
     checks = [CardRow(own, check) for own, part in parts for check in part.checks]
     wrong = [f"{own.id}: {printable(line)}." for own in found for line in own.problems[:10]]
+    charts = [chart for own in found for chart in _pairs(own)]
+    verdicts = make_table(_FINDINGS, findings, "Verdict by rule")
     tables = [
-        make_table(CARD_COLUMNS, map(CardRow, found), "Cards"),
-        make_table(_FINDINGS, findings, "Verdict by rule"),
+        verdicts._replace(folded=len(found) > 1),
         make_table(with_figures(_CHECKS, checks), checks, "Doctor"),
     ]
     for name in PARTS:
@@ -112,9 +113,12 @@ def cards(context: ReportContext) -> Section | None:
         "cards",
         "Cards",
         "What each machine measured of itself. Each rule names its limit. A share is that of the "
-        "peak that the maker publishes.",
-        [*wrong, *tables],
-        [chart for own in found for chart in _pairs(own)],
+        "peak that the maker publishes." + left_out(len(charts), MOST_CHARTS),
+        [
+            *wrong,
+            make_table(CARD_COLUMNS, map(CardRow, found), "Cards"),
+            *(*charts[:MOST_CHARTS], *tables),
+        ],
     )
 
 
