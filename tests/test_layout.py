@@ -19,7 +19,7 @@ FLOORS = (
     {"distributed", "templates"},
     {"hardware"},
     {"data", "records"},
-    {"checkpoints"},
+    {"cards", "checkpoints"},
     {"training"},
     {"jobs"},
     {"cli"},

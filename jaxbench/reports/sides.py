@@ -78,6 +78,8 @@ def read_sides(*paths: str) -> dict[str, Side]:
     """
     collection = collect(paths)
     path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    if not collection.runs and not collection.sweeps:
+        raise BadInput(f"{path}: holds cards alone; name each of them")
     if not collection.sweeps:
         return {"": Side(path, collection.runs)}
     sweep, *more = collection.sweeps

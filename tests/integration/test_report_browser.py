@@ -19,6 +19,7 @@ import sys
 import cv2
 import pytest
 
+from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed import child
 from jaxbench.reports.blocks import (
@@ -33,14 +34,15 @@ from jaxbench.reports.blocks import (
     Table,
 )
 from jaxbench.reports.page import render_html
+from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
 from tests.integration.conftest import program
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
-    *("overview", "runs", "batches", "history", "rates", "learning", "time", "scaling", "roofline"),
-    *("telemetry", "conv2d", "cost", "target"),
+    *("cards", "overview", "runs", "batches", "history", "rates", "learning", "time", "scaling"),
+    *("roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
 WITHOUT_CHARTS = {"overview", "runs", "batches", "history"}
@@ -113,6 +115,7 @@ def make_runs(folder: pathlib.Path) -> None:
             done = run_command(folder, *args, module=f"jaxbench.{name}")
             assert done.returncode == code, (name, args, done.stdout + done.stderr)
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
+    write_card(folder, made.judged(host=MARKUP, preset=MARKUP))
     whole = metrics.read_bytes()
     metrics.write_bytes(whole[: len(whole) // 2] + b"\n\xff garbage {\n")
     with running_run(folder):
