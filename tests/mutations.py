@@ -429,7 +429,7 @@ a_nullable_field_is_required records/schema/base.py: schema
 - field.default = None
 + pass
 
-any_windows_agree jobs/windows.py: windows
+any_windows_agree microbench/interleaved.py: interleaved
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 

@@ -23,12 +23,8 @@ from jaxbench.jobs import scaling_summary
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.scaling_trials import AllReduce, ScalingTrial, job_on
 from jaxbench.jobs.setup import Job, check_device_counts, setup_job, with_feed
-from jaxbench.jobs.windows import (
-    Interleaved,
-    falling_loss_warnings,
-    in_turn,
-    unsettled_warnings,
-)
+from jaxbench.jobs.windows import falling_loss_warnings
+from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
     AllReduceRecord,

@@ -16,7 +16,8 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import AXIS, DataMesh, unequal_copies
 from jaxbench.geometry import BatchGeometry
 from jaxbench.jobs.setup import Job
-from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
+from jaxbench.jobs.windows import Stepper, describe_windows
+from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.records.schema import AllReduceRecord, CompileRecord
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import TrainState
