@@ -23,11 +23,11 @@ FLOORS = (
     {"training"},
     {"jobs"},
     {"cli"},
-    {"reports"},
+    {"qualification", "reports"},
     {"results"},
     {"sweeps"},
     {"api"},
-    {"__main__", "main", "compare", "cost", "doctor", "new", "report", "sweep"},
+    {"__main__", "main", "compare", "cost", "doctor", "new", "qualify", "report", "sweep"},
 )
 _FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 _MODULES = {
