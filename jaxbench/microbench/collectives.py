@@ -6,10 +6,11 @@ the result of an all-gather. Algorithm bandwidth is S / time. Bus bandwidth is w
 carries: algorithm bandwidth times 2 (n - 1) / n for an all-reduce, (n - 1) / n for the other two, 1
 for an exchange of S bytes each way.
 
-One call is one collective, on fp32 ones, its result written over the last one's. Calls are queued
-back to back, so that a collective that takes longer than its dispatch hides it; small sizes are
-dispatch as much as latency: compare with `dispatch`. In several processes all must call these
-functions alike.
+One call is one collective of fp32 zeros. An all-reduce is in place; the others write over the last
+result, since making new arrays would be measured, too (arrays are donated). Calls are queued back
+to back, so that a collective that takes longer than its dispatch hides it. Small sizes are dispatch
+as much as latency: compare with `dispatch`. CPU devices wait for each call. In several processes
+all must call these functions alike.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ class Collective(Calls):
 
     Args:
       operation: one of `OPERATIONS`, or exchange.
-      num_bytes: S, see above; it is rounded down to whole elements of every device, at least one.
+      num_bytes: S, see above; rounded down to whole elements, of every device where it is split.
       pair: for an exchange: the mesh positions of the devices. The others take no part.
       like: a collective with arrays of the same sizes, which this one uses, too.
     """
@@ -62,12 +63,14 @@ class Collective(Calls):
         like: "Collective | None" = None,
     ):
         count = mesh.num_devices
-        part = max(1, num_bytes // _WIDTH // (1 if operation == "exchange" else count))
-        whole = part if operation == "exchange" else part * count
-        self.operation, self.num_bytes, self.mesh = operation, whole * _WIDTH, mesh
-        sent = part if operation == "all_gather" else whole
-        received = part if operation == "reduce_scatter" else whole
-        self._sizes, self._compiled = (received, sent), self._parallelize(pair)
+        parts = count if operation in ("all_gather", "reduce_scatter") else 1
+        part = max(1, num_bytes // _WIDTH // parts)
+        self.operation, self.num_bytes, self.mesh = operation, part * parts * _WIDTH, mesh
+        sent = part * (1 if operation == "all_gather" else parts)
+        received = part * (1 if operation == "reduce_scatter" else parts)
+        # The last result first. XLA would copy the operand of an all-reduce that is not in place.
+        self._sizes = (part,) if operation == "all_reduce" else (received, sent)
+        self._compiled = self._parallelize(pair)
         self._arrays = like._arrays if like else []
         name = f"{operation.replace('_', '-')} over {count} devices"
         super().__init__(name, self._queue, mesh.devices, window_s)
@@ -76,33 +79,31 @@ class Collective(Calls):
         exchange = self.operation == "exchange"
         ends = [(pair[0], pair[1]), (pair[1], pair[0])] if exchange else []
         functions: dict[str, Callable] = {
-            "all_reduce": lambda x: lax.psum(x, AXIS),
             "all_gather": lambda x: lax.all_gather(x, AXIS, tiled=True),
             "reduce_scatter": lambda x: lax.psum_scatter(x, AXIS, tiled=True),
             "exchange": lambda x: lax.ppermute(x, AXIS, ends),
         }
-        function = functions[self.operation]
 
-        def write(result_N, own_N):
+        def write(result_N, *own_N):
+            if not own_N:
+                return lax.psum(result_N, AXIS)
             # Writes all of it: XLA computes the result in the memory of the last one.
-            return lax.dynamic_update_slice(result_N, function(own_N), (0,))
+            return lax.dynamic_update_slice(result_N, functions[self.operation](*own_N), (0,))
 
-        how = {"sharded": (True, True), "sharded_output": True, "donate": (0,)}
+        how = {"sharded": (True,) * len(self._sizes), "sharded_output": True, "donate": (0,)}
         return self.mesh.parallelize(write, **how)
 
-    def start(self) -> jax.Array:
-        """Place the arrays, compile, run once; return the result, a row for each device."""
+    def start(self) -> None:
+        """Place the arrays, compile, run once."""
         if not self._arrays:
             rows = len(self.mesh.local_devices)
             self._arrays += [
-                self.mesh.shard(np.broadcast_to(np.float32(1), (rows, size)))
-                for size in self._sizes
+                self.mesh.shard(np.zeros((rows, size), np.float32)) for size in self._sizes
             ]
-        return jax.block_until_ready(self._queue())
+        self.run(1)
 
     def _queue(self) -> jax.Array:
-        result_DxN, own_DxN = self._arrays
-        self._arrays[0] = self._compiled(result_DxN, own_DxN)
+        self._arrays[0] = self._compiled(*self._arrays)
         return self._arrays[0]
 
     def algorithm_bytes_per_s(self) -> Interval:

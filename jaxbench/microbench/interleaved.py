@@ -153,17 +153,15 @@ class Calls(Interleaved):
                 jax.block_until_ready(result)
         jax.block_until_ready(result)
 
-    def rates_per_s(self, amount: float = 1.0) -> list[float]:
-        """Return each window's rate of a call's bytes or operations, `amount` of them a call."""
-        return [amount * self.warmup.calls_per_window / window_s for window_s in self.windows_s]
+    def call_s(self) -> Interval:
+        """Return the median seconds of a call, and their 95 % interval."""
+        calls = self.warmup.calls_per_window
+        return median_interval([window_s / calls for window_s in self.windows_s])
 
     def per_s(self, amount: float) -> Interval:
-        """Return the median of `rates_per_s` and its 95 % interval."""
-        return median_interval(self.rates_per_s(amount))
-
-    def call_s(self) -> Interval:
-        """Return the median seconds of a call and their 95 % interval."""
-        return median_interval([1 / rate for rate in self.rates_per_s()])
+        """Return the rate of a call's bytes or operations, `amount` of them a call."""
+        time_s, low_s, high_s = self.call_s()
+        return amount / time_s, amount / high_s, amount / low_s
 
 
 def measure_in_turn(turns: Sequence[Interleaved], rounds: int) -> None:

@@ -8,8 +8,8 @@ blocking copies, pageable and pinned; here JAX's own call is timed, with all tha
   device_to_host: `np.asarray` of an array that was never on the host (JAX keeps a copy of one that
     was), or `jax.device_put` to pinned memory.
 
-A CPU's device memory is the host's, and JAX copies or shares arrays as it likes: nothing is measured
-there.
+On CPU nothing is measured: its device memory is the host's, and JAX copies or shares arrays as it
+likes.
 """
 
 import dataclasses

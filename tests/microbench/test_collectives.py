@@ -15,6 +15,15 @@ def mesh(request):
     return DataMesh(tuple(jax.devices()[:4]), request.param)
 
 
+def _on_ones(mesh, operation, num_bytes, **how):
+    collective = Collective(mesh, operation, num_bytes, window_s=0.01, **how)
+    collective.start()
+    assert not np.any(collective._arrays[0])
+    ones = [np.ones_like(array) for array in collective._arrays]
+    collective._arrays[:] = map(mesh.shard, ones)
+    return collective
+
+
 @pytest.mark.parametrize(
     ("operation", "opcode", "rows", "value", "sent"),
     [
@@ -24,19 +33,17 @@ def mesh(request):
     ],
 )
 def test_a_collective_is_what_it_says(mesh, operation, opcode, rows, value, sent):
-    """128 bytes are 32 elements; 2 more bytes are no element of every device."""
-    collective = Collective(mesh, operation, 130, window_s=0.01)
-    found = collective.start()
-    np.testing.assert_array_equal(found, np.full(rows, value))
-    collective.run(3)
+    """128 bytes are 32 elements; 2 more bytes are no element."""
+    collective = _on_ones(mesh, operation, 130)
+    np.testing.assert_array_equal(collective._queue(), np.full(rows, value))
     assert collective.num_bytes == 128
     hlo = collective._compiled.lower(*collective._arrays).compile().as_text()
     assert count_collectives(hlo) == {opcode: {"count": 1, "bytes": sent, "largest_bytes": sent}}
 
 
 def test_an_exchange_is_between_two_devices(mesh):
-    collective = Collective(mesh, "exchange", 16, window_s=0.01, pair=(1, 3))
-    found_DxN = np.asarray(collective.start())
+    collective = _on_ones(mesh, "exchange", 16, pair=(1, 3))
+    found_DxN = np.asarray(collective._queue())
     assert collective.num_bytes == 16
     np.testing.assert_array_equal(found_DxN[:, 0], [0, 1, 0, 1])
 
