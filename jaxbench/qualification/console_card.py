@@ -20,8 +20,8 @@ _LABELS = {
     "triad_gb_per_s": ("memory, triad", "GB/s"),
     "h2d_gb_per_s": ("host to device", "GB/s"),
     "d2h_gb_per_s": ("device to host", "GB/s"),
-    "dispatch_latency_s": ("shortest call", "s"),
-    "drift_percent": ("rate, last third of the soak", "% more"),
+    "dispatch_latency_s": ("shortest call", "us"),
+    "drift_percent": ("change of the rate during the soak", "%"),
     "temperature_max_c": ("highest temperature", "degrees C"),
     "power_mean_w": ("mean power", "W"),
     "decode_images_per_s": ("decoding on one core", "images/s"),
@@ -30,6 +30,7 @@ _LABELS = {
     "checkpoint_write_gb_per_s": ("writing a checkpoint", "GB/s"),
     "checkpoint_restore_gb_per_s": ("restoring a checkpoint", "GB/s"),
 }
+_SCALES = {"dispatch_latency_s": 1e6}
 _NETWORK = ("network", "precision", "batch")
 
 
@@ -37,7 +38,7 @@ def card_lines(card: Card) -> Iterator[str]:
     """Yield the card: the machine, the parts, the figures, the verdict."""
     yield f"{card.label}, preset {card.preset}"
     taken_s = 60 * card.minutes_taken
-    yield f"{card.created_at[:16].replace('T', ' ')}, took {duration(taken_s)}"
+    yield f"{card.created_at[:16].replace('T', ' ')}, took {duration(taken_s)} of {duration(60 * card.minutes_asked)}"
     yield from _load(card)
     yield ""
     yield from _parts(card)
@@ -90,12 +91,12 @@ def _figures(card: Card) -> list[str]:
         if not own:
             continue
         shares = [one.share_of_nominal for one in own if one.share_of_nominal is not None]
-        value = statistics.median(figure.value for figure in own)
+        scale = _SCALES.get(name, 1)
         rows.append(
             [
                 f"{label} [{unit}]",
-                four_digits(value),
-                _range(own),
+                four_digits(scale * statistics.median(figure.value for figure in own)),
+                _range(own, scale),
                 f"{statistics.median(shares):.0%}" if shares else "",
             ]
         )
@@ -103,15 +104,19 @@ def _figures(card: Card) -> list[str]:
         return []
     several = any(figure.device not in (None, 0) for figure in card.figures())
     headings = ["measured", "median" if several else "value", "from ... to", "of the peak"]
-    # A machine that is in no table of peaks has an empty column.
-    keep = [any(row[at] for row in rows) for at in range(len(headings))]
-    return text_table(
-        [heading for heading, kept in zip(headings, keep, strict=True) if kept],
-        [[cell for cell, kept in zip(row, keep, strict=True) if kept] for row in rows],
-    )
+    return _table(headings, rows)
 
 
-def _range(figures: Sequence[Figure]) -> str:
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare=()) -> list[str]:
+    """Return a table's lines, its first column to the left, without empty columns."""
+    keep = [at for at in range(len(headings)) if any(row[at] for row in rows)]
+    lines = [[line[at] for at in keep] for line in (headings, *rows)]
+    width = max(len(first) for first, *_ in lines)
+    lines = [[first.ljust(width), *others] for first, *others in lines]
+    return text_table(lines[0], lines[1:], spare=spare)
+
+
+def _range(figures: Sequence[Figure], scale: float = 1) -> str:
     """Return the interval of one figure, or the least and the most of several devices."""
     if len(figures) > 1:
         values = [figure.value for figure in figures]
@@ -120,7 +125,7 @@ def _range(figures: Sequence[Figure]) -> str:
         return ""
     else:
         low, high = figures[0].interval
-    return f"{four_digits(low)} to {four_digits(high)}"
+    return f"{four_digits(scale * low)} to {four_digits(scale * high)}"
 
 
 def _collectives(card: Card) -> list[str]:
@@ -135,7 +140,7 @@ def _collectives(card: Card) -> list[str]:
         [f"{name}, {figure.labels['bytes'] / 2**20:g} MiB", four_digits(figure.value)]
         for name, figure in largest.items()
     ]
-    return text_table(["collective over all devices", "GB/s of the bus"], rows) if rows else []
+    return _table(["collective over all devices", "bus, GB/s"], rows) if rows else []
 
 
 def _networks(card: Card) -> list[str]:
@@ -159,12 +164,7 @@ def _networks(card: Card) -> list[str]:
             row.append("" if value is None else write(value))
         rows.append(row)
     headings = [*_NETWORK, "images/s", "from ... to", *columns]
-    keep = [any(row[at] for row in rows) for at in range(len(headings))]
-    return text_table(
-        [heading for heading, kept in zip(headings, keep, strict=True) if kept],
-        [[cell for cell, kept in zip(row, keep, strict=True) if kept] for row in rows],
-        spare=("cached", "compile", "from ... to"),
-    )
+    return _table(headings, rows, spare=("cached", "compile", "from ... to"))
 
 
 def verdict_lines(card: Card) -> Iterator[str]:

@@ -78,6 +78,8 @@ def measure_networks(bench: Bench, time_s: float) -> None:
                 networks.measure_largest(trial, result)
     else:
         bench.note("largest batches", "ok", "not measured: CPU devices have no memory of their own")
+    if networks.too_late:
+        bench.note("no time was left for", "warning", ", ".join(networks.too_late))
     if networks.failed:
         raise PartFailed("; ".join(networks.failed))
 
@@ -90,13 +92,14 @@ class Networks:
         self._watch = Stopwatch()
         self._longest_s: dict[str, float] = {}  # of each network's runs
         self.failed: list[str] = []
+        self.too_late: list[str] = []
         # A run has two stages; each has windows to warm up and to measure.
         runs = 2 * len(bench.preset.networks) * len(bench.preset.precisions)
         self._window_s = min(0.5, max(0.05, time_s / runs / (8 * ROUNDS)))
 
     def measure(self, trial: Trial) -> JobResult | None:
         """Run a trial and add its figures; None where it was not run, or failed."""
-        if not self._has_time(trial):
+        if not self._has_time(trial, trial.name):
             return None
         try:
             return self._run(trial)
@@ -106,9 +109,9 @@ class Networks:
 
     def measure_largest(self, trial: Trial, result: JobResult) -> None:
         """Do the same with the largest batch that fits, half of it where memory runs out."""
-        if not self._has_time(trial):
+        name = f"{trial.config.name} {trial.config.precision} largest batch"
+        if not self._has_time(trial, name):
             return
-        name = f"{trial.config.name} {trial.config.precision}, largest batch"
         try:
             batch = self._estimate(trial, result)
             for _ in range(_MOST_HALVINGS):
@@ -123,13 +126,13 @@ class Networks:
             return
         self._bench.note(name, "ok", "not measured: no larger batch than the stated one is known")
 
-    def _has_time(self, trial: Trial) -> bool:
+    def _has_time(self, trial: Trial, what: str) -> bool:
         known = self._longest_s
         # The first run of all begins in any case.
         next_s = known.get(trial.config.name, max(known.values(), default=0.0))
         if not known or self._watch.elapsed_s() + next_s <= self._time_s:
             return True
-        self._bench.note(trial.name, "warning", "not measured: no time was left")
+        self.too_late.append(what)
         return False
 
     def _run(self, trial: Trial) -> JobResult:

@@ -46,9 +46,9 @@ STANDARD = Preset(
 CPU = Preset(
     f"cpu-{PRESET_VERSION}",
     (
-        PresetNetwork("resnet50:tiny", 16),
         PresetNetwork("cnn10:tiny", 16),
         PresetNetwork("wrn28_10:tiny", 16),
+        PresetNetwork("resnet50:tiny", 16),
     ),
     ("fp32", "bf16"),
     largest=False,

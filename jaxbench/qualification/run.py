@@ -60,7 +60,8 @@ def qualify(
       BadInput: before anything is measured or written.
       KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
     """
-    load, mesh = LoadWatch(), create_mesh(Experiment())
+    # pmap refuses functions of replicated arguments alone, such as the one of `check_repeats`.
+    load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
@@ -186,8 +187,8 @@ def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Ca
         parts.append(
             Part(
                 name=name,
-                status=status,
-                reason=reason,
+                status="measured" if is_done else status,
+                reason=None if is_done else reason,
                 time_s=times_s.get(name, 0.0),
                 figures=tuple(figures),
                 checks=tuple(bench.notes.get(name, ())),
@@ -206,9 +207,8 @@ def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Ca
 
 
 def _say_card(console: Console, card: Card, path: pathlib.Path) -> None:
-    console.say("")
-    for line in card_lines(card):
-        console.say(line) if not line.startswith("  ") else console.print(line)
+    for line in ("", *card_lines(card), ""):
+        console.say(line) if line else console.print(line)
     console.say(f"card: {path}")
     say_command(console, "report", "jaxbench", "report", str(path.parent))
     say_command(console, "check", "jaxbench", "qualify", "check", str(path))

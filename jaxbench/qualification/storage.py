@@ -21,15 +21,16 @@ from jaxbench.qualification.bench import Bench
 # Photographs as ImageNet's: 500 x 375 pixels, about 110 KB each.
 _IMAGES, _IMAGE_SHAPE, _QUALITY, _DECODED_SHAPE = 32, (375, 500, 3), 90, (224, 224)
 _CHUNK_BYTES = 2**24
-_ROUNDS = 6
+_MOST_ROUNDS, _FEWEST_ROUNDS = 7, 3
 # Bytes of the file that is read and of a checkpoint, for each second that there is; and the limits.
-_BYTES_PER_S, _LEAST_BYTES, _MOST_BYTES = 2**23, 2**25, 2**31
+_BYTES_PER_S, _LEAST_BYTES, _MOST_BYTES = 2**21, 2**25, 2**31
 _SHARE_OF_DISK = 0.1
 _ARRAYS = 8
 
 
 def measure_storage(bench: Bench, time_s: float) -> None:
     """Measure one core's decoding, cold and warm reads, a checkpoint's writing and restoring."""
+    each_s = time_s / 5
     free_bytes = shutil.disk_usage(bench.folder).free
     size = int(min(_MOST_BYTES, max(_LEAST_BYTES, _BYTES_PER_S * time_s)))
     if size > _SHARE_OF_DISK * free_bytes:
@@ -37,11 +38,11 @@ def measure_storage(bench: Bench, time_s: float) -> None:
     with tempfile.TemporaryDirectory(prefix="storage-", dir=bench.folder) as name:
         folder = pathlib.Path(name)
         bench.show("decoding images")
-        bench.figures.append(_decode(folder))
+        bench.figures.append(_decode(folder, each_s))
         bench.show("reading a file")
-        bench.figures += _read(folder, size)
+        bench.figures += _read(folder, size, each_s)
         bench.show("writing and restoring checkpoints")
-        bench.figures += _checkpoint(folder, size)
+        bench.figures += _checkpoint(folder, size, each_s)
 
 
 def _rate(name: str, amount: float, times_s: Sequence[float]) -> Figure:
@@ -49,10 +50,19 @@ def _rate(name: str, amount: float, times_s: Sequence[float]) -> Figure:
     return measured(name, rate, (low, high))
 
 
-def _timed(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> list[float]:
-    """Return the seconds of each of `_ROUNDS` calls, after one that is thrown away."""
-    times_s = []
-    for _ in range(_ROUNDS + 1):
+def _timed(
+    call: Callable[[], object], time_s: float, before: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Return the seconds of each of some calls, after one that is thrown away.
+
+    Args:
+      time_s: for all calls; there are `_FEWEST_ROUNDS` in any case.
+      before: is called before each call, and not timed.
+    """
+    times_s, whole = [], Stopwatch()
+    while len(times_s) <= _FEWEST_ROUNDS or (
+        len(times_s) <= _MOST_ROUNDS and whole.elapsed_s() < time_s
+    ):
         before()
         watch = Stopwatch()
         call()
@@ -60,7 +70,7 @@ def _timed(call: Callable[[], object], before: Callable[[], object] = lambda: No
     return times_s[1:]
 
 
-def _decode(folder: pathlib.Path) -> Figure:
+def _decode(folder: pathlib.Path, time_s: float) -> Figure:
     """Measure one thread that reads and decodes photographs, as evaluation does."""
     import cv2
 
@@ -82,12 +92,12 @@ def _decode(folder: pathlib.Path) -> Figure:
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
-        return _rate("decode_images_per_s", _IMAGES, _timed(decode))
+        return _rate("decode_images_per_s", _IMAGES, _timed(decode, time_s))
     finally:
         cv2.setNumThreads(threads)
 
 
-def _read(folder: pathlib.Path, size: int) -> Iterator[Figure]:
+def _read(folder: pathlib.Path, size: int, time_s: float) -> Iterator[Figure]:
     path = folder / "file"
     # Random, or a file system that compresses would store next to nothing.
     path.write_bytes(np.random.default_rng(1).bytes(size))
@@ -98,9 +108,9 @@ def _read(folder: pathlib.Path, size: int) -> Iterator[Figure]:
             while file.readinto(buffer):
                 pass
 
-    cold_s = _timed(read, lambda: _forget([path]))
+    cold_s = _timed(read, time_s, lambda: _forget([path]))
     yield _rate("read_cold_gb_per_s", size / 1e9, cold_s)
-    yield _rate("read_warm_gb_per_s", size / 1e9, _timed(read))
+    yield _rate("read_warm_gb_per_s", size / 1e9, _timed(read, time_s))
     path.unlink()
 
 
@@ -112,15 +122,15 @@ def _forget(paths: Sequence[pathlib.Path]) -> None:
     drop_from_page_cache(map(str, paths))
 
 
-def _checkpoint(folder: pathlib.Path, size: int) -> Iterator[Figure]:
+def _checkpoint(folder: pathlib.Path, size: int, time_s: float) -> Iterator[Figure]:
     """Measure checkpoints as training writes and reads them: digests, and flushed to the disk."""
     generator, orbax = np.random.default_rng(2), create_orbax()
     elements = size // _ARRAYS // 4
     state = {f"array{n}": generator.standard_normal(elements, "f4") for n in range(_ARRAYS)}
     num_bytes = sum(array.nbytes for array in state.values())
     name = "step-000000001.epoch-00001"
-    write_s = _timed(lambda: write_checkpoint(orbax, folder, name, state, {}, None))
+    write_s = _timed(lambda: write_checkpoint(orbax, folder, name, state, {}, None), time_s)
     yield _rate("checkpoint_write_gb_per_s", num_bytes / 1e9, write_s)
     files = [path for path in (folder / name).rglob("*") if path.is_file()]
-    restore_s = _timed(lambda: read_checkpoint(folder, name, state), lambda: _forget(files))
+    restore_s = _timed(lambda: read_checkpoint(folder, name, state), time_s, lambda: _forget(files))
     yield _rate("checkpoint_restore_gb_per_s", num_bytes / 1e9, restore_s)
