@@ -54,14 +54,11 @@ def main(arguments: list[str]) -> int:
     function, what, allowed = words[word]
     if len(paths) != 1:
         raise BadInput(f"give one {what}: jaxbench qualify {word} {what}; given: {len(paths)}")
-    own = flags.FLAGS.get_key_flags_for_module(_MINUTES_MODULE)
+    own = flags.FLAGS.flags_by_module_dict()[flags.FLAGS.find_module_defining_flag("minutes")]
     given = [flag.name for flag in own if flag.present and flag.name not in allowed]
     if given:
         raise BadInput(f"--{given[0]}: is not for {word}")
     return function(paths[0])
-
-
-_MINUTES_MODULE = flags.FLAGS.find_module_defining_flag("minutes")
 
 
 def _qualify() -> int:

@@ -67,7 +67,7 @@ FIGURES: dict[str, FigureKind] = {
     "compile_cold_s": FigureKind("networks", "compilation, nothing cached", _NETWORK, "lower"),
     "compile_warm_s": FigureKind("networks", "the same from the cache", _NETWORK, "lower"),
     "drift_percent": FigureKind(
-        "soak", "change of the rate from the first half to the second", (), "higher", -100.0
+        "soak", "change of the rate from the first third to the last", (), "higher", -100.0
     ),
     "throttled_share": FigureKind(
         "soak", "share of the readings in which the clock was held down", ("reason",), "lower"

@@ -7,7 +7,7 @@ each burst.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import change_of_median, held_up
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
 from jaxbench.cards.card import Figure, measured
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
@@ -27,6 +27,8 @@ from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
 _RUN = "runs/soak"
 _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6
+# However late it is: of fewer the drift is not known.
+_FEWEST_WINDOWS = 3 * FEWEST_FOR_INTERVAL
 # Bursts of the search for corruption: one at each end, the others between.
 _BURSTS = 10
 
@@ -61,10 +63,7 @@ def measure_soak(bench: Bench, time_s: float) -> None:
     telemetry = result.summary.get("telemetry") or {}
     bench.figures += telemetry_figures(telemetry.get("devices", {}))
     [record] = result.of_kind(ThroughputRecord)
-    if (found := drift_figure(record.windows_s)) is not None:
-        bench.figures.append(found)
-    else:
-        bench.note("drift", "warning", f"not known of {len(record.windows_s)} windows")
+    bench.figures.append(drift_figure(record.windows_s))
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
 
@@ -102,10 +101,10 @@ class Soak(Measurement):
         with job.clock.phase("measure"):
             burst_s = self._left_s() / _BURSTS
             next_burst_s = self._left_s() - burst_s
-            while not train.windows_s or self._left_s() > window_s:
+            while len(train.windows_s) < _FEWEST_WINDOWS or self._left_s() > window_s:
                 with recorder.telemetry.measured(images):
                     train.measure()
-                job.console.progress("soak", 0, 0, "")
+                job.console.progress("training", 0, 0, "")
                 if self._left_s() < next_burst_s:
                     next_burst_s -= burst_s
                     self._between()
@@ -126,16 +125,12 @@ class Soak(Measurement):
         )
 
 
-def drift_figure(windows_s: Sequence[float]) -> Figure | None:
-    """Return how much faster the last third of equal windows was than the first; None of few."""
+def drift_figure(windows_s: Sequence[float]) -> Figure:
+    """Return how much faster the last third of equal windows was than the first."""
     third = len(windows_s) // 3
-    found = change_of_median(
-        [1 / window_s for window_s in windows_s[:third]],
-        [1 / window_s for window_s in windows_s[len(windows_s) - third :]],
-    )
-    if found is None:
-        return None
-    value, low, high = (100 * share for share in found)
+    rates = [1 / window_s for window_s in windows_s]
+    change = change_of_median(rates[:third], rates[len(rates) - third :])
+    value, low, high = (100 * share for share in change)
     return measured("drift_percent", value, (low, high))
 
 

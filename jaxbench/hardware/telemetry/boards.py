@@ -100,9 +100,7 @@ def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
       BadInput: there are no such boards, or this process has no right to.
     """
     if not ordinals:
-        raise BadInput(
-            f"{_POWER_FLAG}: only NVIDIA GPUs have limits that can be set; JAX uses none"
-        )
+        raise BadInput(f"{_POWER_FLAG}: JAX uses no NVIDIA GPU, and no other device has limits")
     import pynvml
 
     try:

@@ -1,0 +1,203 @@
+"""The parts one after the other, whatever happens to one; the exit code; what the console says."""
+
+import dataclasses
+import os
+
+import pytest
+
+from jaxbench.cards.card import measured
+from jaxbench.cards.card_file import read_card
+from jaxbench.cards.check import check_card
+from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.errors import BadInput, Terminated
+from jaxbench.hardware.checks import Check
+from jaxbench.qualification import ceilings, host_load, run
+from jaxbench.qualification.bench import Bench, PartFailed
+from jaxbench.qualification.plan import ORDER, Plan
+
+OK = Check("jax", "ok", "0.10.2")
+
+
+def nothing(bench, time_s):
+    """A part that measures nothing."""
+
+
+@pytest.fixture
+def qualify(monkeypatch, tmp_path, bench, output, preset):
+    """Qualifies two devices on an idle host; returns the exit code and the card."""
+    idle = {"_busy_s": lambda: 0.0, "_own_s": lambda: 0.0}
+    for name, function in idle.items():
+        monkeypatch.setattr(host_load, name, function)
+    monkeypatch.setattr(run, "run_checks", lambda: [OK])
+    monkeypatch.setattr(run, "choose_preset", lambda platform: preset)
+    monkeypatch.setattr(run, "create_mesh", lambda experiment: bench.mesh)
+    measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
+    plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
+    for name in run._MEASURE:
+        if name != "doctor":
+            monkeypatch.setitem(run._MEASURE, name, nothing)
+
+    def go(**parts):
+        for name, measure in parts.items():
+            monkeypatch.setitem(run._MEASURE, name, measure)
+        out = tmp_path / "card"
+        try:
+            code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
+        except BaseException as error:
+            code = type(error)
+        return code, read_card(out)
+
+    return go
+
+
+def triad(bench, time_s):
+    bench.figures.append(measured("triad_gb_per_s", 20.0, (19.0, 21.0), device=0))
+
+
+def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
+    code, card = qualify(ceilings=triad)
+    assert code == 0 and card.verdict.outcome == "pass"
+    assert check_card(tmp_path / "card") == []
+    assert [(part.name, part.status) for part in card.parts] == [
+        *((name, "measured") for name in ORDER[:5]),
+        ("corruption", "skipped"),
+        ("storage", "skipped"),
+    ]
+    assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
+    text = output.getvalue()
+    assert "plan: doctor 0 s" in text and "verdict: PASS" in text
+    assert f"report: jaxbench report {tmp_path / 'card'}" in text.replace(" \\\n   ", "")
+
+
+def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
+    busy_s = iter((0.0, 1e9))
+    monkeypatch.setattr(host_load, "_busy_s", lambda: next(busy_s))
+    code, card = qualify()
+    assert (code, card.verdict.outcome) == (0, "inconclusive")
+    assert card.load.other_cpu_percent == 100
+    assert "the host was busy: 100.0, limit 10" in output.getvalue()
+
+
+def test_the_work_of_this_process_is_no_other(monkeypatch):
+    monkeypatch.setattr(host_load, "_busy_s", iter((10.0, 10.0 + 1e9)).__next__)
+    monkeypatch.setattr(host_load, "_own_s", iter((5.0, 5.0 + 1e9)).__next__)
+    assert host_load.LoadWatch().load().other_cpu_percent == 0
+
+
+def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
+    wrong = Check("jax-cuda12-plugin", "problem", "0.9.0, but jaxlib is 0.10.2", "pip install")
+    monkeypatch.setattr(run, "run_checks", lambda: [OK, wrong])
+    code, card = qualify()
+    assert (code, card.verdict.outcome) == (1, "fail")
+    assert card.part("doctor").checks[1].found == wrong.found
+    text = " ".join(output.getvalue().split())
+    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2" in text
+    assert "doctor: doctor_problems: 1" in text
+
+
+def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
+    def fail(bench, time_s):
+        bench.figures.append(measured("copy_gb_per_s", 1.0, device=0))
+        raise ValueError("no such thing\nand more")
+
+    def networks(bench, time_s):
+        bench.note("x", "warning", "not measured")
+        raise PartFailed("cnn10 bf16 64: it burns")
+
+    code, card = qualify(ceilings=fail, networks=networks)
+    part = card.part("ceilings")
+    assert code == 1 and (part.status, part.reason) == ("failed", "ValueError: no such thing")
+    assert [figure.name for figure in part.figures] == ["copy_gb_per_s"]
+    assert card.part("networks").reason == "cnn10 bf16 64: it burns"
+    assert card.part("soak").status == "measured"
+    assert "ceilings failed: ValueError: no such thing\n" in output.getvalue()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
+def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, output, tmp_path):
+    def end(bench, time_s):
+        bench.figures.append(measured("flops_per_image", 1.0, network="a", precision="b", batch=1))
+        raise error
+
+    code, card = qualify(ceilings=triad, networks=end)
+    assert code is error and check_card(tmp_path / "card") == []
+    ends = {part.name: (part.status, part.reason) for part in card.parts}
+    assert ends["ceilings"] == ("measured", None)
+    interrupted = ("skipped", "interrupted")
+    assert {ends[name] for name in ("networks", "soak", "corruption")} == {interrupted}
+    assert len([*card.figures()]) == 2
+    assert "verdict: " in output.getvalue()
+
+
+@pytest.mark.parametrize("given", ["", "full", "file"])
+def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch, bench):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    for path in ("full/other", "file"):
+        (tmp_path / path).write_text("other")
+    with pytest.raises(BadInput, match=f"--out={given}: "):
+        run.qualify(1.0, given, load_thresholds(), bench.console)
+    assert sorted(os.listdir(tmp_path)) == ["file", "full"]
+
+
+@pytest.fixture
+def as_gpus(monkeypatch):
+    """Has the simulated devices be judged as GPUs."""
+    described = run.describe_environment
+
+    def describe(devices):
+        return described(devices) | {"backend": "gpu", "device_kind": "GPU"}
+
+    monkeypatch.setattr(run, "describe_environment", describe)
+    monkeypatch.setattr(Bench, "on_cpu", False)
+    monkeypatch.setattr(ceilings, "ARITHMETICS", ("fp32", "tf32"))
+
+
+def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
+    make = ceilings.matmul_calls
+
+    def slow(device, *args):
+        calls = make(device, *args)
+        per_s = calls.per_s
+        calls.per_s = lambda amount: [rate / 3 for rate in per_s(amount)]
+        return calls
+
+    # The first device is measured by `measure_matmul`, all others by these calls.
+    monkeypatch.setattr(ceilings, "matmul_calls", slow)
+    monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
+
+    def measure(bench, time_s):
+        ceilings.measure_ceilings(bench, time_s)
+        # On a busy machine the rates of two devices may differ by any factor.
+        fast, other = (one for one in bench.figures if "matmul" in one.name)
+        assert (fast.device, other.device) == (0, 1) and other.value < fast.value * 2
+        bench.figures.remove(other)
+        ends = tuple(end / 3 for end in fast.interval)
+        bench.figures.append(dataclasses.replace(other, value=fast.value / 3, interval=ends))
+
+    code, card = qualify(ceilings=measure)
+    [finding] = [one for one in card.verdict.findings if one.rule == "device_spread"]
+    assert code == 1 and finding.status == "fail"
+    assert "matmul_fp32_tflops, slowest: device 1" in finding.text
+    notes = {check.name: check.found for check in card.part("ceilings").checks}
+    assert notes == {"matmul tf32": "not measured: only GPUs have it"}
+    assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+
+
+def test_a_corrupted_device_fails(qualify, monkeypatch):
+    from jaxbench.qualification.corruption import CorruptionCheck
+    from tests.qualification.test_soak import corrupt_device
+
+    corrupt_device(monkeypatch, DataMesh, 1)
+
+    def soak(bench, time_s):
+        check = CorruptionCheck(bench)
+        check.burst()
+        check.report()
+
+    code, card = qualify(soak=soak)
+    assert code == 1 and card.part("corruption").status == "measured"
+    wrong = {figure.device: figure.value for figure in card.part("corruption").named("mismatches")}
+    assert wrong[0] == 0 and wrong[1] > 0
