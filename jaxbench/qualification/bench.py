@@ -49,7 +49,7 @@ class Bench:
     def show(self, what: str) -> None:
         """Show what is being done, and how much of the plan's time has passed."""
         done_s = min(self.clock.wall_s(), self.planned_s)
-        status = f"s  {self.part.replace('_', ' ')}: {what}"
+        status = f"s, {self.part.replace('_', ' ')}: {what}"
         self.console.progress("qualify", int(done_s), int(self.planned_s), status)
 
     def note(self, name: str, status: str, found: str) -> None:

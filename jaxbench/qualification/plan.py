@@ -21,18 +21,29 @@ ORDER = ("doctor", "ceilings", "collectives", "networks", "soak", "storage", POW
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Seconds for each part, in the order in which they run; and why the others do not."""
+    """Seconds for each part, in the order in which they run.
+
+    Attributes:
+      times_s: {part: seconds}.
+      skipped: {part: why it does not run}.
+      soak_is_fixed: whether the soak takes its seconds in any case, and not what the others leave.
+    """
 
     times_s: dict[str, float]
     skipped: dict[str, str]
+    soak_is_fixed: bool = False
 
     @property
     def total_s(self) -> float:
         return sum(self.times_s.values())
 
-    def after_s(self, part: str) -> float:
-        """Return the seconds that are planned for what follows a part."""
-        return sum(self.times_s.get(name, 0.0) for name in ORDER[ORDER.index(part) + 1 :])
+    def soak_s(self, passed_s: float) -> float:
+        """Return the soak's seconds when so many have passed of all."""
+        planned_s = self.times_s["soak"]
+        if self.soak_is_fixed:
+            return planned_s
+        after_s = sum(self.times_s.get(name, 0.0) for name in ORDER[ORDER.index("soak") + 1 :])
+        return max(self.total_s - after_s - passed_s, min(planned_s, _LEAST_S["soak"]))
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
@@ -104,4 +115,5 @@ def make_plan(
             left_s -= more_s
     if "soak" in times_s and soak_minutes is None:
         times_s["soak"] += left_s
-    return Plan({name: times_s[name] for name in ORDER if name in times_s}, skipped)
+    ordered_s = {name: times_s[name] for name in ORDER if name in times_s}
+    return Plan(ordered_s, skipped, soak_minutes is not None)

@@ -131,9 +131,8 @@ def _say_plan(bench: Bench, plan: Plan) -> None:
 def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _Ends) -> None:
     """Measure one part; whatever is raised is its end, and not that of the others."""
     time_s = plan.times_s[name]
-    if name == "soak":  # what the parts before it took too long, or did not need
-        left_s = plan.total_s - plan.after_s(name) - bench.clock.wall_s()
-        time_s = max(left_s, min(time_s, 10.0))
+    if name == "soak":
+        time_s = plan.soak_s(bench.clock.wall_s())
     bench.part = name
     bench.show("begins")
     try:

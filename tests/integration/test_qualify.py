@@ -15,9 +15,7 @@ from tests.conftest import ROOT, UNOPTIMIZED
 
 def run(folder, *args, devices=2):
     flag = "--xla_force_host_platform_device_count"
-    env = os.environ | {
-        "XLA_FLAGS": UNOPTIMIZED["XLA_FLAGS"].replace(f"{flag}=8", f"{flag}={devices}")
-    }
+    flags = UNOPTIMIZED["XLA_FLAGS"].replace(f"{flag}=8", f"{flag}={devices}")
     return subprocess.run(
         [sys.executable, "-m", "jaxbench", *args],
         cwd=folder,

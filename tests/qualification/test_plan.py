@@ -44,6 +44,7 @@ def test_too_few_minutes_leave_parts_out_and_say_so():
 def test_the_soaks_minutes_are_kept():
     assert make_plan(5, num_devices=1, soak_minutes=4).times_s["soak"] == 240
     assert "soak" in make_plan(5, num_devices=1, soak_minutes=0).skipped
+    assert make_plan(5, num_devices=1, soak_minutes=4).soak_s(1000.0) == 240
     # Where the soak was not asked for, the others' spare time is its own.
     assert make_plan(60, num_devices=1).times_s["soak"] > 1500
 
@@ -55,3 +56,11 @@ def test_the_soaks_minutes_are_kept():
 def test_minutes_that_cannot_be_are_refused(minutes, soak_minutes):
     with pytest.raises(BadInput, match="minutes="):
         make_plan(minutes, num_devices=1, soak_minutes=soak_minutes)
+
+
+def test_the_soak_takes_what_the_others_leave():
+    plan = make_plan(5, num_devices=1, storage=True)
+    before_s = sum(plan.times_s[name] for name in ("doctor", "ceilings", "networks"))
+    assert math.isclose(plan.soak_s(before_s), plan.times_s["soak"])
+    assert math.isclose(plan.soak_s(before_s - 7), plan.times_s["soak"] + 7)
+    assert plan.soak_s(1000.0) == 10  # however late it is
