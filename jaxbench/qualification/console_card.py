@@ -63,8 +63,11 @@ def _parts(card: Card) -> list[str]:
     for part in card.parts:
         seconds = f"{part.time_s:.0f} s" if part.status != "skipped" or part.time_s else ""
         lines.append(f"{part.name:<11} {part.status:<8} {seconds:>6}  {_about(part)}".rstrip())
-        marked = [check for check in part.checks if check.status != "ok"]
-        lines += [f"  {check.status}: {check.name}: {check.found}" for check in marked]
+        if part.name == "doctor":
+            marked = [check for check in part.checks if check.status != "ok"]
+            lines += [f"  {check.status}: {check.name}: {check.found}" for check in marked]
+        else:
+            lines += [f"  {check.name}: {check.found}" for check in part.checks]
     return lines
 
 
@@ -172,6 +175,8 @@ def verdict_lines(card: Card) -> Iterator[str]:
     if card.verdict is None:
         return
     yield f"verdict: {card.verdict.outcome.replace('_', ' ').upper()}"
+    if card.verdict.outcome == "inconclusive":
+        yield "  other work on this machine may be the cause: end it, and measure again"
     yield from (f"  {line}" for line in failures(card.verdict))
     for status in ("inconclusive", "warn"):
         for one in card.verdict.findings:

@@ -96,6 +96,8 @@ class Networks:
         # A run has two stages; each has windows to warm up and to measure.
         runs = 2 * len(bench.preset.networks) * len(bench.preset.precisions)
         self._window_s = min(0.5, max(0.05, time_s / runs / (8 * ROUNDS)))
+        # Energy needs readings that are close together, see hardware/telemetry/summary.py.
+        self._telemetry_s = max(0.1, self._window_s * ROUNDS / 12)
 
     def measure(self, trial: Trial) -> JobResult | None:
         """Run a trial and add its figures; None where it was not run, or failed."""
@@ -103,6 +105,9 @@ class Networks:
             return None
         try:
             return self._run(trial)
+        except _OutOfMemory:
+            self._bench.note(trial.name, "warning", "does not fit in the device's memory")
+            return None
         except Exception as error:
             self.failed.append(f"{trial.name}: {first_line(error)}")
             return None
@@ -146,6 +151,7 @@ class Networks:
                 InnerConsole(bench, trial.name),
                 rounds=ROUNDS,
                 window_s=self._window_s,
+                telemetry_s=self._telemetry_s,
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
@@ -217,11 +223,12 @@ def figures_of(result: JobResult, trial: Trial, run: str) -> list[Figure]:
     [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
     compiled, labels = _compile_of(result), trial.labels
     telemetry = result.summary.get("telemetry") or {}
+    is_known = telemetry.get("energy_window_long_enough")
     interval = (step.images_per_s_low, step.images_per_s_high)
     values = {
         "flops_per_image": step.flops_per_image,
         "mfu": step.mfu,
-        "energy_j_per_image": telemetry.get("joules_per_image"),
+        "energy_j_per_image": telemetry["joules_per_image"] if is_known else None,
         "compile_cold_s": compiled.cold_compile_s,
         "compile_warm_s": compiled.warm_compile_s,
     }

@@ -89,6 +89,7 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
     network, precision = bench.preset.networks[0], bench.preset.precisions[0]
     trial = make_trial(network, precision, bench.mesh.num_devices)
     window_s = max(0.05, time_s / len(watts) / (8 * ROUNDS))
+    telemetry_s = max(0.1, window_s * ROUNDS / 12)
     rows = []
     with restored_at_end(limits):
         for limit_w in watts:
@@ -100,6 +101,7 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
                 InnerConsole(bench, f"{trial.name} at {limit_w} W"),
                 rounds=ROUNDS,
                 window_s=window_s,
+                telemetry_s=telemetry_s,
             )
             rows.append(_row(limit_w, result.summary))
             _write(bench.folder / _FILE, rows)
@@ -114,10 +116,9 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
 def _row(limit_w: int, summary: Mapping[str, Any]) -> dict[str, float | None]:
     telemetry = summary.get("telemetry") or {}
     values = {name: summary.get(name) for name in COLUMNS}
-    return values | {
-        "power_limit_w": limit_w,
-        "energy_j_per_image": telemetry.get("joules_per_image"),
-    }
+    is_known = telemetry.get("energy_window_long_enough")
+    energy_j = telemetry["joules_per_image"] if is_known else None
+    return values | {"power_limit_w": limit_w, "energy_j_per_image": energy_j}
 
 
 def _write(path: pathlib.Path, rows: Sequence[Mapping[str, float | None]]) -> None:

@@ -91,7 +91,8 @@ def qualify(
         _say_card(console, card, write_card(folder, card))
     if ended:
         raise ended
-    return int(bool(failures(card.verdict)))
+    # The power curve is no part of the card.
+    return int(bool(failures(card.verdict)) or ends.get(POWER_CURVE, ("",))[0] == "failed")
 
 
 def _new_folder(out: str | None) -> pathlib.Path:

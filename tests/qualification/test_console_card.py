@@ -1,15 +1,8 @@
-"""The card on a console, its last lines, and the power curve's flags."""
-
-import pytest
+"""The card on a console of 80 columns."""
 
 from jaxbench.cards.card import measured
-from jaxbench.errors import BadInput
-from jaxbench.hardware.telemetry import boards
-from jaxbench.qualification import power_curve
 from jaxbench.qualification.console_card import card_lines
-from tests import fake_nvml
 from tests.cards import made
-from tests.fake_nvml import Board, Cuda, Nvml
 
 
 def test_a_card_fits_80_columns_and_has_its_figures():
@@ -46,17 +39,8 @@ def test_units_that_people_read():
     assert "shortest call [us]" in text and "8.500" in text
 
 
-@pytest.mark.parametrize("given", [["x"], ["0"], ["-3"], ["200", ""], ["2.5"]])
-def test_watts_are_whole_numbers(given):
-    with pytest.raises(BadInput, match="whole numbers of watts"):
-        power_curve.parse_watts(given)
-
-
-def test_limits_that_a_board_does_not_take_are_refused(monkeypatch):
-    fake_nvml.install(monkeypatch, Nvml([Board()]), Cuda([0x0F]))
-    monkeypatch.setattr(power_curve, "cuda_ordinals", lambda _: {"gpu0": 0})
-    assert power_curve.parse_watts(["100", "400"]) == [100, 400]
-    [limit] = power_curve.check_power_limits([100, 400], [])
-    assert limit == boards.PowerLimit("0000:0F:00.0", 400_000, 100_000, 400_000)
-    with pytest.raises(BadInput, match="takes 100 to 400 W"):
-        power_curve.check_power_limits([100, 401], [])
+def test_a_busy_host_says_what_to_do():
+    lines = [*card_lines(made.judged(load=(40.0, 0)))]
+    place = lines.index("verdict: INCONCLUSIVE")
+    assert "end it, and measure again" in lines[place + 1]
+    assert "the host was busy: 40.00, limit 10" in lines[place + 2]

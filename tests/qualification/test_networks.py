@@ -63,6 +63,14 @@ def test_the_largest_batch_is_halved_where_memory_runs_out(bench, ran, monkeypat
     assert ran == [32, 192, 96] and not bench.notes
 
 
+def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
+    network = bench.preset.networks[0]._replace(batch_per_device=64)
+    bench.part, bench.preset = "networks", bench.preset._replace(networks=(network,))
+    measure_networks(bench, 60.0)
+    [note] = bench.notes["networks"]
+    assert ran == [128] and note.found == "does not fit in the device's memory"
+
+
 def test_no_larger_batch_is_said(bench, ran, monkeypatch):
     monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 32)
     bench.part = "networks"
@@ -100,6 +108,25 @@ def test_an_invalid_run_has_no_figures(bench, monkeypatch):
     with pytest.raises(PartFailed, match="too fast"):
         measure_networks(bench, 1.0)
     assert not bench.figures
+
+
+@pytest.mark.parametrize("long_enough", [True, False])
+def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
+    step = types.SimpleNamespace(
+        stage="train_step",
+        **dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0),
+        **{"flops_per_image": 10, "mfu": None},
+    )
+    compiled = types.SimpleNamespace(function="train_step", cold_compile_s=2.0, warm_compile_s=None)
+    telemetry = {"joules_per_image": 0.5, "energy_window_long_enough": long_enough}
+    found = types.SimpleNamespace(
+        summary={"telemetry": telemetry},
+        of_kind=lambda kind: [compiled if "Compile" in kind.__name__ else step],
+    )
+    trial = make_trial(bench.preset.networks[0], "fp32", 2)
+    figures = {one.name: one.value for one in networks.figures_of(found, trial, "runs/x")}
+    expected = {"images_per_s": 1.0, "flops_per_image": 10, "compile_cold_s": 2.0}
+    assert figures == expected | ({"energy_j_per_image": 0.5} if long_enough else {})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The parts one after the other, whatever happens to one; the exit code; what the console says."""
 
-import dataclasses
 import os
 
 import pytest
@@ -12,6 +11,7 @@ from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
+from jaxbench.microbench.matmul import MatmulRate, MatmulResult
 from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.plan import ORDER, Plan
@@ -152,32 +152,29 @@ def as_gpus(monkeypatch):
 
     monkeypatch.setattr(run, "describe_environment", describe)
     monkeypatch.setattr(Bench, "on_cpu", False)
-    monkeypatch.setattr(ceilings, "ARITHMETICS", ("fp32", "tf32"))
 
 
 def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
+    first, slow = (1e12, 0.99e12, 1.01e12), (0.3e12, 0.29e12, 0.31e12)
+    shape = (256, 256, 256)
+    rate = MatmulRate(shape=shape, operations_per_s=first)
+    results = [
+        MatmulResult(arithmetic="fp32", rates=(rate,), tried=1),
+        MatmulResult(arithmetic="tf32", rates=(), tried=0, reason="only GPUs have it"),
+    ]
     make = ceilings.matmul_calls
 
-    def slow(device, *args):
-        calls = make(device, *args)
-        per_s = calls.per_s
-        calls.per_s = lambda amount: [rate / 3 for rate in per_s(amount)]
+    def make_slow(device, *given):
+        assert (device.id, *given[:2]) == (1, "fp32", shape)
+        calls = make(device, *given)
+        calls.per_s = lambda amount: slow
         return calls
 
-    # The first device is measured by `measure_matmul`, all others by these calls.
-    monkeypatch.setattr(ceilings, "matmul_calls", slow)
+    # The first device searches for the shape; the others have its.
+    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: results)
+    monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
-
-    def measure(bench, time_s):
-        ceilings.measure_ceilings(bench, time_s)
-        # On a busy machine the rates of two devices may differ by any factor.
-        fast, other = (one for one in bench.figures if "matmul" in one.name)
-        assert (fast.device, other.device) == (0, 1) and other.value < fast.value * 2
-        bench.figures.remove(other)
-        ends = tuple(end / 3 for end in fast.interval)
-        bench.figures.append(dataclasses.replace(other, value=fast.value / 3, interval=ends))
-
-    code, card = qualify(ceilings=measure)
+    code, card = qualify(ceilings=ceilings.measure_ceilings)
     [finding] = [one for one in card.verdict.findings if one.rule == "device_spread"]
     assert code == 1 and finding.status == "fail"
     assert "matmul_fp32_tflops, slowest: device 1" in finding.text
@@ -201,3 +198,18 @@ def test_a_corrupted_device_fails(qualify, monkeypatch):
     assert code == 1 and card.part("corruption").status == "measured"
     wrong = {figure.device: figure.value for figure in card.part("corruption").named("mismatches")}
     assert wrong[0] == 0 and wrong[1] > 0
+
+
+@pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
+def test_pairs_of_many_devices_are_not_all_measured(num_devices, pairs):
+    found = ceilings._pairs(num_devices)
+    assert len(found) == len({*found}) == pairs
+    assert {place for pair in found for place in pair} == {*range(num_devices)}
+
+
+def test_a_power_curve_that_fails_is_exit_code_1(qualify, monkeypatch, output):
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan({"power_curve": 1.0}, {}))
+    monkeypatch.setattr(run, "measure_power_curve", lambda *_: 1 / 0)
+    code, card = qualify()
+    assert code == 1 and "power curve failed: ZeroDivisionError" in output.getvalue()
+    assert {part.status for part in card.parts} == {"skipped"}
