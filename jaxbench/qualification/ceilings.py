@@ -9,15 +9,17 @@ import jax
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
+from jaxbench.clock import Stopwatch
+from jaxbench.errors import first_line
 from jaxbench.hardware.peaks import find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
-from jaxbench.microbench.interleaved import measure_in_turn
-from jaxbench.microbench.matmul import MatmulResult, matmul_calls, measure_matmul, operations
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, operations
 from jaxbench.microbench.memory import memory_bytes
 from jaxbench.microbench.memory_bandwidth import measure_bandwidth
 from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
-from jaxbench.qualification.bench import Bench
+from jaxbench.qualification.bench import Bench, PartFailed
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}
 _LARGEST_TRANSFER_BYTES, _LARGEST_COLLECTIVE_BYTES, _ON_CPU_BYTES = 2**28, 2**28, 2**20
@@ -26,8 +28,12 @@ _MOST_IN_ALL_PAIRS = 8
 # The rounds of a short and of a long measurement, what their warm-up may add, and where long
 # begins.
 _SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 6, 11, 6, 45.0
-# Shapes of which each arithmetic's best are measured.
-_FINALISTS = 3
+# The arithmetic that a platform's devices are made for: bf16 where none stands here.
+_MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
+# Where a device has no units for an arithmetic, a call may take far longer.
+_LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
+# The search goes on to larger shapes until a call takes longer than a window.
+_SEARCH_WINDOW_S = 0.1
 
 
 def measure_ceilings(bench: Bench, time_s: float) -> None:
@@ -61,38 +67,49 @@ def _in(unit: float, found: Interval) -> tuple[float, tuple[float, float]]:
 def _measure_matmuls(
     bench: Bench, devices: Sequence[jax.Device], time_s: float, rounds: int
 ) -> Iterator[Figure]:
-    """Yield the best rate of each arithmetic; the first device says of which shape."""
-    first, *others = devices
+    """Yield the rate of each arithmetic on each device.
+
+    The best shape is searched on the first device, in the arithmetic that it is made for; the
+    others have this shape. To search it for each would take minutes, most of them to compile.
+    """
+    first = devices[0]
+    searched = _MADE_FOR.get(first.platform, "bf16")
     arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
-    bench.show(f"matrix products on device {first.id}")
-    window_s = _window_s(time_s / 2, _FINALISTS * len(arithmetics), rounds, 0.2)
-    search_s = max(1.0, 0.3 * time_s / len(arithmetics))
-    results = measure_matmul(
-        first, arithmetics, rounds=rounds, window_s=window_s, search_s=search_s
-    )
-    for result in results:
-        if result.best is None:
-            bench.note(f"matmul {result.arithmetic}", "ok", f"not measured: {result.reason}")
-            continue
-        yield _matmul_figure(result.arithmetic, first, result.best.operations_per_s)
-    known = [result for result in results if result.best]
-    for device in others:
+    window_s = _window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
+    bench.show(f"matrix products in {searched}: which shape is fastest")
+    how = {"rounds": rounds, "window_s": _SEARCH_WINDOW_S, "search_s": 0.4 * time_s}
+    [found] = measure_matmul(first, (searched,), **how)
+    if found.best is None:
+        raise PartFailed(f"matrix products in {searched}: {found.reason}")
+    yield _matmul_figure(searched, first, found.best.operations_per_s)
+    for device in devices:
         bench.show(f"matrix products on device {device.id}")
-        yield from _measure_same(known, device, rounds, window_s)
+        turns: dict[str, tuple[Calls, Shape]] = {}
+        for arithmetic in arithmetics:
+            if device is first and arithmetic == searched:
+                continue
+            if arithmetic == "tf32" and device.platform != "gpu":
+                continue
+            try:
+                turns[arithmetic] = _calls(device, arithmetic, found.best.shape, window_s)
+            except jax.errors.JaxRuntimeError as error:
+                name = f"matrix products in {arithmetic}, device {device.id}"
+                bench.note(name, "warning", f"not measured: {first_line(error)}")
+        measure_in_turn([calls for calls, _ in turns.values()], rounds)
+        for arithmetic, (calls, shape) in turns.items():
+            yield _matmul_figure(arithmetic, device, calls.per_s(operations(shape)))
 
 
-def _measure_same(
-    known: Sequence[MatmulResult], device: jax.Device, rounds: int, window_s: float
-) -> Iterator[Figure]:
-    """Yield the rates of another device, each of the shape that was best on the first."""
-    turns = {
-        result: matmul_calls(device, result.arithmetic, result.best.shape, window_s)
-        for result in known
-    }
-    measure_in_turn([*turns.values()], rounds)
-    for result, calls in turns.items():
-        rate = calls.per_s(operations(result.best.shape))
-        yield _matmul_figure(result.arithmetic, device, rate)
+def _calls(
+    device: jax.Device, arithmetic: str, shape: Shape, window_s: float
+) -> tuple[Calls, Shape]:
+    """Return the calls of this shape, or of a smaller one where a call takes too long."""
+    while True:
+        calls, watch = matmul_calls(device, arithmetic, shape, window_s), Stopwatch()
+        calls.run(1)
+        if watch.elapsed_s() <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
+            return calls, shape
+        shape = tuple(side // 2 for side in shape)
 
 
 def _matmul_figure(arithmetic: str, device: jax.Device, rate: Interval) -> Figure:

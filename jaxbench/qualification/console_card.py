@@ -38,7 +38,9 @@ def card_lines(card: Card) -> Iterator[str]:
     """Yield the card: the machine, the parts, the figures, the verdict."""
     yield f"{card.label}, preset {card.preset}"
     taken_s = 60 * card.minutes_taken
-    yield f"{card.created_at[:16].replace('T', ' ')}, took {duration(taken_s)} of {duration(60 * card.minutes_asked)}"
+    asked_s = 60 * card.minutes_asked
+    when = card.created_at[:16].replace("T", " ")
+    yield f"{when}, took {duration(taken_s)} of {duration(asked_s)}"
     yield from _load(card)
     yield ""
     yield from _parts(card)

@@ -9,9 +9,11 @@ FEWEST_MINUTES, MOST_MINUTES = 1.0, 7 * 24 * 60.0
 POWER_CURVE = "power_curve"
 # What a part takes at least, in seconds, the most important part first.
 _LEAST_S = {
-    **{"doctor": 5.0, "networks": 20.0, "ceilings": 10.0, "soak": 10.0, "collectives": 8.0},
+    **{"doctor": 5.0, "networks": 40.0, "ceilings": 30.0, "soak": 10.0, "collectives": 20.0},
     **{"storage": 20.0},
 }
+# Small networks and small matrices compile quickly.
+_LEAST_ON_CPU_S = _LEAST_S | {"networks": 20.0, "ceilings": 10.0, "collectives": 8.0}
 _LIMIT_S = 20.0  # of each power limit
 # Shares of what is left then, and how much more a part can use.
 _SHARES = {"ceilings": (0.2, 80.0), "collectives": (0.1, 50.0), "networks": (0.5, 1800.0)}
@@ -57,10 +59,20 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _check_minutes(minutes: float, soak_minutes: float | None) -> None:
+    if not FEWEST_MINUTES <= minutes <= MOST_MINUTES:  # nan fails it too
+        raise BadInput(
+            f"--minutes={minutes:g}: must be {FEWEST_MINUTES:g} at least, {MOST_MINUTES:g} at most"
+        )
+    if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
+        raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
+
+
 def make_plan(
     minutes: float,
     *,
     num_devices: int,
+    on_cpu: bool,
     soak_minutes: float | None = None,
     storage: bool = False,
     power_limits: int = 0,
@@ -70,6 +82,7 @@ def make_plan(
     Args:
       minutes: of all parts together.
       num_devices: of the machine.
+      on_cpu: whether they are CPU devices.
       soak_minutes: of the soak; None for the rest.
       storage: whether storage is measured.
       power_limits: number of points of the power curve.
@@ -77,13 +90,8 @@ def make_plan(
     Raises:
       BadInput: minutes are too few, or the soak is longer.
     """
-    if not FEWEST_MINUTES <= minutes <= MOST_MINUTES:  # nan fails it too
-        raise BadInput(
-            f"--minutes={minutes:g}: must be {FEWEST_MINUTES:g} at least, {MOST_MINUTES:g} at most"
-        )
-    if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
-        raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
-    least_s, skipped = dict(_LEAST_S), {}
+    _check_minutes(minutes, soak_minutes)
+    least_s, skipped = dict(_LEAST_ON_CPU_S if on_cpu else _LEAST_S), {}
     if soak_minutes is not None:
         least_s["soak"] = 60 * soak_minutes
         if not soak_minutes:

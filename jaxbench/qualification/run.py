@@ -65,6 +65,7 @@ def qualify(
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
+        on_cpu=mesh.devices[0].platform == "cpu",
         soak_minutes=soak_minutes,
         storage=storage,
         power_limits=len(power_limits),

@@ -5,16 +5,22 @@ import math
 import pytest
 
 from jaxbench.errors import BadInput
-from jaxbench.qualification.plan import ORDER, POWER_CURVE, make_plan
+from jaxbench.qualification.plan import ORDER, POWER_CURVE
+from jaxbench.qualification.plan import make_plan as make_any_plan
 
 
+def make_plan(minutes, on_cpu=True, **asked):
+    return make_any_plan(minutes, on_cpu=on_cpu, **asked)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("minutes", [1, 1.5, 3, 10, 60])
 @pytest.mark.parametrize("num_devices", [1, 8])
 @pytest.mark.parametrize(
     "asked", [{}, {"storage": True}, {"soak_minutes": 0.5}, {"power_limits": 3}]
 )
-def test_the_parts_take_no_longer_than_the_minutes(minutes, num_devices, asked):
-    plan = make_plan(minutes, num_devices=num_devices, **asked)
+def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices, asked):
+    plan = make_plan(minutes, on_cpu, num_devices=num_devices, **asked)
     assert plan.total_s <= 60 * minutes + 1e-6
     assert {*plan.times_s, *plan.skipped} | {POWER_CURVE} == {*ORDER}
     assert not {*plan.times_s} & {*plan.skipped}
@@ -24,11 +30,11 @@ def test_the_parts_take_no_longer_than_the_minutes(minutes, num_devices, asked):
 
 
 def test_ten_minutes_have_every_part_and_a_long_soak():
-    plan = make_plan(10, num_devices=8)
-    assert plan.times_s["ceilings"] == 90 and plan.times_s["soak"] > 120
+    plan = make_plan(10, False, num_devices=8)
+    assert plan.times_s["ceilings"] == 110 and plan.times_s["soak"] > 120
     assert [*plan.skipped] == ["storage"]
     told = [*plan.lines()]
-    assert told[0].startswith("plan: doctor 5 s, ceilings 90 s, collectives 5")
+    assert told[0].startswith("plan: doctor 5 s, ceilings 110 s, collectives 7")
     assert told[1:] == ["  not storage: give --storage to measure it"]
 
 
@@ -36,6 +42,8 @@ def test_too_few_minutes_leave_parts_out_and_say_so():
     plan = make_plan(1, num_devices=8, storage=True)
     assert "storage" not in plan.times_s
     assert plan.skipped["storage"] == "it takes 20 s, 7 s are left"
+    plan = make_plan(1, False, num_devices=8)
+    assert plan.skipped["ceilings"] == "it takes 30 s, 15 s are left"
     plan = make_plan(1, num_devices=1, power_limits=2)
     assert plan.times_s[POWER_CURVE] == 40 and plan.skipped["networks"]
     assert make_plan(1, num_devices=1).skipped["collectives"] == "there is one device"

@@ -2,6 +2,7 @@
 
 import os
 
+import jax
 import pytest
 
 from jaxbench.cards.card import measured
@@ -16,6 +17,7 @@ from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.plan import ORDER, Plan
 
+_MEASURED = ("fp32", "bf16", "fp16")
 OK = Check("jax", "ok", "0.10.2")
 
 
@@ -155,32 +157,38 @@ def as_gpus(monkeypatch):
 
 
 def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
-    first, slow = (1e12, 0.99e12, 1.01e12), (0.3e12, 0.29e12, 0.31e12)
-    shape = (256, 256, 256)
-    rate = MatmulRate(shape=shape, operations_per_s=first)
-    results = [
-        MatmulResult(arithmetic="fp32", rates=(rate,), tried=1),
-        MatmulResult(arithmetic="tf32", rates=(), tried=0, reason="only GPUs have it"),
-    ]
-    make = ceilings.matmul_calls
+    rate = MatmulRate(shape=(256, 256, 256), operations_per_s=(1e12, 0.99e12, 1.01e12))
+    found = MatmulResult(arithmetic="fp32", rates=(rate,), tried=1)
+    make, rates = ceilings.matmul_calls, {}
 
-    def make_slow(device, *given):
-        assert (device.id, *given[:2]) == (1, "fp32", shape)
-        calls = make(device, *given)
-        calls.per_s = lambda amount: slow
+    def make_slow(device, arithmetic, shape, window_s):
+        if arithmetic == "int8":
+            raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: int8")
+        calls = make(device, arithmetic, shape, window_s)
+        slower = 0.3 if device.id == 1 else 1.0
+        rates[device.id, arithmetic] = shape
+        calls.per_s = lambda amount: [slower * one for one in rate.operations_per_s]
         return calls
 
-    # The first device searches for the shape; the others have its.
-    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: results)
+    # The shape is searched on the first device alone.
+    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: [found])
     monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
     code, card = qualify(ceilings=ceilings.measure_ceilings)
     [finding] = [one for one in card.verdict.findings if one.rule == "device_spread"]
     assert code == 1 and finding.status == "fail"
-    assert "matmul_fp32_tflops, slowest: device 1" in finding.text
-    notes = {check.name: check.found for check in card.part("ceilings").checks}
-    assert notes == {"matmul tf32": "not measured: only GPUs have it"}
+    assert "slowest: device 1" in finding.text
+    assert {*rates} == {(0, "bf16"), (0, "fp16")} | {(1, name) for name in _MEASURED}
+    notes = [check.found for check in card.part("ceilings").checks]
+    assert notes == ["not measured: UNIMPLEMENTED: int8"] * 2
     assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+
+
+def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
+    monkeypatch.setattr(ceilings, "_LONGEST_CALL_S", 0.0)
+    monkeypatch.setattr(ceilings, "_SMALLEST_SIDE", 32)
+    _, shape = ceilings._calls(bench.mesh.devices[0], "fp32", (128, 128, 512), 0.01)
+    assert shape == (32, 32, 128)
 
 
 def test_a_corrupted_device_fails(qualify, monkeypatch):
