@@ -85,7 +85,7 @@ def _about(part: Part) -> str:
         rounds = sum(figure.value for figure in part.named("rounds"))
         wrong = sum(figure.value for figure in part.named("mismatches"))
         return f"{rounds:.0f} rounds compared bit for bit, {wrong:.0f} mismatches"
-    return f"{len(part.figures)} figures"
+    return f"{len(part.figures)} figure{'s' * (len(part.figures) != 1)}"
 
 
 def _figures(card: Card) -> list[str]:
@@ -107,7 +107,7 @@ def _figures(card: Card) -> list[str]:
         )
     if not rows:
         return []
-    several = any(figure.device not in (None, 0) for figure in card.figures())
+    several = card.environment["num_devices"] > 1 and card.environment["backend"] != "cpu"
     headings = ["measured", "median" if several else "value", "from ... to", "of the peak"]
     return _table(headings, rows)
 
