@@ -24,9 +24,9 @@ class Refusal(NamedTuple):
     """Why a compiler does not compile a step.
 
     Attributes:
-      kind: `memory` where the device's memory is too small, `on-chip memory` where a TPU's vector or
-        scalar memory is, for one of the step's operations; `unsupported` where an operation or a
-        size is one that the compiler cannot express.
+      kind: `memory` where the device's memory is too small; `on-chip memory` where a TPU's vector
+        or scalar memory is, for one of the step's operations; `unsupported` where the compiler
+        cannot express an operation or a size.
       asked_bytes, available_bytes: as the compiler states them; None where it does not.
     """
 

@@ -33,13 +33,13 @@ M, G, T = 2**20, 2**30, 2**40
         ),
         # As users of libtpu report them, 2024 to 2026.
         (
-            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
-            "hbm. Used 21.90G of 7.48G hbm. Exceeded hbm capacity by 14.42G.",
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+            "space hbm. Used 21.90G of 7.48G hbm. Exceeded hbm capacity by 14.42G.",
             Refusal("memory", int(21.9 * G), int(7.48 * G)),
         ),
         (
-            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
-            "vmem. Used 65.05M of 64.00M vmem. Exceeded vmem capacity by 1.05M",
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+            "space vmem. Used 65.05M of 64.00M vmem. Exceeded vmem capacity by 1.05M",
             Refusal("on-chip memory", int(65.05 * M), 64 * M),
         ),
         (
