@@ -57,13 +57,11 @@ def environment(target: Target) -> dict[str, str]:
     variables = {"JAX_PLATFORMS": "cpu"}
     if target.platform == "tpu":
         variables |= {
-            # Else libtpu lets one process at a time in, with TPUs or without: it takes a lock.
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_ACCELERATOR_TYPE": target.facts["accelerator_type"],
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
-            # Compiling needs no chip, so several processes may compile at the same time.
+            # Else libtpu takes a lock and lets one process at a time in, with TPUs or without.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
     return variables
