@@ -1,4 +1,7 @@
-"""Read a compiler's refusal of a step: its kind, and the bytes that it names."""
+"""Read a compiler's refusal of a step: its kind, and the bytes that it names.
+
+For GPUs XLA refuses no step for its memory: it warns on stderr and plans more than there is.
+"""
 
 import re
 from typing import NamedTuple
