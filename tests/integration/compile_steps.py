@@ -3,7 +3,7 @@
     python -m tests.integration.compile_steps TARGET EXPERIMENT,PRECISION ...
 
 Starting a TPU's compiler takes seconds, which all steps share. Each prints one line of JSON:
-`compile_for_target`'s fields and `experiment`.
+the fields of `TargetRecord`, and `experiment`.
 """
 
 import json
@@ -18,12 +18,14 @@ from jaxbench.hardware.targets.topology import environment
 def main(name: str, *steps: str) -> None:
     target = parse_target(name)
     os.environ.update(environment(target))  # before JAX is imported
+    from jaxbench.clock import Clock
     from jaxbench.jobs.target_step import compile_for_target
 
     for step in steps:
         experiment, precision = step.split(",")
         config = load_experiment(experiment, [f"--experiment.precision={precision}"])
-        print(json.dumps({"experiment": experiment, **compile_for_target(config, target)}))
+        record = compile_for_target(config, target, Clock())
+        print(json.dumps({"experiment": experiment, **record.to_json()}))
         sys.stdout.flush()
 
 
