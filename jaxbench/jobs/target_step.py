@@ -155,9 +155,13 @@ def _cache_bytes(target: Target) -> int:
 
 
 def _activation_sizes(program: Program) -> set[int]:
-    """Return how many values the activations have in a step on one device."""
+    """Return how many values the activations have in a step on one device.
+
+    A parameter of as many values cannot be told from an activation, so that size is left out.
+    """
     geometry = program.geometry
     images = geometry.batch_per_device // geometry.gradient_accumulation_steps
     shapes = [program.config.data.image_shape]
     shapes += [row["output_shape"] for row in list_layers(program)]
-    return {images * math.prod(shape) for shape in shapes if len(shape) == 3}
+    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == 3}
+    return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
