@@ -6,7 +6,6 @@ it and the machine's peak rates.
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import jax
@@ -16,19 +15,17 @@ from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
-from jaxbench.errors import OUT_OF_MEMORY
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import find_peak
 from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
+from jaxbench.jobs.refusals import read_refusal
 from jaxbench.precision import get_precision, precision_of
 from jaxbench.records.schema import CompileRecord, TargetRecord
 from jaxbench.training.program import Program, build_program, compile_with_text
 from jaxbench.xla.hlo_work import count_work
 
-# As XLA's compiler for TPUs words it: `(11.13G) exceeds available HBM (7.48G)`.
-_ASKED = re.compile(r"\(([\d.]+)G\) exceeds available \w+ \(([\d.]+)G\)")
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
 # compiler itself knows what is free.
 _GPU_MEMORY_SHARE = 0.75
@@ -90,17 +87,12 @@ def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRe
             )
         except jax.errors.JaxRuntimeError as error:
             refusal = " ".join(str(error).split())
-            if not OUT_OF_MEMORY.search(refusal):
+            found = read_refusal(refusal)
+            if found is None:
                 raise
-            needed_bytes = asked_bytes(refusal)
+            needed_bytes = found.asked_bytes if found.kind == "memory" else None
             return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
         return dataclasses.replace(record, **_describe(program, target, compiled, text))
-
-
-def asked_bytes(refusal: str) -> int | None:
-    """Return the bytes that a refused step needs; None where the compiler does not say."""
-    asked = _ASKED.search(refusal)
-    return asked and int(float(asked[1]) * 2**30)
 
 
 def _describe(
