@@ -226,8 +226,10 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     labels, left = _labels([dot.label for dot in chart.dots], 3)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
-    values = [x for dot in chart.dots for x in (dot.value, dot.low, dot.high) if x is not None]
-    x_axis = Axis([0.0, *values], left, _RIGHT - 60, from_zero=True)
+    dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
+    values = [x for dot in dots for x in (dot.value, dot.low, dot.high) if x is not None]
+    values += [] if chart.x_log else [0.0]
+    x_axis = Axis(values, left, _RIGHT - 60, log=chart.x_log, from_zero=True)
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
         row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}
