@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, usd_per_million_images
+from jaxbench.analysis.published import load_published
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.fields import find, items, number, text
 from jaxbench.reports.formats import count
@@ -20,6 +21,8 @@ from jaxbench.reports.runs import NETWORKS, ReportedRun
 from jaxbench.reports.settings import differing_names, grouped, name_settings, setting_key
 from jaxbench.reports.sides import is_work
 
+# Of published rates, see `jaxbench.analysis.published`.
+_TABLES = ("throughput", "training_runs")
 # Of where and when it was compiled, which says nothing of the machine that it was compiled for.
 _ELSEWHERE = ("host", "cpu", "driver", "commit", "device_kind", "num_devices", "network", "mode")
 # What a measured run is asked for apart, or cannot be known of a compiled one.
@@ -68,6 +71,7 @@ class CompiledStep:
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: find(self.record, "fits"))
+    bound_by = property(lambda self: text(self.record, "ceiling", "bound_by"))
 
     @property
     def ceiling(self) -> float | None:
@@ -100,6 +104,9 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
         # Of a batch that was compiled more than once, the last.
         by_batch = {one.batch_size: one for one in shown}
         steps += [dataclasses.replace(one, largest=largest) for one in by_batch.values()]
+    # Sweeps of the same experiment, for GPUs and TPUs say, stand together.
+    together = grouped(steps, lambda step: step.run.experiment).values()
+    steps = [step for own in together for step in own]
     rates = grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
     return [
         dataclasses.replace(
@@ -199,9 +206,14 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
             and not other_images(run.setting(), row["dataset"])
         )
 
-    tables = (sources.rows(name, is_same) for name in ("throughput", "training_runs"))
-    rows = [row for table in tables for row in table]
-    return max(rows, key=published_rate, default=None)
+    best = max(
+        (row for table in _TABLES for row in filter(is_same, load_published(table))),
+        key=published_rate,
+        default=None,
+    )
+    # Only what is shown is cited.
+    cited = (row for table in _TABLES for row in sources.rows(table, lambda row: row == best))
+    return next(cited, None)
 
 
 def _network(run: ReportedRun) -> str | None:

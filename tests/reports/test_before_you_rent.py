@@ -1,11 +1,11 @@
 """What a report says of machines that are not here: never as if it had been measured."""
 
+import itertools
 import json
 
 import pytest
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.cost import cost_of_run
 from jaxbench.errors import BadInput
 from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.collect import collect
@@ -14,13 +14,13 @@ from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import render_csv
 from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.page import render_html
-from jaxbench.reports.plot import draw
+from jaxbench.reports.plot import Axis, draw
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import read_run
 from jaxbench.reports.sections import make_sections
-from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import write_report
 from jaxbench.results.tables import run_row
+from tests.in_process import run_command
 from tests.reports.test_report import charts, csv_rows, tables, texts, throughput, write_run
 
 GIB = 2**30
@@ -248,7 +248,8 @@ def test_what_was_published_of_the_machine_stands_beside(tmp_path):
     )
     told = rows[0]["published images/s"]
     assert "fp32, batch 2,048, 2019-05-14 [1]" in told
-    assert "[1] Qiita" in tables(section_of(tmp_path))[SAYS].note
+    assert "[1] Qiita" in (note := tables(section_of(tmp_path))[SAYS].note)
+    assert "[2] Habr" in note and "[3]" not in note
     dots = [dot for chart in charts(section_of(tmp_path), DotChart) for dot in chart.dots]
     assert sum(own.published for dot in dots for own in dot.below) == 3
 
@@ -313,10 +314,10 @@ def test_csv_says_what_is_compiled_and_what_predicted(tmp_path):
 
 def test_compare_and_cost_say_that_nothing_was_measured(tmp_path):
     folder = compiled(tmp_path / "a")
-    with pytest.raises(BadInput, match="was compiled for gpu:rtx2080ti:2, and nothing was"):
-        read_sides(str(folder))
-    with pytest.raises(BadInput, match="was compiled for gpu:rtx2080ti:2, and nothing was"):
-        cost_of_run(read_run("R1", "r", folder), None)
+    for command, *more in (["compare", "a"], ["cost", "--usd_per_hour=2"]):
+        done = run_command(tmp_path, "a", *more, module=f"jaxbench.{command}")
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert "compiled for gpu:rtx2080ti:2, and nothing was measured" in done.stderr
     row = run_row(read_run("R1", "r", folder))
     assert (row["mode"], row["target"]) == ("compile", "gpu:rtx2080ti:2")
     assert row["images_per_s"] is None
@@ -337,3 +338,10 @@ def test_a_section_can_be_written_alone(tmp_path):
     with pytest.raises(BadInput, match="CSV has no sections"):
         write_report([str(tmp_path / "runs")], str(tmp_path / "no.csv"), section="runs")
     assert not (tmp_path / "no.md").exists() and not (tmp_path / "no.csv").exists()
+
+
+@pytest.mark.parametrize("values", [(5_537, 160_000), (5_000, 9_000), (90_000, 120_000), (1, 1e9)])
+def test_numbers_below_a_narrow_logarithmic_axis_are_apart(values):
+    axis = Axis(values, 270.0, 430.0, log=True)
+    places = [axis(tick) for tick in axis.ticks]
+    assert places and all(b - a >= 50 for a, b in itertools.pairwise(places))

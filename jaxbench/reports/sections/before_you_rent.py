@@ -73,7 +73,7 @@ _COLUMNS = (
     Column("GiB a device (compiled)", "record.needed_bytes", _gib),
     Column("of GiB usable", "record.device_memory_bytes", _gib),
     Column("ceiling images/s (predicted)", "ceiling", plain),
-    Column("bound by (predicted)", lambda step: text(step.record, "ceiling", "bound_by")),
+    Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
     Column("measured images/s", _measured, left=True),
     Column("published images/s", _published, left=True),
     Column("USD per million images at the ceiling (predicted)", "usd_per_million_images", plain),
@@ -164,21 +164,29 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
     drawn = [*best.values()][-_MOST_DOTS:]
     if len(drawn) < 2 and not any(map(_dots_below, drawn)):
         return []
-    dots = [Dot(_label(step), step.ceiling, below=_dots_below(step)) for step in drawn]
+    shared_by_all = {own for own in _settings(drawn[0]) if all(own in _settings(s) for s in drawn)}
+    dots = [
+        Dot(_label(step, shared_by_all), step.ceiling, below=_dots_below(step)) for step in drawn
+    ]
     more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
+    common = [own for own in _settings(drawn[0]) if own in shared_by_all]
     note = (
-        "bars end at the ceiling, which is predicted; dots on them: filled, measured in this "
-        "report, hollow, published by others; logarithmic; the assumptions are below the table"
-        f"{more}"
+        f"{'; '.join([*common, ''])}bars end at the ceiling, which is predicted, in brackets what "
+        "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
+        f"are below the table{more}"
     )
-    title = f"{steps[0].run.experiment}: the most images/s that each machine allows"
+    title = f"{steps[0].run.experiment}: images/s at most, by machine"
     return [DotChart(title, note, "images/s", dots, table, x_log=True)]
 
 
-def _label(step: CompiledStep) -> str:
-    bound = text(step.record, "ceiling", "bound_by")
-    told = [step.run.hardware, step.run.precision, f"batch {count(step.batch_size)}", step.setting]
-    return ", ".join(filter(None, [*told, f"bound by {bound}"]))
+def _settings(step: CompiledStep) -> list[str]:
+    told = (step.run.precision, f"batch {count(step.batch_size)}", step.setting)
+    return [*filter(None, told)]
+
+
+def _label(step: CompiledStep, elsewhere: set[str]) -> str:
+    told = [step.run.hardware, *(own for own in _settings(step) if own not in elsewhere)]
+    return f"{', '.join(told)} ({step.bound_by})"
 
 
 def _dots_below(step: CompiledStep) -> list[Dot]:
