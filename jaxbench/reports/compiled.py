@@ -194,6 +194,8 @@ def _work(run: ReportedRun) -> tuple:
 def _published(sources: Sources, step: CompiledStep) -> Row | None:
     """Return the best published rate of the network on the same devices in the same arithmetic."""
     run, network = step.run, _network(step.run)
+    if network is None:
+        return None
     machine = (run.device_kind.removeprefix("NVIDIA "), run.num_devices)
     arithmetic = {text(run.config, "precision"), text(step.record, "ceiling", "peak", "arithmetic")}
 

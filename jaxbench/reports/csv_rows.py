@@ -271,7 +271,10 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
         for record in run.of_kind("target"):
             names = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
             own = bare | {name: record.get(name) for name in names}
-            own |= {"machine": record.get("target"), "hardware": run.devices(own["num_devices"])}
+            own |= {
+                "machine": record.get("target"),
+                "hardware": run.devices(number(record, "num_devices")),
+            }
             yield own | {
                 "origin": "compiled",
                 "stage": "compile",

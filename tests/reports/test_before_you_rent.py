@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 
 import pytest
 
@@ -21,7 +22,16 @@ from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import write_report
 from jaxbench.results.tables import run_row
 from tests.in_process import run_command
-from tests.reports.test_report import charts, csv_rows, tables, texts, throughput, write_run
+from tests.reports.test_report import (
+    charts,
+    csv_rows,
+    leaves,
+    replaced,
+    tables,
+    texts,
+    throughput,
+    write_run,
+)
 
 GIB = 2**30
 SAYS = "What the compilers say"
@@ -72,9 +82,12 @@ def compiled(folder, target="gpu:rtx2080ti:2", batch=128, fits=True, **fields):
     return write_run(folder, [record], **own)
 
 
+def section_from(context):
+    return {section.name: section for section in make_sections(context)}["before-you-rent"]
+
+
 def section_of(folder, prices=None):
-    made = make_sections(ReportContext(collect([str(folder)]), prices or Prices()))
-    return {section.name: section for section in made}["before-you-rent"]
+    return section_from(ReportContext(collect([str(folder)]), prices or Prices()))
 
 
 def rows_of(folder, prices=None, title=SAYS):
@@ -338,6 +351,29 @@ def test_a_section_can_be_written_alone(tmp_path):
     with pytest.raises(BadInput, match="CSV has no sections"):
         write_report([str(tmp_path / "runs")], str(tmp_path / "no.csv"), section="runs")
     assert not (tmp_path / "no.md").exists() and not (tmp_path / "no.csv").exists()
+
+
+@pytest.mark.parametrize("file", ["run.json", "metrics.jsonl"])
+def test_no_wrong_value_of_a_compiled_run_is_a_crash(tmp_path, file):
+    """Up to 25 values of a file are something else once; the page is made all the same."""
+    draw = random.Random(file)
+    folder = compiled(tmp_path / "a", record={"scaling": None})
+    scaled = compiled(tmp_path / "b", "gpu:h100:8", scaling="weak", record={"scaling": "weak"})
+    compiled(tmp_path / "c", batch=256)
+    wrong = [None, "x", "", -1, 0, 1e308, 10**400, float("nan"), True, [], {}, [[1]], {"a": {}}]
+    for path in (folder / file, scaled / file):
+        before = path.read_text()
+        parsed = [*map(json.loads, before.splitlines() if path.suffix == ".jsonl" else [before])]
+        paths = [leaf for leaf in leaves(parsed) if len(leaf) > 1]
+        for leaf in draw.sample(paths, 25):
+            changed = replaced(parsed, leaf, draw.choice(wrong))
+            path.write_text("\n".join(map(json.dumps, changed)) + "\n")
+            context = ReportContext(collect([str(tmp_path)]))
+            found = section_from(context)
+            render_html([found], "t")
+            render_markdown([found], "t")
+            render_csv(context)
+        path.write_text(before)
 
 
 @pytest.mark.parametrize("values", [(5_537, 160_000), (5_000, 9_000), (90_000, 120_000), (1, 1e9)])
