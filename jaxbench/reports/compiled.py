@@ -42,10 +42,10 @@ class LargestBatch(NamedTuple):
 
     def __str__(self) -> str:
         if self.fits is None:
-            return "–" if self.refused is None else f"none; {count(self.refused)} does not fit"
+            return "–" if self.refused is None else f"none; not {count(self.refused)}"
         if self.refused is None:
             return f"at least {count(self.fits)}"
-        return f"{count(self.fits)}; {count(self.refused)} does not fit"
+        return f"{count(self.fits)}; not {count(self.refused)}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

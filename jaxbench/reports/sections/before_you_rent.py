@@ -42,11 +42,14 @@ def _measured(step: CompiledStep) -> Cell | None:
 
 
 def _published(step: CompiledStep) -> Cell | None:
+    return step.published and Cell(plain(published_rate(step.published)), "published")
+
+
+def _published_with(step: CompiledStep) -> str | None:
     row = step.published
     if row is None:
         return None
-    told = (row["precision"], f"batch {count(row['global_batch'])}", row["cited"])
-    return Cell(f"{plain(published_rate(row))} ({', '.join(told)})", "published")
+    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}"
 
 
 def _reason(step: CompiledStep) -> str | None:
@@ -75,7 +78,8 @@ _COLUMNS = (
     Column("ceiling images/s (predicted)", "ceiling", plain),
     Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
     Column("measured images/s", _measured, left=True),
-    Column("published images/s", _published, left=True),
+    Column("published images/s", _published, left=False),
+    Column("published with", _published_with),
     Column("USD per million images at the ceiling (predicted)", "usd_per_million_images", plain),
     Column("price", _price, left=True),
     Column("compiling took [s]", "record.compile_s", plain),
@@ -146,7 +150,8 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "Bound by: which of them takes longest.",
         "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
         "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
-        "Largest batch: of the batches that were tried; “at least” where none was refused.",
+        "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
+        "not fit; “at least” where all fit.",
         "Measured: a run of this report of the same work on as many of the same devices. "
         "Published: by others, with other software; of a training, the images/s of its median "
         "epoch.",
