@@ -31,16 +31,6 @@ from jaxbench.xla.hlo_work import count_work
 _GPU_MEMORY_SHARE = 0.75
 
 
-def devices_of(target: Target) -> tuple[Any, ...]:
-    """Return the devices of a target, for a process in the variables of `topology.environment`.
-
-    Raises:
-      BadInput: the compiler does not know a machine of this size.
-    """
-    peak = find_peak(target.kind, "fp32")
-    return create_devices(target, peak.bytes_per_s if peak else None)
-
-
 def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRecord:
     """Return what the compiler says of a training step on a target.
 
@@ -49,32 +39,45 @@ def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRe
     Args:
       config: a valid experiment.
       target: the machine.
-      clock: gets the phases `build`, `lower` and `compile`.
+      clock: gets the phases `devices`, `build`, `lower` and `compile`.
 
     Raises:
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
+    return compile_program(build_for_target(config, target, clock), target, clock)
+
+
+def build_for_target(config: Config, target: Target, clock: Clock) -> Program:
+    """Return the program of an experiment on a target; see `compile_for_target`."""
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
-    devices = devices_of(target)
-    with get_precision(config.precision).enabled():
+    with clock.phase("devices"):
+        peak = find_peak(target.kind, "fp32")
+        devices = create_devices(target, peak.bytes_per_s if peak else None)
+    geometry = BatchGeometry.create(config, len(devices))
+    with clock.phase("build"), get_precision(config.precision).enabled():
         mesh = DataMesh(devices, "shard_map")
-        geometry = BatchGeometry.create(config, len(devices))
-        with clock.phase("build"):
-            program = build_program(config, mesh, geometry, steps_per_epoch=1)
-            program.check()
-        record = TargetRecord(
-            target=target.name,
-            origin="compiled",
-            compiler=compiler_version(target),
-            device_kind=target.kind,
-            num_devices=len(devices),
-            batch_size=config.batch_size,
-            batch_per_device=geometry.batch_per_device,
-            precision=config.precision,
-            device_memory_bytes=_usable_bytes(target),
-            fits=False,
-        )
+        program = build_program(config, mesh, geometry, steps_per_epoch=1)
+        program.check()
+    return program
+
+
+def compile_program(program: Program, target: Target, clock: Clock) -> TargetRecord:
+    """Return what the compiler says of a program's training step; see `compile_for_target`."""
+    config, geometry = program.config, program.geometry
+    record = TargetRecord(
+        target=target.name,
+        origin="compiled",
+        compiler=compiler_version(target),
+        device_kind=target.kind,
+        num_devices=geometry.num_devices,
+        batch_size=config.batch_size,
+        batch_per_device=geometry.batch_per_device,
+        precision=config.precision,
+        device_memory_bytes=_usable_bytes(target),
+        fits=False,
+    )
+    with get_precision(config.precision).enabled():
         labels = program.task.label_shape(config.data.image_shape)
         args = abstract_args(config, geometry, labels, program.precision.param_dtype)
         try:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.fields import find, items, number, text
+from jaxbench.reports.fields import find, number, text
 from jaxbench.reports.formats import count
 from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
@@ -17,7 +17,7 @@ from jaxbench.reports.published import (
     published_devices,
     published_rate,
 )
-from jaxbench.reports.runs import NETWORKS, ReportedRun
+from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import differing_names, grouped, name_settings, setting_key
 from jaxbench.reports.sides import is_work
 
@@ -193,7 +193,7 @@ def _work(run: ReportedRun) -> tuple:
 
 def _published(sources: Sources, step: CompiledStep) -> Row | None:
     """Return the best published rate of the network on the same devices in the same arithmetic."""
-    run, network = step.run, _network(step.run)
+    run, network = step.run, step.run.published_network
     if network is None:
         return None
     machine = (run.device_kind.removeprefix("NVIDIA "), run.num_devices)
@@ -216,14 +216,3 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
     # Only what is shown is cited.
     cited = (row for table in _TABLES for row in sources.rows(table, lambda row: row == best))
     return next(cited, None)
-
-
-def _network(run: ReportedRun) -> str | None:
-    """Return the published network that a run compiled; None where it is another one."""
-    if text(run.document, "model"):
-        return run.published_network
-    # A network whose fields were changed is another one.
-    words = [str(word) for word in items(run.document, "command_line")]
-    if run.experiment.endswith(":tiny") or any("--experiment.model" in word for word in words):
-        return None
-    return next((name for name in NETWORKS if run.experiment.startswith(name)), None)

@@ -70,8 +70,8 @@ def compiled(folder, target="gpu:rtx2080ti:2", batch=128, fits=True, **fields):
     own = {
         "mode": "compile",
         "target": target,
-        "model": None,
-        "parameters": None,
+        "model": "Cnn10",
+        "parameters": 1_900_000,
         "status": "done" if fits else "oom",
         "reason": None if fits else f"{target}: the step needs more",
         "summary": {"compile_s": 12.5, "ceiling_images_per_s": 1.0, "phases_s": {"compile": 12.5}},
@@ -237,12 +237,12 @@ def test_what_was_published_of_the_machine_stands_beside(tmp_path):
     compiled(tmp_path / "a")
     compiled(tmp_path / "b", config={"precision": "fp16"}, record={"ceiling": None})
     compiled(tmp_path / "c", "gpu:h100:8")
-    changed = ["python", "-m", "jaxbench.main", "--experiment.model.channels=8"]
-    compiled(tmp_path / "d", config={"model": {"channels": 8}}, command_line=changed)
-    compiled(tmp_path / "e", experiment="cnn10:tiny")
+    compiled(tmp_path / "d", config={"model": {"channels": 8}}, parameters=300_000)
+    compiled(tmp_path / "e", experiment="cnn10:tiny", model="Mlp")
     v2 = {"ceiling": {"images_per_s": 1e5, "bound_by": "links", "peak": {"arithmetic": "bf16"}}}
     compiled(tmp_path / "f", "tpu:v2:2x2", record=v2)
-    compiled(tmp_path / "g", "tpu:v2:2x2", experiment="resnet50_synthetic", record=v2)
+    resnet = {"model": "ResNet", "parameters": 25_600_000}
+    compiled(tmp_path / "g", "tpu:v2:2x2", experiment="resnet50_synthetic", record=v2, **resnet)
     small = {"data": {"image_shape": [9, 9, 3]}}
     compiled(tmp_path / "h", "tpu:v2:2x2", experiment="cnn10_small", record=v2, config=small)
     rows = rows_of(tmp_path)
