@@ -10,6 +10,8 @@ stands in report.html in --workdir. With --data_dir, the folder that holds TFDS'
 learns on real CIFAR-10 too.
 
 --runs=DIR makes pictures of the runs that lie there and measures nothing; --tiny shrinks all.
+--targets=DIR makes the picture of sweeps that were compiled for machines that are not here, and no
+other one; docs/howto/targets.md has the commands of the sweeps.
 """
 
 import os
@@ -35,6 +37,9 @@ _WORKDIR = flags.DEFINE_string(
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "The folder that holds TFDS's cifar10.")
 _RUNS = flags.DEFINE_string("runs", None, "Make pictures of these runs, measure nothing.")
+_TARGETS = flags.DEFINE_string(
+    "targets", None, "Make the picture of what was compiled here for other machines, no other one."
+)
 _TINY = flags.DEFINE_bool("tiny", False, "Measure next to nothing: to try this program.")
 
 # What Chromium is called, the likeliest first.
@@ -42,6 +47,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DEVICES = 8
 # {section: how many of its charts are in its picture; 0 for its tables}.
 PICTURES = {"batches": 0, "rates": 2, "learning": 2, "scaling": 2, "telemetry": 2, "conv2d": 1}
+# That of --targets.
+TARGET_PICTURES = {"before-you-rent": 2}
 # Pages are about 900 pixels wide; screens have more than one dot for each.
 _WIDTH, _MARGIN, _SCALE = 1060, 20, 2
 
@@ -85,20 +92,25 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
     if _RUNS.value and (_TINY.value or _DATA_DIR.value):
         raise BadInput("--runs measures nothing: --tiny and --data_dir do not go with it")
-    if _RUNS.value and not pathlib.Path(_RUNS.value).is_dir():
-        raise BadInput(f"--runs={_RUNS.value}: no such folder")
+    if _TARGETS.value and (_RUNS.value or _TINY.value or _DATA_DIR.value):
+        raise BadInput("--targets measures nothing: it goes alone")
+    for name, given in (("runs", _RUNS.value), ("targets", _TARGETS.value)):
+        if given and not pathlib.Path(given).is_dir():
+            raise BadInput(f"--{name}={given}: no such folder")
     # Before minutes are spent on what could not be shown.
     browser = find_browser()
     out = pathlib.Path(_OUT.value)
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(_WORKDIR.value or temporary).absolute()
-        runs = pathlib.Path(_RUNS.value or work).absolute()
-        if not _RUNS.value:
+        given = _RUNS.value or _TARGETS.value
+        runs = pathlib.Path(given or work).absolute()
+        if not given:
             _measure(work)
         work.mkdir(parents=True, exist_ok=True)
         page = work / "report.html"
         _run(["jaxbench.report", str(runs), f"--out={page}", "--title=A report"], work, "report")
-        written = take_pictures(page, out, browser)
+        pictures = TARGET_PICTURES if _TARGETS.value else PICTURES
+        written = take_pictures(page, out, browser, pictures)
     for path in written:
         print(f"{path}  {path.stat().st_size / 1024:.0f} kB")
     return 0
@@ -155,13 +167,16 @@ def _run(arguments: list[str], work: pathlib.Path, name: str) -> None:
         sys.exit(done.stdout + done.stderr)
 
 
-def take_pictures(page: pathlib.Path, out: pathlib.Path, browser: str) -> list[pathlib.Path]:
+def take_pictures(
+    page: pathlib.Path, out: pathlib.Path, browser: str, pictures: dict[str, int]
+) -> list[pathlib.Path]:
     """Writes every picture as SECTION-light.webp and SECTION-dark.webp; returns their paths.
 
     Args:
       page: the report.
       out: the folder for them; it is made.
       browser: the path of a Chromium.
+      pictures: as `PICTURES`.
 
     Raises:
       BadInput: the report lacks a section that is to be shown.
@@ -179,12 +194,12 @@ def take_pictures(page: pathlib.Path, out: pathlib.Path, browser: str) -> list[p
                 color_scheme=scheme,
             )
             opened.goto(page.as_uri())
-            for name in PICTURES:
+            for name in pictures:
                 if not opened.locator(f"section#{name}").count():
                     raise BadInput(f"the report of these runs has no section {name!r}")
             opened.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
             out.mkdir(parents=True, exist_ok=True)
-            for name, charts in PICTURES.items():
+            for name, charts in pictures.items():
                 hidden = [f"figure:nth-child(n + {charts + 1})", "p:not(.lead, .note)"]
                 hidden += ["figure details", ".wide"] if charts else []
                 style = ", ".join(f"#{name} {one}" for one in hidden) + " { display: none }"

@@ -20,21 +20,17 @@ Every form's own step is compiled. The forms take turns; a ratio is of two windo
 interval as everywhere. A form that runs out of memory fails with its reason, the others go on. Exit
 code 1 if one does, or does not donate its whole state.
 
-    python benchmarks/step_variants.py ... --compile_for=h200.txtpb
+    python benchmarks/step_variants.py ... --target=gpu:h200
 
-compiles for a GPU that is not here and runs nothing (feed=resident: a data set of one batch stands
-in). It needs JAX's CUDA plugin of jaxlib's version (`pip install
-'jax-cuda12-plugin[with-cuda]==VERSION'`) and XLA's own description of the GPU
-(xla/backends/gpu/target_config/specs/ in its repository; fields that the plugin is too old for must
-be taken out). XLA then picks cuDNN's algorithms unmeasured: kernels, layouts and bytes are the
-GPU's, times stay unknown.
+compiles for a machine that is not here and runs nothing (feed=resident: a data set of one batch
+stands in). docs/howto/targets.md has the targets, a GPU by XLA's own description of it
+(gpu:h200.txtpb) among them, and what they need. XLA then picks cuDNN's algorithms unmeasured:
+kernels, layouts and bytes are the GPU's, times stay unknown.
 """
 
 import contextlib
 import json
 import math
-import os
-import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -48,7 +44,7 @@ from jaxbench.errors import OUT_OF_MEMORY, BadInput
 _VARIANTS = flags.DEFINE_multi_string("variant", [], '"NAME FIELD=VALUE ...": what is different.')
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Windows of each form.", lower_bound=6)
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "Seconds that a window takes, about.")
-_COMPILE_FOR = flags.DEFINE_string("compile_for", None, "XLA's description of a GPU: run nothing.")
+_TARGET = flags.DEFINE_string("target", None, "Compile for a machine that is not here.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 # Whose layers a form has: {value: (flax's batch norm, flax's max-pooling)}.
 _LAYERS = {
@@ -308,27 +304,17 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
     return {"ratio": ratio, "ratio_interval": interval}
 
 
-def absent_gpu(path: str) -> Any:
-    """Returns a device to compile for, from XLA's description of it."""
-    # The plugin needs no GPU for that, and nothing here is to run on one.
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    import jax
-    from jax.experimental import topologies
+def absent_devices(name: str) -> Any:
+    """Returns the devices of a target, which can only be compiled for."""
+    from jaxbench.hardware.targets.target import parse_target
+    from jaxbench.hardware.targets.topology import compiler_version, enter_environment
 
-    jax.config.update("jax_platforms", "cpu")
-    try:
-        description = pathlib.Path(path).read_text()
-        topology = topologies.get_topology_desc(
-            platform="cuda", topology="1x1x1", target_config=description
-        )
-    except NotImplementedError as error:
-        raise BadInput(
-            f"--compile_for={path}: needs JAX's CUDA plugin of jaxlib's version (pip install "
-            f"'jax-cuda12-plugin[with-cuda]=={jax.lib.__version__}'): {error}"
-        ) from error
-    except (OSError, RuntimeError, UnicodeDecodeError) as error:
-        raise BadInput(f"--compile_for={path}: {' '.join(str(error).split())}") from error
-    return topology.devices
+    target = parse_target(name)
+    compiler_version(target)
+    enter_environment(target)
+    from jaxbench.jobs.target_step import devices_of
+
+    return devices_of(target)
 
 
 def main(spec: str | None, overrides: list[str]) -> int:
@@ -348,7 +334,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     config = configs[0]
     if not isinstance(config, Config):
         raise BadInput(f"--experiment={spec}: has no training step")
-    devices = absent_gpu(_COMPILE_FOR.value) if _COMPILE_FOR.value else None
+    devices = absent_devices(_TARGET.value) if _TARGET.value else None
     mesh, _ = mesh_of(config, devices)
     with contextlib.ExitStack() as stack:
         forms, records = [], []

@@ -287,7 +287,8 @@ def load_runs(*folders: str | os.PathLike) -> Any:
       A pandas DataFrame; where pandas is not installed, a list of dictionaries with the same
       columns: experiment, mode, status, device_kind, num_devices, batch_size, precision,
       images_per_s with images_per_s_low and images_per_s_high, top1, dice, mfu, compile_s, wall_s,
-      usd, seed, feed, started_at, reason, path. What a run has not recorded is missing.
+      usd, seed, feed, started_at, reason, path, target (what a run was compiled for, where that is
+      not here). What a run has not recorded is missing.
 
     Raises:
       BadInput: a folder does not exist, or holds no run.

@@ -97,6 +97,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     Raises:
       BadInput: it has no figures to go by.
     """
+    run.check_measured()
     rate, fields = rate_of(run)
     has_rate = rate is not None and rate > 0
     if run.status == "corrupt":

@@ -28,6 +28,9 @@ _TARGET = flags.DEFINE_float(
     "to stop at (--target_accuracy).",
 )
 _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
+_SECTION = flags.DEFINE_string(
+    "section", None, "Write this section alone, by the name in its link: overview, before-you-rent."
+)
 _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
 
 
@@ -42,6 +45,7 @@ def main(paths: list[str]) -> int:
         title=_TITLE.value,
         prices=_prices(),
         target=_TARGET.value,
+        section=_SECTION.value,
     )
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
     cards = f", {len(collection.cards)} card(s)" if collection.cards else ""

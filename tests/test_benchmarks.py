@@ -132,6 +132,12 @@ def test_variants_that_say_nothing_are_refused(load_script, text, told):
         script.parse_variant(text)
 
 
+def test_a_step_is_compiled_for_the_targets_of_describe(run_script):
+    done = run_script("step_variants", "--experiment=cnn10:tiny", "--target=gpu:h10")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--target=gpu:h10: no gpu 'h10'" in done.stderr and "did you mean" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("whose", "norm", "pool"),
     [

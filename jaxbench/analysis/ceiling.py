@@ -35,7 +35,7 @@ def ceiling(
     num_devices: int,
     peak_flops_per_s: float | None,
     memory_bytes_per_s: float | None,
-    link_bytes_per_s: float,
+    link_bytes_per_s: float | None,
 ) -> dict[str, Any]:
     """Return the ceiling of a step, predicted from its sizes and a machine's peak rates.
 
@@ -57,7 +57,7 @@ def ceiling(
     if memory_bytes_per_s:
         least_s["memory"] = bytes_per_device / memory_bytes_per_s
     known = bool(least_s)
-    if num_devices > 1:
+    if num_devices > 1 and link_bytes_per_s:
         least_s["links"] = ring_bytes(num_devices, exchanged_bytes) / link_bytes_per_s
     bound_by = max(least_s, key=least_s.get) if known else None
     return {

@@ -56,7 +56,11 @@ def check_flags(experiment: Experiment) -> None:
     check_coordinator(*given)
     if main_flags.XLA_FLAGS.value:
         check_xla_flags(main_flags.XLA_FLAGS.value)
-    use_compile_cache(main_flags.COMPILE_CACHE.value, by_names=main_flags.PROFILE.value is not None)
+    # A compiler for a target writes to a cache, and cannot read it.
+    default = "off" if main_flags.TARGET.value else ""
+    use_compile_cache(
+        main_flags.COMPILE_CACHE.value or default, by_names=main_flags.PROFILE.value is not None
+    )
 
 
 def checkpoint_policy() -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from jaxbench.config import Experiment
 from jaxbench.distributed.child import run_child
+from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import environment
 from jaxbench.jobs.targets import check_target, split_targets
@@ -36,14 +37,21 @@ def describe_targets(
       The exit code: 1 where a compiler crashed.
 
     Raises:
-      BadInput: see `check_target` and `split_targets`.
+      BadInput: see `check_target` and `split_targets`; also a machine that its compiler does not
+        know, where it is the only one.
     """
     found, failed = [], {}
     # Standard output is for what was found.
     console = PlainConsole(sys.stderr)
-    for target in [check_target(experiment, name) for name in split_targets(names)]:
+    targets = [check_target(experiment, name) for name in split_targets(names)]
+    for target in targets:
         with console.phase(f"compiling for {target.name}"):
-            record = _describe(arguments, target)
+            try:
+                record = _describe(arguments, target)
+            except BadInput as error:
+                if len(targets) == 1:
+                    raise
+                record = str(error)
         if isinstance(record, TargetRecord):
             found.append(record)
         else:
@@ -61,11 +69,17 @@ def describe_targets(
 
 
 def _describe(arguments: Sequence[str], target: Target) -> TargetRecord | str:
-    """Return a target's record; where its compiler crashed, the reason."""
+    """Return a target's record; where its compiler crashed, the reason.
+
+    Raises:
+      BadInput: the compiler does not know this machine.
+    """
     with tempfile.TemporaryDirectory(prefix="jaxbench-") as folder:
         run = pathlib.Path(folder, "run")
         own = ["--mode=memory", f"--target={target.name}", f"--workdir={run}"]
         command = [sys.executable, "-m", "jaxbench.main", *arguments, *own]
         ended = run_child(command, pathlib.Path(folder, "log"), variables=environment(target))
+        if ended.exit_code == 2:
+            raise BadInput(ended.reason)
         records = load_run(str(run)).of_kind("target") if run.exists() else []
         return record_from_json(records[0]) if records else ended.reason or "it said nothing"

@@ -76,14 +76,9 @@ class Job(RunContext):
                 **_normalization(config.data.standardization, self.dataset),
             }
         return super().document() | {
-            "task": self.program.task.name,
-            "model": config.model.network_name.removesuffix("Config"),
+            **describe_program(program),
             "models": geometry.num_models,
             "seeds": list(config.seeds(self.mesh.num_devices)),
-            "parameters": program.num_parameters(),
-            "forward_macs_per_image": program.forward_macs,
-            "forward_macs_by_dtype": program.facts.macs_by_dtype,
-            "training_flops_per_image": program.training_flops,
             "data": data,
             "batch_per_device": geometry.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
@@ -158,6 +153,18 @@ class Job(RunContext):
         """Compile a step for these arguments; return its record."""
         with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s){how}"):
             return compile_step(name, step, state, data, batch, clock=self.clock)
+
+
+def describe_program(program: Program) -> dict[str, Any]:
+    """Return run.json's fields of the network."""
+    return {
+        "task": program.task.name,
+        "model": program.config.model.network_name.removesuffix("Config"),
+        "parameters": program.num_parameters(),
+        "forward_macs_per_image": program.forward_macs,
+        "forward_macs_by_dtype": program.facts.macs_by_dtype,
+        "training_flops_per_image": program.training_flops,
+    }
 
 
 @contextlib.contextmanager

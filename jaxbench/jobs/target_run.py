@@ -11,18 +11,18 @@ from typing import Any
 
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import DoesNotFit
 from jaxbench.hardware.targets.target import Target, smaller_targets
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import RunContext
-from jaxbench.jobs.target_step import compile_for_target, devices_of
+from jaxbench.jobs.setup import RunContext, describe_program
+from jaxbench.jobs.target_step import build_for_target, compile_program
 from jaxbench.jobs.targets import check_target
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileSummary, TargetRecord
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.targets import target_table
+from jaxbench.training.program import Program
 
 
 def compile_memory(
@@ -39,7 +39,7 @@ def compile_memory(
       DoesNotFit: the compiler refuses the step, or its estimate is more than there is.
     """
     machine = check_target(config, target)
-    return _run(config, workdir, console, machine, functools.partial(TargetMemory, config, machine))
+    return _run(config, workdir, console, machine, functools.partial(TargetMemory, machine))
 
 
 def compile_scaling(
@@ -61,9 +61,7 @@ def compile_scaling(
     """
     machine = check_target(config, target)
     kinds = ("weak", "strong") if scaling == "both" else (scaling,)
-    return _run(
-        config, workdir, console, machine, functools.partial(TargetScaling, config, machine, kinds)
-    )
+    return _run(config, workdir, console, machine, functools.partial(TargetScaling, machine, kinds))
 
 
 def _run(
@@ -71,16 +69,15 @@ def _run(
     workdir: str | None,
     console: Console | None,
     target: Target,
-    measurement: Callable[[RunContext], "_TargetMeasurement"],
+    measurement: Callable[[Program, RunContext], "_TargetMeasurement"],
 ) -> JobResult:
     check_workdir(workdir, config.name)
     console = console or create_console()
     try:
         clock = Clock()
-        with clock.phase("devices"):
-            mesh = DataMesh(devices_of(target), "shard_map")
-        context = RunContext(config, clock, console, mesh)
-        return run_job(context, measurement(context), workdir, telemetry_s=0.0)
+        program = build_for_target(config, target, clock)
+        context = RunContext(config, clock, console, program.mesh)
+        return run_job(context, measurement(program, context), workdir, telemetry_s=0.0)
     finally:
         console.close()
 
@@ -88,16 +85,16 @@ def _run(
 class _TargetMeasurement(Measurement):
     mode = "compile"
 
-    def __init__(self, config: Config, target: Target, context: RunContext):
-        self._config, self._target, self._context = config, target, context
+    def __init__(self, target: Target, program: Program, context: RunContext):
+        self._target, self._program, self._context = target, program, context
 
     def document(self) -> dict[str, Any]:
-        return {"target": self._target.name}
+        return {"target": self._target.name} | describe_program(self._program)
 
-    def _compile(self, config: Config, target: Target) -> TargetRecord:
-        what = f"compiling for {target.name}, batch {config.batch_size:,}"
+    def _compile(self, program: Program, target: Target) -> TargetRecord:
+        what = f"compiling for {target.name}, batch {program.config.batch_size:,}"
         with self._context.console.phase(what):
-            return compile_for_target(config, target, self._context.clock)
+            return compile_program(program, target, self._context.clock)
 
     def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
         """Return the figures of the whole machine, which comes last."""
@@ -118,7 +115,7 @@ class TargetMemory(_TargetMeasurement):
     """The training step on the whole machine."""
 
     def measure(self, recorder: Recorder) -> None:
-        record = self._compile(self._config, self._target)
+        record = self._compile(self._program, self._target)
         recorder.write(record)
         for line in target_table([record]):
             self._context.console.say(line)
@@ -135,8 +132,8 @@ class TargetMemory(_TargetMeasurement):
 class TargetScaling(_TargetMeasurement):
     """The training step on ever more devices; a size on which it does not fit is a result."""
 
-    def __init__(self, config: Config, target: Target, kinds: Sequence[str], context: RunContext):
-        super().__init__(config, target, context)
+    def __init__(self, target: Target, kinds: Sequence[str], program: Program, context: RunContext):
+        super().__init__(target, program, context)
         self._kinds = kinds
 
     def document(self) -> dict[str, Any]:
@@ -148,11 +145,12 @@ class TargetScaling(_TargetMeasurement):
         for kind in self._kinds:
             base = None
             for target in smaller_targets(self._target):
-                config = self._config
+                config = self._context.config
                 if kind == "weak":
                     share = config.batch_size // self._target.num_devices
                     config = dataclasses.replace(config, batch_size=share * target.num_devices)
-                record = dataclasses.replace(self._compile(config, target), scaling=kind)
+                program = build_for_target(config, target, self._context.clock)
+                record = dataclasses.replace(self._compile(program, target), scaling=kind)
                 base = base or record
                 records.append(dataclasses.replace(record, **_efficiency(record, base)))
                 recorder.write(records[-1])

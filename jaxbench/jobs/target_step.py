@@ -6,7 +6,6 @@ it and the machine's peak rates.
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import jax
@@ -16,32 +15,20 @@ from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
-from jaxbench.errors import OUT_OF_MEMORY
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import find_peak
 from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
+from jaxbench.jobs.refusals import read_refusal
 from jaxbench.precision import get_precision, precision_of
 from jaxbench.records.schema import CompileRecord, TargetRecord
 from jaxbench.training.program import Program, build_program, compile_with_text
 from jaxbench.xla.hlo_work import count_work
 
-# As XLA's compiler for TPUs words it: `(11.13G) exceeds available HBM (7.48G)`.
-_ASKED = re.compile(r"\(([\d.]+)G\) exceeds available \w+ \(([\d.]+)G\)")
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
 # compiler itself knows what is free.
 _GPU_MEMORY_SHARE = 0.75
-
-
-def devices_of(target: Target) -> tuple[Any, ...]:
-    """Return the devices of a target, for a process in the variables of `topology.environment`.
-
-    Raises:
-      BadInput: the compiler does not know a machine of this size.
-    """
-    peak = find_peak(target.kind, "fp32")
-    return create_devices(target, peak.bytes_per_s if peak else None)
 
 
 def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRecord:
@@ -52,32 +39,45 @@ def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRe
     Args:
       config: a valid experiment.
       target: the machine.
-      clock: gets the phases `build`, `lower` and `compile`.
+      clock: gets the phases `devices`, `build`, `lower` and `compile`.
 
     Raises:
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
+    return compile_program(build_for_target(config, target, clock), target, clock)
+
+
+def build_for_target(config: Config, target: Target, clock: Clock) -> Program:
+    """Return the program of an experiment on a target; see `compile_for_target`."""
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
-    devices = devices_of(target)
-    with get_precision(config.precision).enabled():
+    with clock.phase("devices"):
+        peak = find_peak(target.kind, "fp32")
+        devices = create_devices(target, peak.bytes_per_s if peak else None)
+    geometry = BatchGeometry.create(config, len(devices))
+    with clock.phase("build"), get_precision(config.precision).enabled():
         mesh = DataMesh(devices, "shard_map")
-        geometry = BatchGeometry.create(config, len(devices))
-        with clock.phase("build"):
-            program = build_program(config, mesh, geometry, steps_per_epoch=1)
-            program.check()
-        record = TargetRecord(
-            target=target.name,
-            origin="compiled",
-            compiler=compiler_version(target),
-            device_kind=target.kind,
-            num_devices=len(devices),
-            batch_size=config.batch_size,
-            batch_per_device=geometry.batch_per_device,
-            precision=config.precision,
-            device_memory_bytes=_usable_bytes(target),
-            fits=False,
-        )
+        program = build_program(config, mesh, geometry, steps_per_epoch=1)
+        program.check()
+    return program
+
+
+def compile_program(program: Program, target: Target, clock: Clock) -> TargetRecord:
+    """Return what the compiler says of a program's training step; see `compile_for_target`."""
+    config, geometry = program.config, program.geometry
+    record = TargetRecord(
+        target=target.name,
+        origin="compiled",
+        compiler=compiler_version(target),
+        device_kind=target.kind,
+        num_devices=geometry.num_devices,
+        batch_size=config.batch_size,
+        batch_per_device=geometry.batch_per_device,
+        precision=config.precision,
+        device_memory_bytes=_usable_bytes(target),
+        fits=False,
+    )
+    with get_precision(config.precision).enabled():
         labels = program.task.label_shape(config.data.image_shape)
         args = abstract_args(config, geometry, labels, program.precision.param_dtype)
         try:
@@ -90,17 +90,12 @@ def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRe
             )
         except jax.errors.JaxRuntimeError as error:
             refusal = " ".join(str(error).split())
-            if not OUT_OF_MEMORY.search(refusal):
+            found = read_refusal(refusal)
+            if found is None:
                 raise
-            needed_bytes = asked_bytes(refusal)
+            needed_bytes = found.asked_bytes if found.kind == "memory" else None
             return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
         return dataclasses.replace(record, **_describe(program, target, compiled, text))
-
-
-def asked_bytes(refusal: str) -> int | None:
-    """Return the bytes that a refused step needs; None where the compiler does not say."""
-    asked = _ASKED.search(refusal)
-    return asked and int(float(asked[1]) * 2**30)
 
 
 def _describe(
@@ -163,9 +158,13 @@ def _cache_bytes(target: Target) -> int:
 
 
 def _activation_sizes(program: Program) -> set[int]:
-    """Return how many values the activations have in a step on one device."""
+    """Return how many values the activations have in a step on one device.
+
+    A parameter of as many values cannot be told from an activation, so that size is left out.
+    """
     geometry = program.geometry
     images = geometry.batch_per_device // geometry.gradient_accumulation_steps
     shapes = [program.config.data.image_shape]
     shapes += [row["output_shape"] for row in list_layers(program)]
-    return {images * math.prod(shape) for shape in shapes if len(shape) == 3}
+    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == 3}
+    return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}

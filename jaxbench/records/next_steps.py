@@ -20,7 +20,9 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
     console.say(f"run directory: {path}")
     if status in ("done", "invalid"):
         say_command(console, "report", "jaxbench", "report", str(path))
-        say_command(console, "compare", "jaxbench", "compare", str(path), "OTHER")
+        # What was compiled for a machine that is not here has no rates.
+        if run_dir.document["mode"] != "compile":
+            say_command(console, "compare", "jaxbench", "compare", str(path), "OTHER")
         return
     if status not in ("interrupted", "preempted"):
         console.say(f"why it ended: the field reason in {path / 'run.json'}")

@@ -103,13 +103,18 @@ class BarChart(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """One row of a `DotChart`; `published` ones are hollow."""
+    """One row of a `DotChart`; `published` ones are hollow.
+
+    Attributes:
+      below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
+    """
 
     label: str
     value: float
     low: float | None = None
     high: float | None = None
     published: bool = False
+    below: Sequence["Dot"] | None = None
 
 
 class DotChart(NamedTuple):
@@ -120,6 +125,7 @@ class DotChart(NamedTuple):
     x_label: str
     dots: Sequence[Dot]
     table: Table
+    x_log: bool = False
 
 
 class MatrixChart(NamedTuple):

@@ -67,13 +67,25 @@ class ReportContext:
     prices: Prices = dataclasses.field(default_factory=Prices)
     target: float | None = None
 
-    runs = property(lambda self: self.collection.runs)
+    @functools.cached_property
+    def runs(self) -> Sequence[ReportedRun]:
+        """Those that measured: what was compiled for machines that are not here is apart."""
+        return [run for run in self.collection.runs if run.target is None]
+
+    @functools.cached_property
+    def compiled(self) -> Sequence[ReportedRun]:
+        """What was compiled for machines that are not here; trials without a run at the end."""
+        return [run for run in [*self.collection.runs, *self._missing] if run.target]
 
     @functools.cached_property
     def measurements(self) -> Sequence[Measurement]:
-        """Those of all runs, in their order; trials without a run at the end."""
-        missing = [run for sweep in self.collection.sweeps for run in sweep.missing]
+        """Those of all runs that measured, in their order; trials without a run at the end."""
+        missing = [run for run in self._missing if run.target is None]
         return [one for run in [*self.runs, *missing] for one in _of_run(run)]
+
+    @property
+    def _missing(self) -> list[ReportedRun]:
+        return [run for sweep in self.collection.sweeps for run in sweep.missing]
 
     @functools.cached_property
     def apart(self) -> Mapping[ReportedRun, Mapping[str, Any]]:

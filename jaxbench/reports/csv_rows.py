@@ -46,6 +46,7 @@ COLUMNS = (
     *("scaling", "overlap", "efficiency", "efficiency_low", "efficiency_high"),
     *(*_PROBLEM[:-1], "time_s", "time_s_low", "time_s_high", "images"),
     *("target", "target_reached", "energy_j", "usd_per_hour", "price", "usd", "epoch"),
+    *("machine", "fits", "needed_bytes", "device_memory_bytes"),
 )
 # The first columns have always been these; others may have been added since a file was written.
 MARK = ",".join(COLUMNS[:8])
@@ -79,7 +80,7 @@ def render_csv(context: ReportContext) -> str:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     networks = {row.run.published_network for row in context.measurements}
-    for row in (*_measured(context), *_published(networks)):
+    for row in (*_measured(context), *_compiled(context), *_published(networks)):
         writer.writerow({name: _cell(value) for name, value in row.items()})
     return out.getvalue()
 
@@ -259,6 +260,32 @@ def _target(run: ReportedRun, bare: _Row, asked: float | None) -> Iterator[_Row]
         "energy_j": found.energy_j,
         "score": next((score for _, score in found.evaluations if score >= found.target), None),
     }
+
+
+def _compiled(context: ReportContext) -> Iterator[_Row]:
+    """Yield what compilers said of machines that are not here, and the ceilings predicted of it."""
+    for run in context.compiled:
+        bare = {name: getattr(run, name) for name in ("name", "status", "reason", "experiment")}
+        bare |= {"run": run.id, "mode": run.mode, "framework": run.framework}
+        bare |= {"date": run.document.get("started_at")}
+        for record in run.of_kind("target"):
+            names = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
+            own = bare | {name: record.get(name) for name in names}
+            own |= {
+                "machine": record.get("target"),
+                "hardware": run.devices(number(record, "num_devices")),
+            }
+            yield own | {
+                "origin": "compiled",
+                "stage": "compile",
+                "fits": str(record.get("fits")),
+                "needed_bytes": record.get("needed_bytes"),
+                "compile_s": record.get("compile_s"),
+                "source": record.get("compiler"),
+            }
+            rate = number(record, "ceiling", "images_per_s")
+            if rate is not None and record.get("fits") is True:
+                yield own | {"origin": "predicted", "stage": "ceiling", "images_per_s": rate}
 
 
 def _published(networks: set[str | None]) -> Iterator[_Row]:

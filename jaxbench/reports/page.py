@@ -44,9 +44,15 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         is_folded=_is_folded,
         charts_open=_CHARTS_OPEN,
         groups=_groups,
+        # A section alone may lack the table of runs.
+        linked={anchor for own in sections for table in _tables(own) for anchor in table.anchors},
         # A table that stands in the section by itself is not folded into a chart again.
         shown_below=lambda section, table: any(table is block for block in section.blocks),
     )
+
+
+def _tables(section: Section) -> Iterator[Table]:
+    return (block for block in section.blocks if isinstance(block, Table))
 
 
 def _kind(block: Any) -> str:

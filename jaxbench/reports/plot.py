@@ -41,8 +41,12 @@ _MARKERS = (
 _BAR, _LINE = 32, 14
 # The widest square of a matrix, with room for its number.
 _SQUARE = 58
+# What a value needs.
+_VALUE = 60
+# The widest number below an axis, 100,000, with a gap.
+_NUMBER_WIDTH = 52
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
-_FONT, _CHARACTER = 12, 0.56
+_FONT, _CHARACTER = 12, 0.6
 
 
 class Axis:
@@ -102,7 +106,18 @@ class Axis:
         ticks = [factor * 10.0**power for power in powers for factor in factors]
         ticks = [tick for tick in ticks if self._low <= math.log10(tick) <= self._high]
         # Within less than a decade equal steps say more.
-        return ticks if len(ticks) > 2 else _multiples(10.0**self._low, 10.0**self._high, 4)
+        if len(ticks) < 3:
+            ticks = _multiples(10.0**self._low, 10.0**self._high, 4)
+        return self._apart(ticks)
+
+    def _apart(self, ticks: Sequence[float]) -> list[float]:
+        """Return ticks without those whose numbers would lie on the one before."""
+        least = _NUMBER_WIDTH if self._end > self._start else _LINE
+        kept: list[float] = []
+        for tick in ticks:
+            if not kept or abs(self(tick) - self(kept[-1])) >= least:
+                kept.append(tick)
+        return kept
 
     def name(self, tick: float) -> str:
         """Return a tick's number: as many decimals as its neighbours need, no more."""
@@ -234,8 +249,12 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     labels, left = _labels([dot.label for dot in chart.dots], 3)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
-    values = [x for dot in chart.dots for x in (dot.value, dot.low, dot.high) if x is not None]
-    x_axis = Axis([0.0, *values], left, _RIGHT - 60, from_zero=True)
+    dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
+    values = [x for dot in dots for x in (dot.value, dot.low, dot.high) if x is not None]
+    values += [] if chart.x_log else [0.0]
+    # Values stand behind their marks; those below a ceiling, behind its own.
+    room = _VALUE * (1 + max(len(dot.below or ()) for dot in chart.dots))
+    x_axis = Axis(values, left, _RIGHT - room, log=chart.x_log, from_zero=True)
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
         row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}

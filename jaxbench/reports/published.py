@@ -1,5 +1,6 @@
 """Published rows beside measured ones: who wrote them, on what, and whether it is the same work."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,15 @@ _DATA = {
     "cifar10": (50_000, (32, 32, 3), 10, "cifar10"),
     "mnist": (60_000, (28, 28, 1), 10, "mnist"),
     "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
+}
+# The devices of published tables, without their number and provider: (JAX's name, JAX devices that
+# each counts for). Others cannot be told for sure: there are two kinds of TITAN X.
+_DEVICES = {
+    "NVIDIA GeForce RTX 2080 Ti 11GB": ("GeForce RTX 2080 Ti", 1),
+    "RTX 2080 Ti": ("GeForce RTX 2080 Ti", 1),
+    "V100 16GB": ("Tesla V100-SXM2-16GB", 1),
+    "TPU v2": ("TPU v2", 2),
+    "Google Colab TPU v2": ("TPU v2", 1),
 }
 # A published row, or a measurement in its words.
 Row = dict[str, Any]
@@ -73,6 +83,22 @@ def measured_row(row: Measurement, other: str) -> Row:
     }
 
 
+def published_devices(row: Row) -> tuple[str, int] | None:
+    """Return the devices of a published row as JAX names and counts them; None for others."""
+    name = re.sub(r"^\d+x | \(.*\)$", "", row["hardware"])
+    if name not in _DEVICES:
+        return None
+    kind, each = _DEVICES[name]
+    return kind, each * row["devices"]
+
+
+def published_rate(row: Row) -> float | None:
+    """Return the images/s of a published row; of a training, those of its median epoch."""
+    if "images_per_s" in row:
+        return row["images_per_s"]
+    return row["median_epoch_s"] and _DATA[row["dataset"]][0] / row["median_epoch_s"]
+
+
 def size_of(record: Mapping[str, Any]) -> str:
     """Return how many images of which size a convolution had."""
     images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
@@ -93,13 +119,10 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
     run = row.run
     if run.published_network != network:
         return "not the published network" if run.network != "?" else "network unknown"
-    examples, shape, classes, name = _DATA[dataset]
+    if other := other_images(row.setting, dataset):
+        return other
+    examples, _, _, name = _DATA[dataset]
     told = row.setting.get
-    found = told("data.image_shape")
-    if isinstance(found, list) and tuple(found) != shape:
-        return f"images of {'×'.join(map(str, found))}"
-    if told("data.num_classes") not in (None, classes):
-        return f"{told('data.num_classes')} classes"
     if is_synthetic(row):
         return ""
     if told("data.source") == "tfds" and told("data.name") not in (None, "", name):
@@ -107,3 +130,12 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
     if run.train_examples not in (None, examples):
         return f"{count(run.train_examples)} training examples"
     return ""
+
+
+def other_images(setting: Mapping[str, Any], dataset: str) -> str:
+    """Return how a run's images and classes differ from the data set's; empty if they do not."""
+    _, shape, classes, _ = _DATA[dataset]
+    found, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
+    if isinstance(found, list) and tuple(found) != shape:
+        return f"images of {'×'.join(map(str, found))}"
+    return f"{own_classes} classes" if own_classes not in (None, classes) else ""

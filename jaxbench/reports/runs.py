@@ -64,6 +64,8 @@ class ReportedRun:
     config = _field(mapping, "config")
     environment = _field(mapping, "environment")
     mode = property(lambda run: text(run.document, "mode"))
+    # The machine that it was compiled for, which is not here; None for a run that measured.
+    target = property(lambda run: text(run.document, "target") or text(run.place, "target"))
     experiment = _field(text, "experiment", default="unnamed")
     given_feed = _field(text, "config", "data", "feed", default=UNKNOWN)
     feed = property(lambda run: text(run.document, "data", "feed") or run.given_feed)
@@ -84,6 +86,14 @@ class ReportedRun:
     framework = property(lambda run: f"jax {text(run.environment, 'versions', 'jax') or '?'}")
     # What runs must have in common to be in one chart.
     work = property(lambda run: (run.experiment, run.network, run.data, run.feed))
+
+    def check_measured(self) -> None:
+        """Raise BadInput for a run that was compiled for a machine that is not here."""
+        if self.target:
+            raise BadInput(
+                f"{self.name}: was compiled for {self.target}, and nothing was measured; "
+                "jaxbench report shows what the compiler said"
+            )
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]

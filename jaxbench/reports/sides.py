@@ -77,6 +77,8 @@ def read_sides(*paths: str) -> dict[str, Side]:
       BadInput: there is nothing to compare in it.
     """
     collection = collect(paths)
+    for run in collection.runs:
+        run.check_measured()
     path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not collection.runs and not collection.sweeps:
         raise BadInput(f"{path}: holds cards alone; name each of them")

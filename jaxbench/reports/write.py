@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_share
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows, markdown
@@ -29,6 +29,7 @@ def write_report(
     title: str | None = None,
     prices: Prices | None = None,
     target: float | None = None,
+    section: str | None = None,
 ) -> tuple[pathlib.Path, Collection]:
     """Write a report of run directories, sweeps and folders of them.
 
@@ -39,6 +40,7 @@ def write_report(
       title: the heading; None for the folders' names.
       prices: what the hardware costs, where the records do not say.
       target: the top-1 or Dice that all runs are asked about; None for each run's own.
+      section: the name of the only section to write; None for all.
 
     Returns:
       The file, and what it is about.
@@ -49,6 +51,8 @@ def write_report(
     if out == "":
         raise BadInput("--out=: must name a file")
     form = _form(out, form)
+    if section is not None and form == "csv":
+        raise BadInput("--section: CSV has no sections")
     path = user_path(out or f"report.{form}")
     check_out(path)
     if target is not None:
@@ -61,16 +65,33 @@ def write_report(
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"
-    write_text(path, render(collection, form, title, prices, target))
+    write_text(path, render(collection, form, title, prices, target, section=section))
     return path, collection
 
 
-def render(collection: Collection, form: str, title: str, *asked: Any) -> str:
-    """Return the report of a collection as html, md or csv; `asked` as in `ReportContext`."""
+def render(
+    collection: Collection, form: str, title: str, *asked: Any, section: str | None = None
+) -> str:
+    """Return the report of a collection as html, md or csv.
+
+    Args:
+      asked: as in `ReportContext`.
+      section: the only one to write; None for all.
+
+    Raises:
+      BadInput: the report has no such section.
+    """
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
-    return render_sections(make_sections(context), form, title)
+    sections = make_sections(context)
+    names = [own.name for own in sections]
+    if section not in (None, *names):
+        raise BadInput(
+            f"--section={section}: this report has no such section; it has {', '.join(names)}"
+            + nearest(section, names)
+        )
+    return render_sections([own for own in sections if section in (None, own.name)], form, title)
 
 
 def render_sections(sections: Sequence[Section], form: str, title: str) -> str:

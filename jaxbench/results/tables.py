@@ -20,7 +20,7 @@ _OF_SUMMARY = {
 COLUMNS = (
     *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),
     *_OF_SUMMARY,
-    *("seed", "feed", "started_at", "reason", "path"),
+    *("seed", "feed", "started_at", "reason", "path", "target"),
 )
 
 
@@ -63,6 +63,7 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "started_at": text(run.document, "started_at"),
         "reason": run.reason,
         "path": str(run.path),
+        "target": run.target,
     }
 
 

@@ -22,6 +22,7 @@ TABLES = ROOT / "jaxbench" / "hardware" / "targets"
         ("gpu:rtx2080ti", 1, 11),
         ("gpu:h100:8", 8, 80),
         ("gpu:h100:2x8", 16, 80),
+        ("tpu:tpu7x:2x2x1", 8, 96),
     ],
 )
 def test_a_name_is_a_machine(name, devices, memory_gib):
@@ -42,6 +43,8 @@ def test_a_name_is_a_machine(name, devices, memory_gib):
         ("gpu:h100:0", "'0' is no size"),
         ("gpu:h100:8:8", "'8:8' is no size"),
         ("gpu:h100:1x2x3", "must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN"),
+        ("tpu:v5e:32x16", "has 512 chips; a pod of v5e has 256"),
+        ("gpu:nope.txtpb:2", "nope.txtpb: No such file or directory"),
         ("gpu:h100:99999", "has 99,999 devices; at most 8,192"),
     ],
 )
@@ -51,8 +54,55 @@ def test_what_is_no_machine(name, words):
     assert str(refused.value).startswith(f"--target={name}: ") and words in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"), [("tpu:v5e:2x2", 200), ("tpu:v5p:2x2x1", 600), ("tpu:tpu7x:1x1x1", 300)]
+)
+def test_links_carry_in_one_direction_half_of_what_they_carry_in_both(name, gb_per_s):
+    """Google's pages: 400, 1200 and 1200 GB/s in both directions a chip."""
+    assert parse_target(name).link_bytes_per_s == gb_per_s * 1e9
+
+
+@pytest.fixture
+def description(tmp_path, monkeypatch):
+    """The text of `mine.txtpb` in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    text = topology.describe_gpu(parse_target("gpu:rtx2080ti"), 616e9)
+
+    (tmp_path / "mine.txtpb").write_text(text)
+    return text
+
+
+def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
+    target = parse_target("gpu:mine.txtpb:2x4")
+    listed = parse_target("gpu:rtx2080ti:2x4")
+    assert (target.kind, target.num_devices) == ("GeForce RTX 2080 Ti", 8)
+    assert target.memory_bytes == listed.memory_bytes and target.link_bytes_per_s is None
+    assert target.facts["description"] == description
+    assert float(target.facts["l2_mib"]) == float(listed.facts["l2_mib"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: "", "lacks platform_name, device_description_str, cuda_compute_capability"),
+        (lambda text: text.replace("l2_cache_size", "# l2_cache_size"), "lacks l2_cache_size of"),
+        (lambda text: text.replace("CUDA", "ROCM"), "platform_name is 'ROCM', must be 'CUDA'"),
+        (lambda text: text.replace("11811160064", "11G"), "'11G', must be a number of bytes"),
+        (lambda text: "\udc80", "is no text"),
+    ],
+)
+def test_a_bad_description_of_a_gpu(description, tmp_path, change, words):
+    text = change(description)
+    (tmp_path / "mine.txtpb").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BadInput) as refused:
+        parse_target("gpu:mine.txtpb")
+    assert str(refused.value).startswith("--target=gpu:mine.txtpb: mine.txtpb: ")
+    assert words in str(refused.value)
+
+
 def test_every_machine_of_the_list_is_one_with_known_peaks_and_a_source():
     listed = list_targets()
+    assert listed[-1] == "gpu:FILE.txtpb[:N or :HOSTSxN]"
     for platform in ("tpu", "gpu"):
         with open(TABLES / f"{platform}s.csv", newline="") as file:
             rows = list(csv.DictReader(file))

@@ -38,11 +38,22 @@ from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
 from tests.integration.conftest import program
+from tests.reports.test_before_you_rent import compiled
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
-    *("cards", "overview", "runs", "batches", "history", "rates", "learning", "time", "scaling"),
-    *("roofline", "telemetry", "conv2d", "cost", "target"),
+    *(
+        "cards",
+        "overview",
+        "before-you-rent",
+        "runs",
+        "batches",
+        "history",
+        "rates",
+        "learning",
+        "time",
+    ),
+    *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
 WITHOUT_CHARTS = {"overview", "runs", "batches", "history"}
@@ -114,6 +125,9 @@ def make_runs(folder: pathlib.Path) -> None:
         for name, args, code in COMMANDS:
             done = run_command(folder, *args, module=f"jaxbench.{name}")
             assert done.returncode == code, (name, args, done.stdout + done.stderr)
+    # As from a compiler for accelerators, which no test needs.
+    for target in ("gpu:rtx2080ti:2", "gpu:h100:8"):
+        compiled(folder / "compiled" / target, target)
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
     write_card(folder, made.judged(host=MARKUP, preset=MARKUP))
     whole = metrics.read_bytes()
@@ -436,9 +450,9 @@ def run_gallery(*flags):
     )
 
 
-def check_pictures(out):
+def check_pictures(out, count=12):
     paths = sorted(out.iterdir())
-    assert len(paths) == 12 and sum(path.stat().st_size for path in paths) < 1.5e6
+    assert len(paths) == count and sum(path.stat().st_size for path in paths) < 1.5e6
     for dark, light in zip(paths[::2], paths[1::2], strict=True):
         assert (dark.stem, light.stem) == (f"{light.stem[:-6]}-dark", f"{dark.stem[:-5]}-light")
         assert dark.stem[:-5] in SECTIONS
@@ -462,6 +476,12 @@ def test_the_gallery_shows_runs_that_it_is_given(folder, tmp_path):
         assert failed.returncode == 2 and told in failed.stderr, failed.stderr
         assert len(failed.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_the_gallery_shows_what_was_compiled(folder, tmp_path):
+    done = run_gallery(f"--targets={folder / 'compiled'}", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    check_pictures(tmp_path, 2)
 
 
 @pytest.mark.slow

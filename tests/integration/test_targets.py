@@ -1,4 +1,4 @@
-"""--target with a real compiler: libtpu, on a machine without a TPU."""
+"""--target with real compilers, on a machine without such a device."""
 
 import json
 import os
@@ -6,26 +6,112 @@ import subprocess
 
 import pytest
 
+from jaxbench.hardware.targets import topology
+from jaxbench.hardware.targets.target import list_targets, parse_target
+from jaxbench.jobs.refusals import read_refusal
 from tests.conftest import ROOT
+from tests.published_rates import published_rates
 
-PYTHON = os.environ.get("JAXBENCH_TEST_TPU")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="JAXBENCH_TEST_TPU names no Python that has jaxbench[tpu]"
-)
+# By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
+PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
+LISTED = [name.split("[")[0] for name in list_targets() if "FILE" not in name]
+# Compiles a convolution for targets, and prints the devices of each.
+CONVOLUTION = """
+import sys
+import jax
+from jax.sharding import SingleDeviceSharding
+from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.hardware.targets.topology import create_devices
+
+for name in sys.argv[1:]:
+    target = parse_target(name)
+    peak = find_peak(target.kind, "fp32")
+    device, *others = create_devices(target, peak.bytes_per_s)
+    shapes = [
+        jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(device))
+        for shape in ((16, 16, 16, 64), (64, 64, 3, 3))
+    ]
+    layout = ("NHWC", "OIHW", "NHWC")
+    def convolve(x, w):
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+    jax.jit(convolve).lower(*shapes).compile()
+    print(target.name, 1 + len(others), device.device_kind, sep=",")
+"""
 
 
-def describe(*args):
-    command = [PYTHON, "-m", "jaxbench.main", "--mode=describe", "--json", *args]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+def python_for(target):
+    python = PYTHONS[target.split(":")[0]]
+    if not python:
+        pytest.skip("JAXBENCH_TEST_TPU and JAXBENCH_TEST_GPU name Pythons with these compilers")
+    return python
+
+
+def run(python, *args, variables=None, cwd=None):
+    return subprocess.run(
+        [python, *args],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (variables or {}),
+        cwd=cwd,
     )
+
+
+def describe(target, *args):
+    args = ("-m", "jaxbench.main", "--mode=describe", "--json", f"--target={target}", *args)
+    done = run(python_for(target), *args)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        *([name] for name in LISTED if name.startswith("tpu:")),
+        [name for name in LISTED if name.startswith("gpu:")],
+    ],
+    ids=lambda names: names[0] if len(names) == 1 else "gpus",
+)
+def test_every_listed_machine_is_one_that_its_compiler_knows(names):
+    targets = [parse_target(name) for name in names]
+    variables = topology.environment(targets[0])
+    done = run(python_for(names[0]), "-c", CONVOLUTION, *names, variables=variables)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = [f"{each.name},{each.num_devices},{each.kind}" for each in targets]
+    assert done.stdout.splitlines() == expected
+
+
+def test_an_unknown_field_of_a_description_is_named(tmp_path):
+    text = topology.describe_gpu(parse_target("gpu:h200"), 4.8e12)
+    (tmp_path / "new.txtpb").write_text(text + "memory_of_tomorrow: 3\n")
+    args = ("-m", "jaxbench.main", "--experiment=quickstart:tiny", "--mode=describe")
+    done = run(python_for("gpu:"), *args, "--target=gpu:new.txtpb", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("jaxbench: --target=gpu:new.txtpb: line 24: ")
+    assert 'has no field named "memory_of_tomorrow" (jax-cuda1' in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("experiment", "target"), sorted({each[:2] for each in published_rates()}))
+def test_the_fastest_published_rate_lies_below_the_ceiling(experiment, target):
+    """But for one: docs/decisions/published.md."""
+    rates = [each for each in published_rates() if each[:2] == (experiment, target)]
+    fastest = max(rates, key=lambda each: each.images_per_s)
+    [record] = describe(
+        target,
+        f"--experiment={experiment}",
+        f"--experiment.batch_size={fastest.batch_size}",
+        f"--experiment.precision={fastest.precision}",
+    )
+    above = (experiment, target) == ("wrn28_10_2019", "gpu:rtx2080ti")
+    share = fastest.images_per_s / record["ceiling"]["images_per_s"]
+    assert 0.01 < share < (1.05 if above else 1), record["ceiling"]
+
+
 def test_a_step_compiles_for_tpus_that_are_not_here():
     """8 cores of TPU v2 and 4 of v5e: one all-reduce of the gradients, the state donated whole."""
-    records = describe("--experiment=quickstart:tiny", "--target=tpu:v2:2x2,tpu:v5e:2x2")
+    records = describe("tpu:v2:2x2,tpu:v5e:2x2", "--experiment=quickstart:tiny")
     assert [record["num_devices"] for record in records] == [8, 4]
     for record in records:
         assert record["fits"] and record["state_donated"] and record["origin"] == "compiled"
@@ -39,5 +125,7 @@ def test_a_step_compiles_for_tpus_that_are_not_here():
 
 def test_the_compiler_refuses_a_batch_that_does_not_fit():
     args = ("--experiment=cnn10", "--experiment.batch_size=131072", "--experiment.precision=bf16")
-    [record] = describe(*args, "--target=tpu:v2:2x2")
-    assert not record["fits"] and "exceeds available" in record["refusal"]
+    [record] = describe("tpu:v2:2x2", *args)
+    refusal = read_refusal(record["refusal"])
+    assert not record["fits"] and refusal.kind == "memory"
+    assert refusal.asked_bytes > refusal.available_bytes > 7 * 2**30

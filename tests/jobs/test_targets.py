@@ -79,6 +79,20 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
     assert record.refusal.startswith("RESOURCE_EXHAUSTED: too large. Used (11.13G)")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RESOURCE_EXHAUSTED: Allocation (size=9) would exceed memory (size=8), space=vmem",
+        "UNIMPLEMENTED: Stable sorting of more than 2^31-1 elements is not implemented",
+    ],
+)
+def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch, words):
+    refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
+    monkeypatch.setattr(target_step, "compile_with_text", refuse)
+    record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
+    assert not record.fits and record.refusal == words and record.needed_bytes is None
+
+
 def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(cpus, monkeypatch, tmp_path):
     monkeypatch.setattr(target_step, "_GPU_MEMORY_SHARE", 1e-6)
     config = entry_point.load_experiment(MICRO)
@@ -127,7 +141,7 @@ def test_ever_more_devices_of_a_target(cpus, run_cli, tmp_path):
 
 @pytest.fixture
 def children(cpus, monkeypatch):
-    """A child's run is made in this process; the compiler for an L4 crashes."""
+    """A child's run is made here; an L4's compiler crashes, a T4's does not know the machine."""
 
     def run_child(command, log, variables=None, **limits):
         [name] = [arg.removeprefix("--target=") for arg in command if "--target=" in arg]
@@ -135,6 +149,8 @@ def children(cpus, monkeypatch):
         if name == "gpu:l4":
             log.write_text("")
             return ProcessResult("exited", "killed by SIGSEGV", 139, 1.0)
+        if name == "gpu:t4":
+            return ProcessResult("exited", "--target=gpu:t4: not known", 2, 1.0)
         _, spec, overrides = entry_point.take_experiment(command[2:])
         config = entry_point.load_experiment(spec, overrides)
         try:
@@ -160,6 +176,17 @@ def test_a_table_over_targets(children, run_cli, monkeypatch):
     done = run_cli(*DESCRIBE, "--target=gpu:h100:2", "--json")
     [record] = json.loads(done.stdout.splitlines()[-1])
     assert record["num_devices"] == 2 and done.returncode == 0
+
+
+def test_a_machine_that_only_its_compiler_does_not_know(children, run_cli):
+    """Alone it is bad input; beside others, whose compiling took minutes, a line."""
+    done = run_cli(*DESCRIBE, "--target=gpu:t4")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "jaxbench: --target=gpu:t4: not known"
+    done = run_cli(*DESCRIBE, "--target=gpu:t4,gpu:h100:2", "--json")
+    record, failed = json.loads(done.stdout.splitlines()[-1])
+    assert failed == {"target": "gpu:t4", "failed": "--target=gpu:t4: not known"}
+    assert done.returncode == 1 and record["fits"]
 
 
 def test_a_sweep_over_targets(children, run_cli, tmp_path):

@@ -152,6 +152,9 @@ def test_the_next_steps_follow_from_the_status(tmp_path, monkeypatch):
         "report: jaxbench report 'runs/a b'",
         "compare: jaxbench compare 'runs/a b' OTHER",
     ]
+    # What was compiled for a machine that is not here cannot be compared.
+    compiled = steps(tmp_path, monkeypatch, "done", mode="compile")
+    assert compiled[1:] == ["report: jaxbench report 'runs/a b'"]
     for status in ("oom", "diverged"):
         assert steps(tmp_path, monkeypatch, status)[1:] == [
             "why it ended: the field reason in runs/a b/run.json"

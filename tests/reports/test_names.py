@@ -9,6 +9,7 @@ import pkgutil
 import pytest
 
 from jaxbench import reports
+from jaxbench.analysis.ceiling import ceiling
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.scaling_model import predict
@@ -19,6 +20,7 @@ from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import RECORDS, EpochRecord
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.reports import published, sections, tables
+from jaxbench.reports.compiled import CompiledStep
 from jaxbench.reports.context import Measurement
 from jaxbench.reports.fields import Estimate
 from jaxbench.reports.runs import ReportedRun
@@ -49,6 +51,16 @@ SUMMARIES = [cls for cls in RECORDS if cls.kind == "summary"]
 PREDICTED = predict(
     2, step_s=1, batch_per_device=1, gradient_bytes=1, link_bytes_per_s=1, link_source=""
 )
+CEILING = ceiling(
+    images_per_step=1,
+    flops_per_device=1,
+    bytes_per_device=1,
+    exchanged_bytes=0,
+    num_devices=1,
+    peak_flops_per_s=1,
+    memory_bytes_per_s=1,
+    link_bytes_per_s=1,
+)
 READINGS = {
     f"{name}_{kind}"
     for table in (telemetry._OVER_WINDOWS, telemetry._OVER_RUN)
@@ -66,6 +78,7 @@ FOLLOWING = {
     "last": fields_of(EpochRecord),
     "evaluated": fields_of(EpochRecord),
     "peak": names_of(Peak),
+    "ceiling": set(CEILING) | {"peak"},
     "own": names_of(Measurement),
     "price": names_of(Price),
     "to_target": names_of(TimeToTarget),
@@ -114,6 +127,7 @@ PUBLISHED = {key for table in _PUBLISHED for row in load_published(table)[:1] fo
 def test_every_column_leads_to_a_field(module):
     first = keys_in(module) | PUBLISHED | keys_in(published)
     first |= fields_of(*RECORDS) if module is BY_NAME["history"] else set()  # {**record, ...}
+    first |= names_of(CompiledStep) if module is BY_NAME["before_you_rent"] else set()
     for path in columns_of(module):
         assert unknown(path, first) == [], path
 
@@ -139,7 +153,7 @@ _MAPPINGS = {
 
 def test_every_looked_up_name_is_recorded():
     recorded = fields_of(*RECORDS, RunDocument) | set(PREDICTED) | READINGS | names_of(Peak)
-    recorded |= FOLLOWING["telemetry"] | {"throttle_reasons"} | _MAPPINGS
+    recorded |= set(CEILING) | FOLLOWING["telemetry"] | {"throttle_reasons"} | _MAPPINGS
     asked = 0
     for path in pathlib.Path(reports.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

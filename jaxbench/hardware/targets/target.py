@@ -5,6 +5,7 @@
     gpu:h100        one GPU
     gpu:h100:8      eight GPUs of one host
     gpu:h100:2x8    two hosts of eight
+    gpu:mine.txtpb  a GPU by XLA's description of it, in a file; sizes as above
 
 The facts stand in `tpus.csv` and `gpus.csv`, each row with its source; what peaks.csv has (peak
 rates, memory bandwidth) is not repeated there. JAX is not imported.
@@ -19,6 +20,7 @@ import re
 from typing import Any
 
 from jaxbench.errors import BadInput, nearest
+from jaxbench.hardware.targets.description import SUFFIX, read_description
 
 _TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
 _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
@@ -38,7 +40,7 @@ class Target:
       cores_per_chip: JAX devices of a chip, 2 for TPU v2 and v3.
       memory_bytes: of a JAX device.
       link: what connects the devices, in words.
-      link_bytes_per_s: of a JAX device, in one direction.
+      link_bytes_per_s: of a JAX device, in one direction; None where unknown.
       facts: the row of the table.
     """
 
@@ -49,7 +51,7 @@ class Target:
     cores_per_chip: int
     memory_bytes: int
     link: str
-    link_bytes_per_s: float
+    link_bytes_per_s: float | None
     facts: dict[str, str]
 
     @property
@@ -60,14 +62,15 @@ class Target:
 def list_targets() -> list[str]:
     """Return the names of the machines, each with the form of its size."""
     tpus = [f"tpu:{name}:{_tpu_form(row)}" for name, row in _rows("tpu").items()]
-    return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in _rows("gpu"))]
+    gpus = [*_rows("gpu"), f"FILE{SUFFIX}"]
+    return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in gpus)]
 
 
 def parse_target(text: str) -> Target:
     """Return the target of a name.
 
     Raises:
-      BadInput: an unknown machine or an impossible size.
+      BadInput: an unknown machine, an impossible size, or a bad description of a GPU.
     """
     platform, _, rest = text.partition(":")
     name, _, size = rest.partition(":")
@@ -76,17 +79,12 @@ def parse_target(text: str) -> Target:
             f"--target={text}: must begin with tpu: or gpu:, such as tpu:v5e:2x4 or gpu:h100:8 "
             "(--target=list shows all)"
         )
-    rows = _rows(platform)
-    if name not in rows:
-        raise BadInput(
-            f"--target={text}: no {platform} {name!r}; there are {', '.join(rows)}"
-            + nearest(name, rows)
-        )
+    row = _find_row(text, platform, name)
     if size and not _SIZE.fullmatch(size):
         raise BadInput(f"--target={text}: {size!r} is no size; write it as in {_example(platform)}")
     numbers = tuple(map(int, size.split("x"))) if size else ()
     make = _tpu if platform == "tpu" else _gpu
-    target = make(text, rows[name], numbers)
+    target = make(text, row, numbers)
     if target.num_devices > _MOST_DEVICES:
         raise BadInput(
             f"--target={text}: has {target.num_devices:,} devices; at most {_MOST_DEVICES:,}"
@@ -122,6 +120,22 @@ def l2_bytes(device_kind: str) -> int | None:
     return None
 
 
+def _find_row(text: str, platform: str, name: str) -> dict[str, str]:
+    if platform == "gpu" and name.endswith(SUFFIX):
+        try:
+            return read_description(name)
+        except BadInput as error:
+            raise BadInput(f"--target={text}: {error}") from error
+    rows = _rows(platform)
+    if name not in rows:
+        own = f", or a file NAME{SUFFIX}" if platform == "gpu" else ""
+        raise BadInput(
+            f"--target={text}: no {platform} {name!r}; there are {', '.join(rows)}{own}"
+            + nearest(name, rows)
+        )
+    return rows[name]
+
+
 def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
     if len(numbers) != int(row["dimensions"]):
         raise BadInput(
@@ -133,6 +147,11 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
             f"--target={text}: a host has 2x2 chips, so the first two numbers must be even; a "
             f"single chip is tpu:{row['name']}:{'x'.join('1' * len(numbers))}"
         )
+    if math.prod(numbers) > int(row["chips_per_pod"]):
+        raise BadInput(
+            f"--target={text}: has {math.prod(numbers):,} chips; a pod of {row['name']} has "
+            f"{int(row['chips_per_pod']):,}"
+        )
     cores = int(row["cores_per_chip"])
     return Target(
         name=text,
@@ -142,8 +161,9 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         cores_per_chip=cores,
         memory_bytes=int(row["memory_gib_per_chip"]) * 2**30 // cores,
         link="inter-chip interconnect",
-        # Of all links of the chip, which carry as much in each direction.
-        link_bytes_per_s=float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8 / 2 / cores,
+        # Of all links of the chip, in one direction: Google's page of v5e has had 1600 Gbit/s, and
+        # now has 400 GB/s in both directions.
+        link_bytes_per_s=float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8 / cores,
         facts=row,
     )
 
@@ -159,7 +179,7 @@ def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         cores_per_chip=1,
         memory_bytes=int(float(row["memory_gib"]) * 2**30),
         link=row["link"],
-        link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9,
+        link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9 if row["link_gb_per_s"] else None,
         facts=row,
     )
 

@@ -4,9 +4,13 @@ A process makes those of one kind, in an environment that is set before JAX is i
 `enter_environment`.
 """
 
+import contextlib
 import importlib.metadata
 import os
+import re
 import sys
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.errors import BadInput, first_line
@@ -17,6 +21,8 @@ _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugi
 _EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
 # What a description of a GPU names where no cuDNN is installed.
 _CUDNN = "9.8.0"
+# As protocol buffers word it: line, column, reason.
+_BAD_FIELD = re.compile(r"Error parsing text-format \S+ (\d+):\d+: (.*?)\.?$", re.MULTILINE)
 # XLA's limits that all NVIDIA GPUs share, and the form of its description of one
 # (GpuTargetConfigProto as text).
 _GPU = """\
@@ -55,7 +61,7 @@ def environment(target: Target) -> dict[str, str]:
             "TPU_ACCELERATOR_TYPE": target.facts["accelerator_type"],
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
-            # Compiling needs no chip, so several processes may compile at the same time.
+            # Else libtpu takes a lock and lets one process at a time in, with TPUs or without.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
     return variables
@@ -107,33 +113,57 @@ def create_devices(target: Target, bytes_per_s: float | None) -> tuple[Any, ...]
       bytes_per_s: its memory bandwidth, for the description of a GPU; None where it is not known.
 
     Raises:
-      BadInput: the compiler does not know a machine of this size.
+      BadInput: the compiler does not know a machine of this size, or not all fields of a GPU's
+        description.
     """
     from jax.experimental import topologies
 
-    compiler_version(target)
-    try:
-        if target.platform == "tpu":
-            return tuple(_tpu_topology(topologies, target).devices)
-        hosts, gpus = target.dimensions
-        description = describe_gpu(target, bytes_per_s)
-        return tuple(
-            topologies.get_topology_desc(
-                platform="cuda", topology=f"1x{hosts}x{gpus}", target_config=description
-            ).devices
-        )
-    except Exception as error:
-        raise BadInput(f"--target={target.name}: {first_line(error)}") from error
+    compiler = compiler_version(target)
+    with _output_of_cpp() as output:
+        try:
+            if target.platform == "tpu":
+                return tuple(_tpu_topology(topologies, target).devices)
+            return tuple(_gpu_topology(topologies, target, bytes_per_s).devices)
+        except Exception as error:
+            # XLA names the field of a description that it does not know on stderr alone.
+            output.seek(0)
+            unknown = _BAD_FIELD.search(output.read().decode(errors="replace"))
+            why = f"line {unknown[1]}: {unknown[2]} ({compiler})" if unknown else first_line(error)
+            raise BadInput(f"--target={target.name}: {why}") from error
+
+
+@contextlib.contextmanager
+def _output_of_cpp() -> Iterator[Any]:
+    """Have what is written to stderr inside the `with` go into a file."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _gpu_topology(topologies: Any, target: Target, bytes_per_s: float | None) -> Any:
+    hosts, gpus = target.dimensions
+    description = target.facts.get("description") or describe_gpu(target, bytes_per_s)
+    return topologies.get_topology_desc(
+        platform="cuda", topology=f"1x{hosts}x{gpus}", target_config=description
+    )
 
 
 def _tpu_topology(topologies: Any, target: Target) -> Any:
     size = "x".join(map(str, target.dimensions))
-    bounds = {}
+    options = {}
+    if target.facts["chip_config"]:
+        # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
+        options["chip_config_name"] = target.facts["chip_config"]
     if target.num_devices == target.cores_per_chip:
         # A single chip is no whole host.
-        bounds = {"chips_per_host_bounds": (1, 1, 1)}
+        options["chips_per_host_bounds"] = (1, 1, 1)
     return topologies.get_topology_desc(
-        platform="tpu", topology_name=f"{target.facts['name']}:{size}", **bounds
+        platform="tpu", topology_name=f"{target.facts['name']}:{size}", **options
     )
 
 

@@ -12,6 +12,8 @@ from jaxbench.reports.runs import SCORES
 from jaxbench.reports.settings import differing, grouped, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
 
+# What a row of max_batch.csv was compiled for, where that is not here.
+_TARGET = operator.methodcaller("get", "target")
 # Columns without any figure are left out.
 _FIGURES = (
     Column("compile [s]", "run.summary.compile_s", plain),
@@ -37,12 +39,13 @@ def batches(context: ReportContext) -> Section | None:
         if len({row.run.batch_size for row in own}) > 1:
             own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
             tables += [_table(own), *_matrix(own)]
+    sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
     return make_section(
         "batches",
         "Batch sizes",
         "Batch sizes are global, over all devices. OOM means out of memory, a result like any "
         "other. A trial that ended otherwise gives its reason.",
-        [*tables, *map(_largest, context.collection.sweeps)],
+        [*tables, *map(_largest, sweeps)],
     )
 
 

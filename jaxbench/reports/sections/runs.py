@@ -21,20 +21,23 @@ _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 def list_runs(context: ReportContext) -> Section | None:
     """Return the states, warnings, the table of runs, and environments with their differences."""
-    runs, sweeps = context.runs, context.collection.sweeps
+    runs, sweeps = context.collection.runs, context.collection.sweeps
     days = known(text(run.document, "started_at") for run in runs)
     when = f", {span(days, lambda day: day[:10])}" if days else ""
     of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
+    compiled = len(runs) - len(context.runs)
+    only = f" {compiled} of them were compiled for machines that are not here: nothing was "
+    only = f"{only}measured in those." if compiled else ""
     corrupt = [f"The sweep {s.name} is corrupt: {s.problem}." for s in sweeps if s.problem]
     return make_section(
         "runs",
         "Runs and environment",
-        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({_states(runs)}){when}. Figures with "
-        "a run's id (R1, R2 …) were measured in that run. Published figures are marked, with their "
-        "source.",
+        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({_states(runs)}){when}.{only} "
+        "Figures with a run's id (R1, R2 …) were measured in that run, unless they are marked "
+        "compiled or predicted. Published figures are marked, with their source.",
         [
-            *(*context.collection.notes, *corrupt, _warnings(runs)),
-            *(*_tables(context), *_environments(runs)),
+            *(*context.collection.notes, *corrupt, _warnings(context.runs)),
+            *(*_tables(context), *_environments(context.runs)),
         ],
     )
 
@@ -48,11 +51,12 @@ def _tables(context: ReportContext) -> list[Table]:
     """Return the table of all runs; of many, a folded one for each experiment."""
     rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
     rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
-    together = {"Runs": context.runs}
-    if len(context.runs) > _MOST_TOGETHER:
+    runs = context.collection.runs
+    together = {"Runs": runs}
+    if len(runs) > _MOST_TOGETHER:
         together = {
             f"{experiment}: {_states(own)}": own
-            for experiment, own in grouped(context.runs, lambda run: run.experiment).items()
+            for experiment, own in grouped(runs, lambda run: run.experiment).items()
         }
     columns = (
         Column("run", "run.id"),

@@ -1,0 +1,54 @@
+"""Read XLA's description of a GPU from a file of one's own: GpuTargetConfigProto as text."""
+
+import pathlib
+import re
+
+from jaxbench.errors import BadInput
+
+# What ends the name of a file with a description, in XLA's repository too.
+SUFFIX = ".txtpb"
+# The device's name, what the targets' table has too, and what XLA cannot compile without.
+_NEEDED = (
+    *("platform_name", "device_description_str", "cuda_compute_capability"),
+    *("core_count", "device_memory_size", "memory_bandwidth", "l2_cache_size"),
+)
+
+
+def read_description(path: str) -> dict[str, str]:
+    """Return a GPU's facts as a row of `gpus.csv` has them, and the whole text as `description`.
+
+    Its links are unknown. Fields that XLA does not know are refused by XLA: see `create_devices`.
+
+    Raises:
+      BadInput: the file cannot be read, or lacks a fact; the message begins with its name.
+    """
+    try:
+        text = pathlib.Path(path).read_text("utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is no text; it must be XLA's GpuTargetConfigProto") from error
+    values = {name: _value(name, text) for name in _NEEDED}
+    if missing := [name for name, value in values.items() if value is None]:
+        raise BadInput(f"{path}: lacks {', '.join(missing)} of XLA's GpuTargetConfigProto")
+    if values["platform_name"] != "CUDA":
+        raise BadInput(f"{path}: platform_name is {values['platform_name']!r}, must be 'CUDA'")
+    sizes = {name: values[name] for name in ("device_memory_size", "l2_cache_size")}
+    for name, value in sizes.items():
+        if not value.isdigit():
+            raise BadInput(f"{path}: {name} is {value!r}, must be a number of bytes")
+    return {
+        "name": path,
+        "kind": values["device_description_str"],
+        "memory_gib": str(int(sizes["device_memory_size"]) / 2**30),
+        "l2_mib": str(int(sizes["l2_cache_size"]) / 2**20),
+        "link": "unknown",
+        "link_gb_per_s": "",
+        "description": text,
+    }
+
+
+def _value(field: str, text: str) -> str | None:
+    """Return a field's value, or the brace that opens it; None where it is absent."""
+    found = re.search(rf"""^[^#"]*\b{field}\s*:?\s*("[^"]*"|[^\s"]+)""", text, re.MULTILINE)
+    return found[1].strip('"') if found else None

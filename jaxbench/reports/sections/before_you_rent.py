@@ -1,0 +1,212 @@
+"""What compilers say of machines that are not here, beside what was measured and published."""
+
+from collections.abc import Sequence
+
+from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
+from jaxbench.reports.compiled import CompiledStep, compiled_steps
+from jaxbench.reports.context import STAGES, ReportContext, make_section
+from jaxbench.reports.fields import known, number, text
+from jaxbench.reports.formats import UNKNOWN, count, percent, plain
+from jaxbench.reports.prices import price_words
+from jaxbench.reports.published import Sources, published_rate
+from jaxbench.reports.runs import RunRecord
+from jaxbench.reports.settings import grouped
+from jaxbench.reports.tables import Column, make_table, shared, status_cell, with_figures
+
+_MOST_DOTS = 16
+_NO_CEILING = "No peak rates of the machine are known, or the step does not fit: no ceiling."
+
+
+def _gib(value: object) -> str:
+    found = number(value)
+    return UNKNOWN if found is None else f"{found / 2**30:,.2f}"
+
+
+def _fits(step: CompiledStep) -> Cell:
+    # A compiler that crashed said nothing.
+    return status_cell(step.run.status) if step.fits is None else _yes_or_no(step.fits)
+
+
+def _yes_or_no(fits: object) -> Cell:
+    return Cell("yes", "good") if fits is True else Cell("no", "bad")
+
+
+def _measured(step: CompiledStep) -> Cell | None:
+    row = step.measured
+    if row is None:
+        return None
+    batch = row.run.batch_size
+    at = "" if batch == step.batch_size or batch is None else f"batch {count(batch)}, "
+    told = f"{plain(row.rate.value)} ({at}{STAGES[row.stage]}, {row.run.id})"
+    return Cell(told, "measured", run=row.run.id)
+
+
+def _published(step: CompiledStep) -> Cell | None:
+    return step.published and Cell(plain(published_rate(step.published)), "published")
+
+
+def _published_with(step: CompiledStep) -> str | None:
+    row = step.published
+    if row is None:
+        return None
+    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}"
+
+
+def _reason(step: CompiledStep) -> str | None:
+    if step.fits is True:
+        return None
+    reason = (step.run.reason or "no reason given").removeprefix(f"{step.run.target}: ")
+    return reason.split("\n", 1)[0][:160]
+
+
+def _price(step: CompiledStep) -> str | None:
+    if step.price is None:
+        return None
+    return f"{plain(step.price.usd_per_hour)} USD/h; {price_words(step.price, step.run)}"
+
+
+_COLUMNS = (
+    Column("target", lambda step: Cell(step.run.target, run=step.run.id)),
+    Column("machine", "run.hardware"),
+    *shared("precision"),
+    Column("setting", "setting"),
+    Column("fits (compiled)", _fits, left=True),
+    Column("batch", "batch_size", count),
+    Column("largest batch (compiled)", "largest", str),
+    Column("GiB a device (compiled)", "record.needed_bytes", _gib),
+    Column("of GiB usable", "record.device_memory_bytes", _gib),
+    Column("ceiling images/s (predicted)", "ceiling", plain),
+    Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
+    Column("measured images/s", _measured, left=True),
+    Column("published images/s", _published, left=False),
+    Column("published with", _published_with),
+    Column("USD per million images at the ceiling (predicted)", "usd_per_million_images", plain),
+    Column("price", _price, left=True),
+    Column("compiling took [s]", "record.compile_s", plain),
+    Column("why not", _reason, left=True),
+)
+_SCALING = (
+    *shared("run", "experiment"),
+    Column("target", "record.target"),
+    Column("scaling", "record.scaling"),
+    *shared("precision"),
+    Column("devices", "record.num_devices", count),
+    Column("global batch", "record.batch_size", count),
+    Column("batch per device", "record.batch_per_device", count),
+    Column("fits (compiled)", lambda row: _yes_or_no(row.record.get("fits")), left=True),
+    Column("GiB a device (compiled)", "record.needed_bytes", _gib),
+    Column("MB exchanged (compiled)", lambda row: _exchanged_mb(row.record), plain),
+    Column("ceiling images/s (predicted)", "record.ceiling.images_per_s", plain),
+    Column("efficiency [%], nothing hidden (predicted)", "record.efficiency_no_overlap", percent),
+    Column("efficiency [%], all hidden (predicted)", "record.efficiency_full_overlap", percent),
+)
+
+
+def before_you_rent(context: ReportContext) -> Section | None:
+    """Return tables and charts of steps that were compiled for machines that are not here."""
+    sources = Sources()
+    steps = compiled_steps(context, sources)
+    table = make_table(
+        with_figures(_COLUMNS, steps),
+        steps,
+        title="What the compilers say",
+        note=_note(steps, sources),
+        group=lambda step: step.run.experiment,
+    )._replace(folded=False)
+    by_experiment = grouped(steps, lambda step: step.run.experiment).values()
+    scaled = [
+        RunRecord(run, record)
+        for run in context.compiled
+        for record in run.of_kind("target")
+        if text(record, "scaling")
+    ]
+    return make_section(
+        "before-you-rent",
+        "Before you rent",
+        "Training steps compiled for machines that are not here. Whether a step fits is what the "
+        "machine's own compiler says (compiled). The ceiling is the most images/s that the "
+        "machine's peak rates allow (predicted): real rates are lower, often by far. Only what is "
+        "marked measured or published was run on such a machine.",
+        [
+            table,
+            make_table(
+                with_figures(_SCALING, scaled),
+                scaled,
+                title="Scaling, predicted",
+                note="The step compiled for ever more devices of the machine. Efficiency: of the "
+                "ceilings, against the fewest devices, if nothing of the all-reduces overlaps with "
+                "the step (nothing hidden), or all of them (all hidden).",
+            ),
+        ],
+        [chart for own in by_experiment for chart in _chart(own, table)],
+    )
+
+
+def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
+    assumed = dict.fromkeys(known(text(step.record, "ceiling", "assumptions") for step in steps))
+    compilers = dict.fromkeys(known(text(step.record, "compiler") for step in steps))
+    told = [
+        f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
+        "Bound by: which of them takes longest.",
+        "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
+        "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
+        "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
+        "not fit; “at least” where all fit.",
+        "Measured: a run of this report of the same work on as many of the same devices. "
+        "Published: by others, with other software; of a training, the images/s of its median "
+        "epoch.",
+        f"Compiled with {', '.join(compilers)}; “compiling took” is the time here."
+        * bool(compilers),
+        sources.note,
+    ]
+    return " ".join(filter(None, told))
+
+
+def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
+    """Return an experiment's ceilings by machine; of a machine and setting, the highest."""
+    drawn = sorted((step for step in steps if step.ceiling), key=lambda step: step.ceiling)
+    best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
+    drawn = [*best.values()][-_MOST_DOTS:]
+    if len(drawn) < 2 and not any(map(_dots_below, drawn)):
+        return []
+    shared_by_all = {own for own in _settings(drawn[0]) if all(own in _settings(s) for s in drawn)}
+    dots = [
+        Dot(_label(step, shared_by_all), step.ceiling, below=_dots_below(step)) for step in drawn
+    ]
+    more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
+    common = [own for own in _settings(drawn[0]) if own in shared_by_all]
+    note = (
+        f"{'; '.join([*common, ''])}bars end at the ceiling, which is predicted, in brackets what "
+        "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
+        f"are below the table{more}"
+    )
+    title = f"{steps[0].run.experiment}: images/s at most, by machine"
+    return [DotChart(title, note, "images/s", dots, table, x_log=True)]
+
+
+def _settings(step: CompiledStep) -> list[str]:
+    told = (step.run.precision, f"batch {count(step.batch_size)}", step.setting)
+    return [*filter(None, told)]
+
+
+def _label(step: CompiledStep, elsewhere: set[str]) -> str:
+    told = [step.run.hardware, *(own for own in _settings(step) if own not in elsewhere)]
+    return f"{', '.join(told)} ({step.bound_by})"
+
+
+def _dots_below(step: CompiledStep) -> list[Dot]:
+    found = []
+    if step.measured is not None:
+        row = step.measured
+        found.append(Dot(f"measured, {row.run.id}", row.rate.value))
+    if step.published is not None:
+        row = step.published
+        found.append(Dot(f"published, {row['machine']}", published_rate(row), published=True))
+    return found
+
+
+def _exchanged_mb(record: dict) -> float | None:
+    kinds = record.get("collectives")
+    if not isinstance(kinds, dict):
+        return None
+    return sum(number(kinds, name, "bytes") or 0 for name in kinds) / 1e6

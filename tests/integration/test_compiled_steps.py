@@ -1,0 +1,96 @@
+"""What compilers for TPUs and GPUs make of the steps of all experiments."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from jaxbench.cli.registry import available, load
+from jaxbench.config import Config
+from tests.conftest import ROOT
+
+PYTHONS = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("tpu", "gpu")}
+needs_tpu = pytest.mark.skipif(
+    not PYTHONS["tpu"], reason="JAXBENCH_TEST_TPU names no Python that has jaxbench[tpu]"
+)
+needs_gpu = pytest.mark.skipif(
+    not PYTHONS["gpu"], reason="JAXBENCH_TEST_GPU names no Python that has jaxbench[cuda12]"
+)
+TARGETS = {"tpu": "tpu:v2:2x2", "gpu": "gpu:h100:2"}
+# Those whose steps compile in seconds: without crop and flip in the step.
+QUICK = ("quickstart", "cnn10", "mnist_cnn")
+PRECISIONS = ("fp32", "bf16")
+
+# What XLA may do in a step of `:tiny`, fp32 and bf16, where it is not one all-reduce alone:
+# (all-reduces, transposes, converts), the latter two of activations that are written only to change
+# their layout or their type. docs/decisions/step.md says what they are.
+MOST = {
+    ("tpu", "quickstart"): ((1, 2, 0), (1, 2, 0)),
+    ("tpu", "cnn10"): ((1, 1, 0), (1, 1, 0)),
+    ("tpu", "mnist_cnn"): ((1, 6, 0), (1, 6, 0)),
+    ("tpu", "vgg_cifar10"): ((1, 2, 0), (1, 3, 0)),
+    ("tpu", "unet256"): ((1, 4, 2), (1, 31, 2)),
+    ("tpu", "resnet50"): ((1, 1, 0), (1, 1, 0)),
+    ("tpu", "resnet50_synthetic"): ((1, 1, 0), (1, 1, 0)),
+    ("tpu", "wrn28_10"): ((1, 2, 1), (1, 2, 1)),
+    ("tpu", "wrn28_10_2019"): ((1, 1, 0), (1, 1, 0)),
+    ("tpu", "cifar10_speedrun94"): ((1, 3, 1), (1, 3, 1)),
+    ("gpu", "quickstart"): ((1, 6, 0), (2, 8, 4)),
+    ("gpu", "resnet50"): ((1, 0, 0), (9, 0, 0)),
+    ("gpu", "resnet50_synthetic"): ((1, 0, 0), (9, 0, 0)),
+}
+
+
+def run(platform, *args):
+    more = {"PYTHONPATH": str(ROOT)}
+    command = [PYTHONS[platform], "-m", *args]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | more)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def networks():
+    """Return the experiments that train a network."""
+    return [name for name in available() if isinstance(load(f"{name}:tiny"), Config)]
+
+
+def check_steps(platform, experiments):
+    """Compile each step in both precisions, and name all that do more than `MOST`."""
+    steps = [f"{name}:tiny,{precision}" for name in experiments for precision in PRECISIONS]
+    output = run(platform, "tests.integration.compile_steps", TARGETS[platform], *steps)
+    records = [json.loads(line) for line in output.splitlines()]
+    assert len(records) == len(steps)
+    faults = []
+    for record in records:
+        name, precision = record["experiment"].removesuffix(":tiny"), record["precision"]
+        both = MOST.get((platform, name), ((1, 0, 0), (1, 0, 0)))
+        most = both[PRECISIONS.index(precision)]
+        collectives = dict(record["collectives"])
+        found = (
+            collectives.pop("all-reduce")["count"],
+            record["transposes"]["count"],
+            record["converts"]["count"],
+        )
+        if any(count > allowed for count, allowed in zip(found, most, strict=True)):
+            faults.append(f"{name} {precision}: {found}, at most {most} (see MOST)")
+        if collectives or not record["state_donated"] or not record["fits"]:
+            faults.append(f"{name} {precision}: {record}")
+    assert not faults, "\n".join(faults)
+
+
+@needs_tpu
+def test_steps_for_tpus_exchange_once_and_move_no_activation():
+    check_steps("tpu", QUICK)
+
+
+@needs_tpu
+@pytest.mark.slow
+def test_all_other_steps_for_tpus():
+    check_steps("tpu", [name for name in networks() if name not in QUICK])
+
+
+@needs_gpu
+@pytest.mark.slow
+def test_all_steps_for_gpus():
+    check_steps("gpu", networks())
