@@ -125,7 +125,8 @@ def main() -> int:
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.jobs.setup import with_feed
-    from jaxbench.jobs.windows import check_window_s, wait_for_steps, warm_up
+    from jaxbench.jobs.windows import wait_for_steps
+    from jaxbench.microbench.interleaved import check_window_s, warm_up
     from jaxbench.precision import get_precision
     from jaxbench.training.program import build_program
     from jaxbench.xla.hlo import instructions

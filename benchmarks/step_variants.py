@@ -254,7 +254,8 @@ def measure(forms: list[Any], window_s: float, rounds: int) -> None:
       window_s: seconds that a window takes, about.
       rounds: windows of each form.
     """
-    from jaxbench.jobs.windows import describe_windows, warm_up
+    from jaxbench.jobs.windows import describe_windows
+    from jaxbench.microbench.interleaved import warm_up
 
     calls, windows_s = [0] * len(forms), [[] for _ in forms]
 
@@ -318,7 +319,7 @@ def absent_devices(name: str) -> Any:
 
 def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.config import Config
-    from jaxbench.jobs.windows import check_window_s
+    from jaxbench.microbench.interleaved import check_window_s
 
     check_window_s(_WINDOW_S.value)
     if not spec or spec == "list":

@@ -433,7 +433,7 @@ def compare() -> int:
     from absl import flags
 
     from jaxbench.errors import BadInput
-    from jaxbench.jobs.windows import check_window_s, unsettled_warnings, warm_up
+    from jaxbench.microbench.interleaved import check_window_s, unsettled_warnings, warm_up
 
     given = flags.FLAGS
     check_window_s(given.window_s)

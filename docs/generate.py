@@ -21,6 +21,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from jaxbench.cards import card
+from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cli import entry_point, main_flags, registry
 from jaxbench.cli.commands import COMMANDS
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
@@ -30,6 +33,8 @@ from jaxbench.records.schema import RECORDS
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 
+# What a card consists of.
+CARD_PARTS = (card.Part, card.Figure, card.CheckResult, card.HostLoad, card.Verdict, card.Finding)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 _GENERATED = "<!-- Made by docs/generate.py from the code. -->\n\n"
@@ -293,6 +298,17 @@ def records_page() -> str:
     lines += ["## A sweep's results.jsonl and sweep.csv", "", *_describe_record(TrialResult)]
     lines += ["### Figures of a trial", "", *_describe_record(TrialFigures)]
     lines += ["## A sweep's max_batch.csv", "", *_describe_record(MaxBatchResult)]
+    lines += ["## card.json", "", *_describe_record(card.Card)]
+    for cls in CARD_PARTS:
+        lines += [f"### {cls.__name__}", "", *_describe_record(cls)]
+    rows = [
+        (kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning))
+        for name, kind in FIGURES.items()
+    ]
+    head = ("part", "figure", "labels", "better", "meaning")
+    lines += ["### Figures of a card", "", *_table(head, rows), ""]
+    limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
+    lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)
 
 

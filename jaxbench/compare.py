@@ -1,8 +1,9 @@
 """Compare rates: `python -m jaxbench.compare BASE OTHER...`.
 
 Each argument is a run directory, a folder of repeats of one run, or a sweep (its trials are
-matched by their overrides; other seeds are repeats). For each OTHER its rate over BASE's is printed
-with an interval, for every stage that both have. `faster` or `slower` is said only
+matched by their overrides; other seeds are repeats); or all are cards, see below.
+For each OTHER its rate over BASE's is printed with an interval, for every stage that both have.
+`faster` or `slower` is said only
 
 * of the same work: network, images, data, batch and precision;
 * of repeats, at least two of one side, where the interval, which holds what changes between runs,
@@ -11,6 +12,10 @@ with an interval, for every stage that both have. `faster` or `slower` is said o
 
 With --baseline BASE is what the others must reach: exit code 1 where one is slower by more than
 --tolerance.
+
+Of two cards (card.json, or a folder that holds one) each figure that both have is printed, and
+whether their intervals overlap. Of more, from devices of one kind: each figure's median over the
+fleet, its spread, and the outliers by node and device.
 """
 
 import json
@@ -19,6 +24,8 @@ from typing import Any
 
 from absl import flags
 
+from jaxbench.cards.card_file import is_card, read_card
+from jaxbench.cards.compare import compare_cards, describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.reports.sides import compare_trials, describe_comparison, is_work, read_sides
@@ -39,6 +46,8 @@ def main(paths: list[str]) -> int:
         raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
         raise BadInput("--tolerance: needs --baseline")
+    if any(map(is_card, paths)):
+        return _compare_cards(paths)
     base, *others = [read_sides(path) for path in paths]
     told = []
     for other in others:
@@ -77,6 +86,19 @@ def main(paths: list[str]) -> int:
             f"slower than the baseline by more than {_TOLERANCE.value:.0%}: {', '.join(slower)}"
         )
     return int(bool(slower))
+
+
+def _compare_cards(paths: list[str]) -> int:
+    if no_cards := [path for path in paths if not is_card(path)]:
+        raise BadInput(f"{no_cards[0]}: is no card, another side is; give cards alone, or runs")
+    if _BASELINE.value:
+        raise BadInput("--baseline: is for runs; a card is judged by its own thresholds")
+    cards = [read_card(path) for path in paths]
+    if _JSON.value:
+        print(json.dumps(compare_cards(cards)))
+    else:
+        print_wrapped(*describe_cards(cards))
+    return 0
 
 
 def _check_baseline(found: list[dict[str, Any]]) -> None:

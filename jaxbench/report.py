@@ -1,6 +1,6 @@
-"""Make a report of run directories and sweeps: `python -m jaxbench.report DIR [DIR ...]`.
+"""Make a report of runs, sweeps and cards: `python -m jaxbench.report DIR [DIR ...]`.
 
-DIR is a run directory, a sweep's folder, or a folder with some of them below it. Nothing is
+DIR is a run directory, a sweep's folder, a card, or a folder with some of them below it. Nothing is
 measured, and nothing is changed in them.
 """
 
@@ -37,7 +37,7 @@ _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' 
 def main(paths: list[str]) -> int:
     """Write the report; return the exit code."""
     if not paths:
-        raise BadInput("give at least one DIR: a run directory, a sweep, or a folder of them")
+        raise BadInput("give at least one DIR: a run directory, a sweep, a card, or a folder of")
     out, collection = write_report(
         paths,
         _OUT.value,
@@ -48,7 +48,8 @@ def main(paths: list[str]) -> int:
         section=_SECTION.value,
     )
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""
-    print(printable(f"{len(collection.runs)} run(s){sweeps}: {out}"))
+    cards = f", {len(collection.cards)} card(s)" if collection.cards else ""
+    print(printable(f"{len(collection.runs)} run(s){sweeps}{cards}: {out}"))
     return 0
 
 

@@ -1,6 +1,7 @@
 """Standard output and error: what a terminal is shown, and what happens where nobody reads."""
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -24,6 +25,13 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or unicodedata.category(letter) == "Zs" else "?"
         for letter in text
     )
+
+
+def four_digits(value: float) -> str:
+    """Return a finite number with four significant digits and thousands separators."""
+    if value == 0 or not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.4g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
 def width() -> int:

@@ -29,6 +29,12 @@ class Board:
     energy_mj: Callable[[], int] | None = lambda: 1_234_567_890
     reasons: int | None = 0
     mig: bool | None = False
+    ecc: dict[int, int] | None = None  # {error type: volatile count}; None: no ECC memory
+    pcie_replays: int | None = 0
+    remapped_rows: tuple[int, int, int, int] | None = None
+    pids: tuple[int, ...] = ()
+    power_limit_mw: int | None = 400_000
+    may_set_power: bool = True
     error: int = pynvml.NVML_SUCCESS
     before: Callable[[], None] = lambda: None
 
@@ -123,6 +129,47 @@ class Nvml:
     def _nvmlDeviceGetMigMode(self, handle, current, pending):
         pending._obj.value = 0
         return self._give(handle, current, "mig")
+
+    def _nvmlDeviceGetTotalEccErrors(self, handle, error_type, counter, out):
+        assert counter.value == pynvml.NVML_VOLATILE_ECC
+        code = self._give(handle, None, "ecc")
+        if not code:
+            out._obj.value = self._board(handle).ecc[error_type.value]
+        return code
+
+    def _nvmlDeviceGetPcieReplayCounter(self, handle, out):
+        return self._give(handle, out, "pcie_replays")
+
+    def _nvmlDeviceGetRemappedRows(self, handle, *outs):
+        code = self._give(handle, None, "remapped_rows")
+        if not code:
+            for out, value in zip(outs, self._board(handle).remapped_rows, strict=True):
+                out._obj.value = value
+        return code
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, out):
+        pids = self._board(handle).pids
+        enough, count._obj.value = count._obj.value >= len(pids), len(pids)
+        if not enough:
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+        for place, pid in enumerate(pids if out else ()):
+            out[place].pid = pid
+        return pynvml.NVML_SUCCESS
+
+    def _nvmlDeviceGetPowerManagementLimit(self, handle, out):
+        return self._give(handle, out, "power_limit_mw")
+
+    def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle, least, most):
+        least._obj.value, most._obj.value = 100_000, 400_000
+        return pynvml.NVML_SUCCESS
+
+    def _nvmlDeviceSetPowerManagementLimit(self, handle, limit):
+        board = self._board(handle)
+        if not board.may_set_power:
+            return pynvml.NVML_ERROR_NO_PERMISSION
+        assert 100_000 <= limit.value <= 400_000
+        board.power_limit_mw = limit.value
+        return pynvml.NVML_SUCCESS
 
 
 class Cuda:

@@ -429,7 +429,7 @@ a_nullable_field_is_required records/schema/base.py: schema
 - field.default = None
 + pass
 
-any_windows_agree jobs/windows.py: windows
+any_windows_agree microbench/interleaved.py: interleaved
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 
@@ -592,6 +592,36 @@ half_a_line_stays_in_the_results sweeps/sweep_dir.py: sweep
 a_failed_cell_ends_with_0 sweeps/tables.py: sweep
 - any(status in ("failed", "invalid") for status in statuses)
 + any(status == "invalid" for status in statuses)
+
+## The card of a machine.
+
+soak_ignores_what_is_late qualification/plan.py: plan
+- self.total_s - after_s - passed_s
++ self.total_s - after_s
+
+no_comparison_between_bursts qualification/corruption.py: soak
+- self._expected = self._expected or sums
++ self._expected = sums
+
+drift_of_all_windows qualification/soak.py: soak
+- change_of_median(rates[:third], rates[len(rates) - third :])
++ change_of_median(rates, rates)
+
+a_failed_part_ends_the_card qualification/run.py: run
+- ends[name] = ("failed", " ".join(words.split())[:500])
++ raise
+
+own_work_makes_the_host_busy qualification/host_load.py: run
+- - max(0.0, _own_s() - self._own_s)
++ - 0.0
+
+memory_estimate_through_zero qualification/networks.py: networks
+- return _rounded_down(int(small + spare_bytes / per_image), multiple)
++ return _rounded_down(int(spare_bytes / per_image), multiple)
+
+own_process_is_another hardware/telemetry/boards.py: boards
+- return len(here - tree) if here & tree
++ return len(here) if here & tree
 
 ## Exit codes and what is told of an end.
 

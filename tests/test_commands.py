@@ -18,7 +18,7 @@ def test_help_has_a_line_for_each_command(run_cli):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["swep"], "no command 'swep'; there are main, sweep, compare,"),
+        (["swep"], "no command 'swep'; there are main, sweep, qualify,"),
         (["swep"], "did you mean 'sweep'?"),
         (["xyzzy"], "no command 'xyzzy'"),
         (["cnn10:tiny"], "did you mean jaxbench main --experiment=cnn10:tiny?"),

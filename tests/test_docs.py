@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxbench.cards.card import Card
 from jaxbench.records.schema import RECORDS
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
@@ -61,7 +62,8 @@ def test_links_of_the_top_level_files_lead_somewhere(path):
 
 
 def test_every_field_of_a_record_says_what_it_means(generate):
-    for cls in (*RECORDS, RunDocument, TrialResult, TrialFigures, MaxBatchResult):
+    others = (RunDocument, TrialResult, TrialFigures, MaxBatchResult, Card, *generate.CARD_PARTS)
+    for cls in (*RECORDS, *others):
         names = {field.name for field in dataclasses.fields(cls)}
         meanings = generate.meanings_of(cls)
         # Both ways: a field that has gone leaves no meaning behind.

@@ -18,16 +18,16 @@ FLOORS = (
     {"analysis", "geometry", "xla", "models", "experiments"},
     {"distributed", "templates"},
     {"hardware"},
-    {"data", "records"},
-    {"checkpoints"},
+    {"data", "microbench", "records"},
+    {"cards", "checkpoints"},
     {"training"},
     {"jobs"},
     {"cli"},
-    {"reports"},
+    {"qualification", "reports"},
     {"results"},
     {"sweeps"},
     {"api"},
-    {"__main__", "main", "compare", "cost", "doctor", "new", "report", "sweep"},
+    {"__main__", "main", "compare", "cost", "doctor", "new", "qualify", "report", "sweep"},
 )
 _FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 _MODULES = {

@@ -93,6 +93,17 @@ def drift(samples: Sequence[float]) -> float | None:
     return second / first - 1
 
 
+def change_of_median(first: Sequence[float], last: Sequence[float]) -> tuple[float, float, float]:
+    """Return by what share the median of later samples differs from earlier ones', with its ends.
+
+    The ends are those of both intervals, the farthest apart: a careful interval, with
+    `FEWEST_FOR_INTERVAL` samples or more on both sides.
+    """
+    before, before_low, before_high = median_interval(first)
+    after, after_low, after_high = median_interval(last)
+    return after / before - 1, after_low / before_high - 1, after_high / before_low - 1
+
+
 def dependent(what: str, samples: Sequence[float]) -> list[str]:
     """Return the warning that samples are not independent, if chance alone would rarely do it.
 

@@ -7,6 +7,7 @@ import re
 COMMANDS = {
     "main": "Run one experiment: train it, or measure how fast the devices are.",
     "sweep": "Run an experiment over a grid of settings.",
+    "qualify": "Measure what a machine can do in ten minutes: one card, a verdict.",
     "compare": "Compare the rates of runs, with intervals.",
     "report": "Make a report of runs and sweeps, one HTML page.",
     "cost": "Show what runs cost: time, money, electricity.",

@@ -20,3 +20,14 @@ def available_cores() -> int:
     if hasattr(psutil.Process, "cpu_affinity"):
         return len(psutil.Process().cpu_affinity())
     return psutil.cpu_count() or 1
+
+
+def last_level_cache_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
+    """Return the size of the first core's largest cache; None where the system does not tell.
+
+    Args:
+      root: the folder that holds sys.
+    """
+    files = root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
+    sizes = [size for file in files if (size := search_file(file, r"^(\d+)K$"))]
+    return max((int(size) * 1024 for size in sizes), default=None)

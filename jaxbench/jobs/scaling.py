@@ -21,14 +21,11 @@ from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs import scaling_summary
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.scaling_trials import AllReduce, ScalingTrial, job_on
+from jaxbench.jobs.scaling_trials import ScalingTrial, describe_all_reduce, job_on
 from jaxbench.jobs.setup import Job, check_device_counts, setup_job, with_feed
-from jaxbench.jobs.windows import (
-    Interleaved,
-    falling_loss_warnings,
-    in_turn,
-    unsettled_warnings,
-)
+from jaxbench.jobs.windows import falling_loss_warnings
+from jaxbench.microbench.collectives import Collective
+from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
     AllReduceRecord,
@@ -130,7 +127,9 @@ class ScalingBenchmark(Measurement):
         self._alone = [trial((device,), share) for device in devices]
         self._trials = list(dict.fromkeys([*self._scaled.values(), *self._alone]))
         meshes = [dataclasses.replace(job.mesh, devices=devices[:n]) for n in counts if n > 1]
-        self._all_reduces = [AllReduce(mesh, self._gradient_bytes, window_s) for mesh in meshes]
+        self._all_reduces = [
+            Collective(mesh, "all_reduce", self._gradient_bytes, window_s) for mesh in meshes
+        ]
 
     def document(self) -> dict[str, Any]:
         return self._flags
@@ -234,8 +233,9 @@ class ScalingBenchmark(Measurement):
                 yield DeviceRecord(device_id=device.id, device_kind=kind, **trial.describe())
         for all_reduce in self._all_reduces:
             if all_reduce.windows_s:
-                weak = self._scaled.get(("weak", all_reduce.num_devices))
-                yield all_reduce.describe(weak.describe().get("step_s") if weak else None)
+                weak = self._scaled.get(("weak", all_reduce.mesh.num_devices))
+                weak_step_s = weak.describe().get("step_s") if weak else None
+                yield describe_all_reduce(all_reduce, weak_step_s)
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
         devices = self._job.mesh.devices

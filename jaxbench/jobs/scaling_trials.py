@@ -8,15 +8,16 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxbench.analysis.scaling_model import Interval, ring_bytes
+from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.distributed.mesh import AXIS, DataMesh, unequal_copies
+from jaxbench.distributed.mesh import unequal_copies
 from jaxbench.geometry import BatchGeometry
 from jaxbench.jobs.setup import Job
-from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
+from jaxbench.jobs.windows import Stepper, describe_windows
+from jaxbench.microbench.collectives import Collective
+from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.records.schema import AllReduceRecord, CompileRecord
 from jaxbench.training.program import build_program
 from jaxbench.training.train_step import TrainState
@@ -123,51 +124,20 @@ class ScalingTrial(Interleaved):
         }
 
 
-class AllReduce(Interleaved):
-    """The sum, over some devices, of a buffer as large as the gradient."""
-
-    def __init__(self, mesh: DataMesh, gradient_bytes: int, window_s: float):
-        self.num_devices = mesh.num_devices
-        super().__init__(f"all-reduce over {self.num_devices} devices", window_s)
-        self._elements = max(1, gradient_bytes // np.dtype(np.float32).itemsize)
-        # Simulated devices share a pool of threads, in which all-reduces queued one after the other
-        # wait for one another for ever (seen with 4 devices on 2 cores).
-        self._one_by_one = mesh.devices[0].platform == "cpu"
-        self._mesh = mesh
-        self._buffers_Dx: Any = None
-        how = {"sharded": (True,), "sharded_output": True, "donate": (0,)}
-        self._call = mesh.parallelize(lambda buffer: jax.lax.psum(buffer, AXIS), **how)
-
-    def start(self) -> None:
-        """Place the buffers and compile."""
-        # Zeros stay zeros, however often they are summed.
-        zeros_Dx = np.zeros((self.num_devices, self._elements), np.float32)
-        self._buffers_Dx = self._mesh.shard(zeros_Dx)
-        self.run(1)
-
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            self._buffers_Dx = self._call(self._buffers_Dx)
-            if self._one_by_one:
-                self._buffers_Dx.block_until_ready()
-        self._buffers_Dx.block_until_ready()
-
-    def describe(self, weak_step_s: float | None) -> AllReduceRecord:
-        """Return its record; `weak_step_s` is the weak trial's on as many devices, if measured."""
-        calls = self.warmup.calls_per_window
-        time_s, low_s, high_s = median_interval([window_s / calls for window_s in self.windows_s])
-        size = self._elements * np.dtype(np.float32).itemsize
-        moved = ring_bytes(self.num_devices, size)
-        return AllReduceRecord(
-            num_devices=self.num_devices,
-            bytes=size,
-            all_reduce_s=time_s,
-            all_reduce_s_low=low_s,
-            all_reduce_s_high=high_s,
-            bus_bytes_per_s=moved / time_s,
-            bus_bytes_per_s_low=moved / high_s,
-            bus_bytes_per_s_high=moved / low_s,
-            share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
-            calls_per_window=calls,
-            windows_s=self.windows_s,
-        )
+def describe_all_reduce(all_reduce: Collective, weak_step_s: float | None) -> AllReduceRecord:
+    """Return an all-reduce's record; `weak_step_s` is the weak trial's on as many devices."""
+    time_s, low_s, high_s = all_reduce.call_s()
+    bus, bus_low, bus_high = all_reduce.bus_bytes_per_s()
+    return AllReduceRecord(
+        num_devices=all_reduce.mesh.num_devices,
+        bytes=all_reduce.num_bytes,
+        all_reduce_s=time_s,
+        all_reduce_s_low=low_s,
+        all_reduce_s_high=high_s,
+        bus_bytes_per_s=bus,
+        bus_bytes_per_s_low=bus_low,
+        bus_bytes_per_s_high=bus_high,
+        share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
+        calls_per_window=all_reduce.warmup.calls_per_window,
+        windows_s=all_reduce.windows_s,
+    )

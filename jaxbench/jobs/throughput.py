@@ -22,12 +22,8 @@ from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job, with_feed
 from jaxbench.jobs.throughput_stages import ForwardStage, RepeatedStage, TimedStage, TrainStage
-from jaxbench.jobs.windows import (
-    Stepper,
-    falling_loss_warnings,
-    in_turn,
-    unsettled_warnings,
-)
+from jaxbench.jobs.windows import Stepper, falling_loss_warnings
+from jaxbench.microbench.interleaved import in_turn, unsettled_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible

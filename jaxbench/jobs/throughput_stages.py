@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch
 from jaxbench.jobs.setup import Job
-from jaxbench.jobs.windows import Interleaved, Stepper, describe_windows
+from jaxbench.jobs.windows import Stepper, describe_windows
+from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.training.dispatch import DispatchLimiter
 from jaxbench.training.profiler import Profiler

@@ -146,7 +146,7 @@ def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) ->
             path = user_path(workdir)
             path.mkdir(parents=True, exist_ok=True)
         else:
-            path = _create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
+            path = create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
         lock = lock_run(path)
         # Only who holds the lock can tell: another process may have written since.
         check_workdir(workdir, run_name)
@@ -172,7 +172,7 @@ def folder_name(run_name: str) -> str:
     return re.sub(r"[^\w.=,+@-]+", "-", run_name).strip(".-") or "unnamed"
 
 
-def _create_timed_folder(parent: pathlib.Path) -> pathlib.Path:
+def create_timed_folder(parent: pathlib.Path) -> pathlib.Path:
     """Make a folder named by the time; runs started in the same second get -2, -3 ..."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = now().strftime("%Y%m%d-%H%M%S")

@@ -128,7 +128,24 @@ class DotChart(NamedTuple):
     x_log: bool = False
 
 
-Chart = LineChart | BarChart | DotChart
+class MatrixChart(NamedTuple):
+    """A square for each pair of labels, the darker the greater its value.
+
+    Attributes:
+      labels: of the rows, and of the columns.
+      values: {(row, column): value, above 0}; pairs may be missing.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    labels: Sequence[str]
+    values: Mapping[tuple[str, str], float]
+    table: Table
+
+
+Chart = LineChart | BarChart | DotChart | MatrixChart
 # A string is a paragraph.
 Block = Table | Chart | str
 

@@ -1,17 +1,22 @@
-"""Find run directories and sweeps, and groups them."""
+"""Find run directories, sweeps and cards, and group them."""
 
 import csv
+import dataclasses
 import itertools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jaxbench.cards.card import Card
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.check import check_card
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
 from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.runs import ReportedRun, read_run
+from jaxbench.terminal import printable
 
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
@@ -91,14 +96,31 @@ class Sweep:
         self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, place))
 
 
+@dataclasses.dataclass(frozen=True)
+class ReportedCard:
+    """A card that was found.
+
+    Attributes:
+      id: C1, C2 ..., as tables name it.
+      name: its folder's path below the folder that was given.
+      problems: what is wrong with it, see `check_card`.
+    """
+
+    id: str
+    name: str
+    card: Card
+    problems: Sequence[str]
+
+
 class Collection:
     """All that a report is about; `notes` are what a reader must know of the search."""
 
     def __init__(self):
         self.runs: list[ReportedRun] = []
         self.sweeps: list[Sweep] = []
+        self.cards: list[ReportedCard] = []
         self.notes: list[str] = []
-        self._by_path: dict[pathlib.Path, ReportedRun | Sweep] = {}
+        self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
 
     def add_run(self, name: str, path: pathlib.Path) -> ReportedRun:
         """Read a run directory, unless that has been done."""
@@ -132,16 +154,38 @@ class Collection:
         self.sweeps.append(sweep)
         self._by_path[path.resolve()] = sweep
 
+    def add_card(self, name: str, path: pathlib.Path) -> None:
+        """Read a card, unless that has been done.
+
+        Raises:
+          BadInput: it cannot be read.
+        """
+        if path.resolve() not in self._by_path:
+            problems = check_card(path)
+            card = ReportedCard(f"C{len(self.cards) + 1}", name, read_card(path), problems)
+            self.cards.append(card)
+            self._by_path[path.resolve()] = card
+
+    def add_found_card(self, name: str, path: pathlib.Path) -> None:
+        """Read a card that a search has found; one that cannot be read is a note."""
+        try:
+            self.add_card(name, path)
+        except BadInput as error:
+            self.notes.append(printable(f"The card {name} is left out: {error}."))
+
 
 def collect(paths: Sequence[str]) -> Collection:
-    """Read what lies in or below the folders.
+    """Read what lies in or below the folders, and cards that are given by their own path.
 
     Raises:
-      BadInput: one of them is no folder, or holds neither run nor sweep.
+      BadInput: one of them is no folder and no card, or holds neither run, sweep nor card.
     """
     collection = Collection()
     for given in paths:
         top = user_path(given)
+        if top.suffix == ".json" and top.is_file():
+            collection.add_card(given, top)
+            continue
         if not top.is_dir():
             what = "is a file; name a folder" if top.exists() else "no such folder"
             raise BadInput(f"{given}: {what}")
@@ -153,18 +197,24 @@ def collect(paths: Sequence[str]) -> Collection:
             )
         found = [(path, kind) for path, kind in searched if kind]
         if not found:
-            what = "holds no run directory (one has a run.json) and no sweep, nor do the folders"
+            what = "holds no run directory (one has a run.json), sweep or card, nor do the folders"
             raise BadInput(f"{given}: {what} below it")
         for path, kind in found:
-            add = collection.add_sweep if kind == "sweep" else collection.add_run
+            add = {
+                "run": collection.add_run,
+                "sweep": collection.add_sweep,
+                "card": collection.add_found_card,
+            }[kind]
             relative, own = path.relative_to(top).as_posix(), top.name or top.resolve().name
             name = f"{own}/{relative}" if len(paths) > 1 else relative
-            add(own if relative == "." else name, path)
+            add(own if relative == "." else name, path / CARD if kind == "card" else path)
     return collection
 
 
 def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
-    """Yield folders and their kinds, in order; does not go below a run directory or a sweep.
+    """Yield folders and their kinds, in order; do not go below a run directory or a sweep.
+
+    A card's folder holds the runs that it is from.
 
     Linked folders count too, each once, so that a link to a folder above it ends.
     """
@@ -174,7 +224,7 @@ def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
         kind = _kind(path)
         deep = len(path.parts) - len(top.parts) >= _DEEPEST
         inside = [n for n in names if n not in _NOT_SEARCHED and not n.startswith(".")]
-        names[:] = [] if own in seen or deep or kind else sorted(inside)
+        names[:] = [] if own in seen or deep or kind in ("run", "sweep") else sorted(inside)
         if own not in seen:
             yield path, kind
         seen.add(own)
@@ -187,7 +237,9 @@ def _kind(path: pathlib.Path) -> str | None:
     # A sweep whose first trial has not ended yet has no results.
     has_trials = any(os.path.isdir(path / name) for name in TRIAL_FOLDERS)
     begun = has_trials and os.path.exists(path / "lock")
-    return "sweep" if begun or os.path.exists(path / "results.jsonl") else None
+    if begun or os.path.exists(path / "results.jsonl"):
+        return "sweep"
+    return "card" if os.path.exists(path / CARD) else None
 
 
 def _parse_number(value: Any) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxbench.reports.fields import Estimate, number
+from jaxbench.terminal import four_digits
 
 UNKNOWN = "–"
 Format = Callable[[Any], str]
@@ -27,9 +28,7 @@ def _of_number(show: Callable[[float], str]) -> Format:
 @_of_number
 def plain(value: float) -> str:
     """Show a number with four significant digits and thousands separators."""
-    if value == 0 or not 1e-4 <= abs(value) < 1e15:
-        return f"{value:.4g}"
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+    return four_digits(value)
 
 
 @_of_number

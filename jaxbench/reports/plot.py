@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point, Series
 from jaxbench.reports.fields import Estimate
 from jaxbench.reports.formats import UNKNOWN, count, plain, with_interval
 
@@ -39,6 +39,8 @@ _MARKERS = (
 )
 # A bar with the gap below it; a line of a label in several.
 _BAR, _LINE = 32, 14
+# The widest square of a matrix, with room for its number.
+_SQUARE = 58
 # What a value needs.
 _VALUE = 60
 # The widest number below an axis, 100,000, with a gap.
@@ -143,8 +145,14 @@ def _multiples(low: float, high: float, most: float) -> list[float]:
 
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
-    geometry = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}[type(chart)]
-    own = {"y": None, "left": _LEFT, "height": _HEIGHT, "series": (), "rows": ()} | geometry(chart)
+    geometry = {
+        LineChart: _draw_lines,
+        BarChart: _draw_bars,
+        DotChart: _draw_dots,
+        MatrixChart: _draw_matrix,
+    }[type(chart)]
+    none = {"x": None, "y": None, "series": (), "rows": (), "squares": (), "names": ()}
+    own = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
     own |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": own["height"] - _BOTTOM}
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **own)
 
@@ -254,6 +262,33 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM
     return {"x": x_axis, "left": left, "height": height, "rows": rows}
+
+
+def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
+    side = min(_SQUARE, (_RIGHT - _LEFT) / len(chart.labels))
+    highest = max(chart.values.values())
+    squares = []
+    for (row, column), value in chart.values.items():
+        place = [_LEFT + chart.labels.index(column) * side, _TOP + chart.labels.index(row) * side]
+        squares.append(
+            {
+                "x": place[0],
+                "y": place[1],
+                "side": side - 1,
+                # What is nearly 0 is seen, too.
+                "opacity": f"{0.1 + 0.9 * value / highest:.2f}",
+                "text": plain(value) if side == _SQUARE else "",
+                "told": f"{row} to {column}: {plain(value)}",
+            }
+        )
+    height = _TOP + side * len(chart.labels) + _BOTTOM
+    # Names that have no room are left out.
+    step = math.ceil(2 * _LINE / side)
+    names = [
+        {"name": name, "x": _LEFT + (place + 0.5) * side, "y": _TOP + (place + 0.5) * side}
+        for place, name in enumerate(chart.labels)
+    ]
+    return {"height": height, "squares": squares, "names": names[::step]}
 
 
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:

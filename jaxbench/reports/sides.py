@@ -80,6 +80,8 @@ def read_sides(*paths: str) -> dict[str, Side]:
     for run in collection.runs:
         run.check_measured()
     path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    if not collection.runs and not collection.sweeps:
+        raise BadInput(f"{path}: holds cards alone; name each of them")
     if not collection.sweeps:
         return {"": Side(path, collection.runs)}
     sweep, *more = collection.sweeps

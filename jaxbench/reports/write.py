@@ -9,6 +9,7 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_share
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows, markdown
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.page import render_html
@@ -53,16 +54,18 @@ def write_report(
     if section is not None and form == "csv":
         raise BadInput("--section: CSV has no sections")
     path = user_path(out or f"report.{form}")
-    _check_out(path)
+    check_out(path)
     if target is not None:
         check_share("target", target)
     prices = prices or Prices()
     collection = collect(paths)
+    if form == "csv" and collection.cards and not collection.runs:
+        raise BadInput("--format=csv: is of runs; the figures of a card are in its card.json")
     prices.check(collection.runs)
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"
-    _write(path, render(collection, form, title, prices, target, section=section))
+    write_text(path, render(collection, form, title, prices, target, section=section))
     return path, collection
 
 
@@ -81,7 +84,6 @@ def render(
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
-    write = render_html if form == "html" else markdown.render_markdown
     sections = make_sections(context)
     names = [own.name for own in sections]
     if section not in (None, *names):
@@ -89,7 +91,13 @@ def render(
             f"--section={section}: this report has no such section; it has {', '.join(names)}"
             + nearest(section, names)
         )
-    return write([own for own in sections if section in (None, own.name)], title)
+    return render_sections([own for own in sections if section in (None, own.name)], form, title)
+
+
+def render_sections(sections: Sequence[Section], form: str, title: str) -> str:
+    """Return sections as html or md."""
+    write = render_html if form == "html" else markdown.render_markdown
+    return write(sections, title)
 
 
 def _form(out: str | None, form: str | None) -> str:
@@ -104,7 +112,7 @@ def _form(out: str | None, form: str | None) -> str:
     return form or "html"
 
 
-def _check_out(out: pathlib.Path) -> None:
+def check_out(out: pathlib.Path) -> None:
     """Raise BadInput where nothing can be written, or something else would be overwritten."""
     folder = out.absolute().parent
     refused = {
@@ -127,7 +135,7 @@ def _check_out(out: pathlib.Path) -> None:
         raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 
-def _write(out: pathlib.Path, text: str) -> None:
+def write_text(out: pathlib.Path, text: str) -> None:
     """Replace the file whole; of a link, the file that it leads to."""
     out = pathlib.Path(os.path.realpath(out))
     partial = out.with_name(f"{out.name}.partial")

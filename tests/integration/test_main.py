@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "cost", "report", "doctor"])
+@pytest.mark.parametrize("command", ["sweep", "qualify", "compare", "cost", "report", "doctor"])
 def test_every_other_command_starts(command):
     """In a process that has imported nothing else."""
     helped = subprocess.run(

@@ -19,6 +19,7 @@ import sys
 import cv2
 import pytest
 
+from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed import child
 from jaxbench.reports.blocks import (
@@ -33,6 +34,7 @@ from jaxbench.reports.blocks import (
     Table,
 )
 from jaxbench.reports.page import render_html
+from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
 from tests.integration.conftest import program
@@ -40,7 +42,17 @@ from tests.reports.test_before_you_rent import compiled
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
-    *("overview", "before-you-rent", "runs", "batches", "history", "rates", "learning", "time"),
+    *(
+        "cards",
+        "overview",
+        "before-you-rent",
+        "runs",
+        "batches",
+        "history",
+        "rates",
+        "learning",
+        "time",
+    ),
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
@@ -117,6 +129,7 @@ def make_runs(folder: pathlib.Path) -> None:
     for target in ("gpu:rtx2080ti:2", "gpu:h100:8"):
         compiled(folder / "compiled" / target, target)
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
+    write_card(folder, made.judged(host=MARKUP, preset=MARKUP))
     whole = metrics.read_bytes()
     metrics.write_bytes(whole[: len(whole) // 2] + b"\n\xff garbage {\n")
     with running_run(folder):

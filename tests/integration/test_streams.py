@@ -11,6 +11,7 @@ from tests.conftest import MICRO, run_json
 LISTINGS = (
     *("--help", "main --experiment=list", "main --help", "sweep --help", "compare --help"),
     *("report --help", "cost --help", "cost --list_offers", "doctor --help", "doctor"),
+    "qualify --help",
 )
 DESCRIBE = f"-m jaxbench.main --experiment={MICRO} --mode=describe --json"
 

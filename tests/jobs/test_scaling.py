@@ -88,7 +88,7 @@ def test_the_trials_of_four_devices():
     # Three weak, two strong, and three devices more, alone: the two meet on all devices.
     assert len(benchmark._trials) == 8
     assert [len(trial.devices) for trial in benchmark._alone] == [1] * 4
-    assert [all_reduce.num_devices for all_reduce in benchmark._all_reduces] == [2, 4]
+    assert [all_reduce.mesh.num_devices for all_reduce in benchmark._all_reduces] == [2, 4]
 
 
 def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):

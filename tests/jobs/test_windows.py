@@ -1,29 +1,13 @@
-"""Windows: how steps are waited for, when a warm-up ends, what rates come of windows."""
+"""Windows of steps: how they are waited for, what rates come of them."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
-from jaxbench.errors import BadInput, Diverged
-from jaxbench.jobs.windows import (
-    WarmUp,
-    check_window_s,
-    describe_windows,
-    falling_loss_warnings,
-    in_turn,
-    unsettled_warnings,
-    wait_for_steps,
-    warm_up,
-)
+from jaxbench.errors import Diverged
+from jaxbench.jobs.windows import describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.training.loss_scale import LOWEST_SCALE
-
-
-@pytest.mark.parametrize("window_s", [math.inf, math.nan, 0.0])
-def test_a_window_must_end(window_s):
-    with pytest.raises(BadInput, match="--window_s="):
-        check_window_s(window_s)
 
 
 def test_under_fp16_a_step_that_is_skipped_ends_nothing():
@@ -55,26 +39,6 @@ def test_under_fp16_a_step_that_is_skipped_ends_nothing():
 def test_losses_that_do_not_fall_are_told(losses, told):
     warnings = falling_loss_warnings(losses)
     assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
-
-
-def test_a_warm_up_ends_when_windows_agree_or_gives_up():
-    def warm(seconds_a_call):
-        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
-
-    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
-    assert steady.settled and steady.calls_per_window < steady.calls
-    assert not warm(itertools.cycle([0.1, 0.11])).settled
-
-
-def test_stages_that_did_not_stabilise_are_told():
-    found = {"a": (WarmUp(2, 8, settled=True), 8), "b": (WarmUp(2, 9, settled=False), 27)}
-    [warning] = unsettled_warnings(found)
-    assert "did not stabilise during warm-up" in warning and warning.endswith(": b (27)")
-    assert unsettled_warnings({"a": found["a"]}) == []
-
-
-def test_stages_take_turns_forwards_then_backwards():
-    assert [in_turn("abc", number) for number in range(3)] == ["abc", "cba", "abc"]
 
 
 def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():

@@ -111,6 +111,15 @@ def smaller_targets(target: Target) -> list[Target]:
     return [parse_target(f"{machine}:{'x'.join(map(str, size))}") for size in sizes]
 
 
+def l2_bytes(device_kind: str) -> int | None:
+    """Return the size of a GPU's L2 cache by its name in JAX; None where the table has none."""
+    own = device_kind.removeprefix("NVIDIA ")
+    for row in _rows("gpu").values():
+        if row["kind"].removeprefix("NVIDIA ") == own:
+            return int(float(row["l2_mib"]) * 2**20)
+    return None
+
+
 def _find_row(text: str, platform: str, name: str) -> dict[str, str]:
     if platform == "gpu" and name.endswith(SUFFIX):
         try:

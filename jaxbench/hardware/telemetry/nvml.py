@@ -6,7 +6,7 @@ Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbench.hardware.telemetry.readers import Reading
 
@@ -48,30 +48,54 @@ class NvmlReader:
 
     def __init__(self, ordinals: Mapping[str, int]):
         self._ordinals = ordinals
-        self._boards: list[tuple[str, str, Any]] | None = None
+        self._boards: list[Board] | None = None
 
     def read(self) -> Iterator[Reading]:
         # Imported late, so that it costs a machine without GPUs nothing.
         import pynvml
 
         if self._boards is None:
-            self._boards = self._find_boards(pynvml)
-        for device, kind, handle in self._boards:
-            yield _read_board(pynvml, device, kind, handle)
+            self._boards = find_boards(pynvml, self._ordinals)
+        for board in self._boards:
+            yield _read_board(pynvml, board.device, board.kind, board.handle)
 
-    def _find_boards(self, nvml: Any) -> list[tuple[str, str, Any]]:
-        nvml.nvmlInit()
-        boards: dict[str, tuple[str, str, Any]] = {}
-        for device, ordinal in self._ordinals.items():
-            address = pci_address(ordinal)
-            handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
-            try:
-                sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-            except nvml.NVMLError:  # a board or a driver that knows no MIG
-                sliced = False
-            # Two slices of one board have one address: it is read, and its energy counted, once.
-            boards.setdefault(address, (device, "mig" if sliced else "gpu", handle))
-        return list(boards.values())
+
+class Board(NamedTuple):
+    """A board that NVML knows.
+
+    Attributes:
+      device: name of the device that it is.
+      kind: gpu, or mig where it is sliced.
+      address: its PCI address.
+      handle: NVML's.
+    """
+
+    device: str
+    kind: str
+    address: str
+    handle: Any
+
+
+def cuda_ordinals(devices: Sequence[Any]) -> dict[str, int]:
+    """Return {name: CUDA ordinal in this process} of JAX devices; nothing for other devices."""
+    gpus = [device for device in devices if device.platform == "gpu"]
+    return {f"gpu{device.id}": device.local_hardware_id for device in gpus}
+
+
+def find_boards(nvml: Any, ordinals: Mapping[str, int]) -> list[Board]:
+    """Return the boards of CUDA devices, each once, for {device's name: its CUDA ordinal}."""
+    nvml.nvmlInit()
+    boards: dict[str, Board] = {}
+    for device, ordinal in ordinals.items():
+        address = pci_address(ordinal)
+        handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
+        try:
+            sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        except nvml.NVMLError:  # a board or a driver that knows no MIG
+            sliced = False
+        # Two slices of one board have one address: it is read, and its energy counted, once.
+        boards.setdefault(address, Board(device, "mig" if sliced else "gpu", address, handle))
+    return list(boards.values())
 
 
 def pci_address(ordinal: int) -> str:

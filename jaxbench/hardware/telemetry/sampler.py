@@ -18,7 +18,7 @@ from typing import Any
 from jaxbench.clock import Clock, Stopwatch, now, process_cpu_s
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own
-from jaxbench.hardware.telemetry.nvml import NvmlReader
+from jaxbench.hardware.telemetry.nvml import NvmlReader, cuda_ordinals
 from jaxbench.hardware.telemetry.readers import HostReader, Reader, Reading, TpuReader
 from jaxbench.hardware.telemetry.summary import Series, Window, summarize
 
@@ -68,9 +68,8 @@ def create_readers(devices: Sequence[Any]) -> list[Reader]:
     """Return a reader of the host and one of the JAX devices, if they are GPUs or TPUs."""
     readers: list[Reader] = [HostReader()]
     platform = devices[0].platform
-    numbers = {f"{platform}{device.id}": device.local_hardware_id for device in devices}
     if platform == "gpu":
-        readers.append(NvmlReader(numbers))
+        readers.append(NvmlReader(cuda_ordinals(devices)))
     elif platform == "tpu":
         local = devices[0].client.local_devices()
         places = {f"tpu{device.id}": local.index(device) for device in devices}

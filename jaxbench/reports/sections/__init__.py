@@ -10,6 +10,7 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.sections.batches import batches
 from jaxbench.reports.sections.before_you_rent import before_you_rent
+from jaxbench.reports.sections.cards import cards
 from jaxbench.reports.sections.conv2d import conv2d
 from jaxbench.reports.sections.cost import cost
 from jaxbench.reports.sections.history import history
@@ -24,12 +25,15 @@ from jaxbench.reports.sections.time_split import time_split
 from jaxbench.reports.sections.to_target import to_target
 
 SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
-    *(overview, before_you_rent, list_runs, batches, history, rates, learning),
+    *(cards, overview, before_you_rent, list_runs, batches, history, rates, learning),
     *(time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 
 # A report of more runs begins with its answers, and details are unfolded on demand.
-_MOST_UNFOLDED, _NEVER_FOLDED = 6, ("overview", "runs", "rates", "learning", "before-you-rent")
+_MOST_UNFOLDED, _NEVER_FOLDED = (
+    6,
+    ("cards", "overview", "runs", "rates", "learning", "before-you-rent"),
+)
 
 
 def make_sections(context: ReportContext) -> list[Section]:

@@ -1,0 +1,1 @@
+"""Cards: what a machine measured of itself in some minutes, judged, compared and listed. No JAX."""

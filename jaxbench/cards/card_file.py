@@ -1,0 +1,124 @@
+"""card.json: written whole, and read from anybody. Its digest shows damage, not forgery."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxbench.cards.card import Card
+from jaxbench.cards.decode import decode, encode, parse
+from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
+from jaxbench.paths import user_path
+
+KIND, SCHEMA_VERSION = "card", 1
+CARD = "card.json"
+# A card of 64 devices with its matrix of pairs has 1 MiB.
+MOST_BYTES = 8 * 2**20
+# The records of run directories, whose digests a card has.
+_RECORDS = ("run.json", "metrics.jsonl")
+
+
+def to_json(card: Card) -> dict[str, Any]:
+    """Return the content of card.json."""
+    content = {"schema_version": SCHEMA_VERSION, "kind": KIND, **encode(card)}
+    return content | {"digest": digest_of(content)}
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a card's canonical JSON, its own `digest` left out."""
+    own = {name: value for name, value in content.items() if name != "digest"}
+    canonical = json.dumps(own, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def digest_file(path: pathlib.Path) -> str:
+    """Return the SHA-256 of a regular file; raise OSError for a pipe and what cannot be read."""
+    with open_regular(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_records(folder: pathlib.Path) -> dict[str, str]:
+    """Return {path below the folder: SHA-256} of the run directories' records, links left out."""
+    paths = sorted(path for name in _RECORDS for path in folder.rglob(name))
+    return {
+        path.relative_to(folder).as_posix(): digest_file(path)
+        for path in paths
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
+    """Write card.json, whole or not at all, with the digests of the records beside it; return it.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    content = to_json(dataclasses.replace(card, files=digest_records(folder)))
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    partial, path = folder / f"{CARD}.partial", folder / CARD
+    try:
+        # It may be a link to somewhere else, which is not written through.
+        partial.unlink(missing_ok=True)
+        with open(partial, "x", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def is_card(given: str) -> bool:
+    """Return whether a path is a JSON file, or a folder that holds a card."""
+    path = user_path(given)
+    return (path.suffix == ".json" and os.path.isfile(path)) or os.path.isfile(path / CARD)
+
+
+def card_path(given: str | pathlib.Path) -> pathlib.Path:
+    """Return the path of a card that is given by its own path or its folder's."""
+    path = user_path(given)
+    return path / CARD if os.path.isdir(path) else path
+
+
+def read_card(given: str | pathlib.Path) -> Card:
+    """Read a card.
+
+    Args:
+      given: its path, or its folder's.
+
+    Raises:
+      BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
+    """
+    path = card_path(given)
+    try:
+        with open_regular(path, "rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"has more than {MOST_BYTES >> 20} MiB, which no card has")
+        return _from_json(parse(raw.decode()))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is no text in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _from_json(content: Any) -> Card:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise ValueError(f"is no card: its kind is not {KIND!r}")
+    version = content.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"has schema {str(version)[:20]}; this jaxbench reads {SCHEMA_VERSION}")
+    about = ("schema_version", "kind", "digest")
+    fields = {name: value for name, value in content.items() if name not in about}
+    card = decode(Card, fields, "card")
+    if content.get("digest") != digest_of(content):
+        raise ValueError("was altered or damaged: its digest is not that of its content")
+    return card

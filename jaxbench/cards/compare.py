@@ -1,0 +1,218 @@
+"""Compare cards: two by their intervals, more of one kind by robust z-scores.
+
+The modified z-score is 0.6745 (x - median) / MAD, with the median absolute deviation (MAD); 3.5 or
+more is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). Where more than
+half of the values are equal the MAD is 0, and the mean absolute deviation takes its place:
+(x - median) / (1.2533 mean).
+
+Of ten values of one normal distribution, one set in eight has such a score. So an outlier must also
+be 1 % from the median, and its own interval, where it has one, must leave the median out.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxbench.cards.card import Card, Figure
+from jaxbench.cards.figures import FIGURES
+from jaxbench.errors import BadInput
+from jaxbench.terminal import four_digits, printable
+
+CUTOFF = 3.5
+_LEAST_SHARE = 0.01
+_MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
+# Of fewer values one that is a little apart would be an outlier too often.
+FEWEST = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A figure of two cards.
+
+    Attributes:
+      figure: its name, labels and device.
+      values: of both.
+      ratio: the second over the first; None where the first is 0.
+      verdict: better, worse, higher or lower where the intervals do not overlap, else no
+        difference; without intervals equal, or no interval.
+    """
+
+    figure: str
+    values: tuple[float, float]
+    ratio: float | None
+    verdict: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Outlier:
+    """A value far from the others of its figure.
+
+    Attributes:
+      node: the host, and the number of its card among those that were given.
+      device: its id; None for all devices of the node.
+      z: modified z-score.
+    """
+
+    node: str
+    device: int | None
+    value: float
+    z: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FleetFigure:
+    """A figure over the devices, or nodes, of a fleet.
+
+    Attributes:
+      figure: its name and labels.
+      n: values.
+      spread: max / min - 1; None where the least is not above 0.
+      outliers: values far from the median; None of fewer than `FEWEST` values.
+    """
+
+    figure: str
+    n: int
+    median: float
+    spread: float | None
+    outliers: tuple[Outlier, ...] | None
+
+
+def compare_two(first: Card, second: Card) -> list[Difference]:
+    """Return the figures that both cards have.
+
+    Raises:
+      BadInput: there is none.
+    """
+    others = {figure.key: figure for figure in second.figures()}
+    found = [
+        _difference(figure, others[figure.key])
+        for figure in first.figures()
+        if figure.key in others
+    ]
+    if not found:
+        raise BadInput("the cards have no figure in common")
+    return found
+
+
+def _difference(first: Figure, second: Figure) -> Difference:
+    ratio = second.value / first.value if first.value else None
+    if first.interval is None or second.interval is None:
+        verdict = "equal" if first.value == second.value else "no interval"
+    elif first.ends[0] <= second.ends[1] and second.ends[0] <= first.ends[1]:
+        verdict = "no difference"
+    else:
+        verdict = "higher" if second.ends[0] > first.ends[1] else "lower"
+        if better := FIGURES[first.name].better:
+            verdict = "better" if verdict == better else "worse"
+    return Difference(str(first), (first.value, second.value), ratio, verdict)
+
+
+def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
+    """Return every figure that three values or more are of, over all nodes and devices.
+
+    Raises:
+      BadInput: the cards are of different devices.
+    """
+    kinds = sorted({card.environment["device_kind"] for card in cards})
+    if len(kinds) > 1:
+        raise BadInput(
+            f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
+            "are compared where they are of one kind"
+        )
+    values: dict[tuple, list[tuple[str, Figure]]] = {}
+    for number, card in enumerate(cards, 1):
+        node = f"{card.environment['hostname']} (card {number})"
+        for figure in card.figures():
+            name, _, labels = figure.key
+            values.setdefault((name, labels), []).append((node, figure))
+    return [_over_fleet(own) for own in values.values() if len(own) > 2]
+
+
+def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
+    values = [figure.value for _, figure in own]
+    median = statistics.median(values)
+    outliers = None
+    if len(values) >= FEWEST:
+        outliers = tuple(
+            Outlier(node, figure.device, figure.value, z)
+            for (node, figure), z in zip(own, z_scores(values), strict=True)
+            if abs(z) > CUTOFF
+            and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
+            and not figure.ends[0] <= median <= figure.ends[1]
+        )
+    return FleetFigure(
+        str(dataclasses.replace(own[0][1], device=None)),
+        len(values),
+        median,
+        max(values) / min(values) - 1 if min(values) > 0 else None,
+        outliers,
+    )
+
+
+def z_scores(values: Sequence[float]) -> list[float]:
+    """Return the modified z-score of each value; 0 of all where they are equal."""
+    median = statistics.median(values)
+    off = [value - median for value in values]
+    deviations = [abs(one) for one in off]
+    if mad := statistics.median(deviations):
+        return [_MAD_FACTOR * one / mad for one in off]
+    mean = statistics.fmean(deviations)
+    return [_MEAN_FACTOR * one / mean if mean else 0.0 for one in off]
+
+
+def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
+    """Return the comparison of two cards, or of a fleet, as JSON values.
+
+    Raises:
+      BadInput: they cannot be compared.
+    """
+    told = [
+        {
+            "label": card.label,
+            "created_at": card.created_at,
+            "outcome": card.verdict and card.verdict.outcome,
+        }
+        for card in cards
+    ]
+    if len(cards) == 2:
+        return {"cards": told, "figures": [vars(one) for one in compare_two(*cards)]}
+    return {"cards": told, "fleet": [dataclasses.asdict(one) for one in compare_fleet(cards)]}
+
+
+def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield the lines of a comparison for a console.
+
+    Raises:
+      BadInput: they cannot be compared.
+    """
+    for letter, card in zip(_letters(len(cards)), cards, strict=True):
+        judged = card.verdict.outcome if card.verdict else "not judged"
+        yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
+    lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
+    yield from map(printable, lines)
+
+
+def _letters(count: int) -> Sequence[str]:
+    return "AB" if count == 2 else [f"card {number}" for number in range(1, count + 1)]
+
+
+def _describe_two(first: Card, second: Card) -> Iterator[str]:
+    found = compare_two(first, second)
+    kinds = [card.environment["device_kind"] for card in (first, second)]
+    if kinds[0] != kinds[1]:
+        yield f"different devices: A {kinds[0]}, B {kinds[1]}"
+    for one in found:
+        ratio = "" if one.ratio is None else f"; B / A {one.ratio:.3f}"
+        a, b = one.values
+        yield f"{one.figure}: A {four_digits(a)}; B {four_digits(b)}{ratio}: {one.verdict}"
+
+
+def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
+    for one in compare_fleet(cards):
+        spread = "" if one.spread is None else f", spread {one.spread:.1%}"
+        few = f"; fewer than {FEWEST}: no outliers are looked for" if one.outliers is None else ""
+        yield f"{one.figure}: median {four_digits(one.median)} of {one.n}{spread}{few}"
+        for own in one.outliers or ():
+            device = "" if own.device is None else f", device {own.device}"
+            yield f"  outlier: {own.node}{device}: {four_digits(own.value)}, z {own.z:+.1f}"

@@ -1,0 +1,75 @@
+"""The limits that cards are judged by: those of thresholds.csv, or of a user's own file."""
+
+import csv
+import importlib.resources
+import math
+from collections.abc import Mapping
+
+from jaxbench.errors import BadInput, nearest
+from jaxbench.files import open_regular
+from jaxbench.paths import user_path
+
+# {rule.level: limit}; None where the rule judges nothing.
+Thresholds = Mapping[str, float | None]
+_COLUMNS = ("name", "level", "limit")
+_MOST_CHARACTERS = 2**16
+
+
+def load_thresholds(path: str | None = None) -> Thresholds:
+    """Return the limits, a user's own in place of those that ship with jaxbench.
+
+    Args:
+      path: a CSV file with the columns of thresholds.csv; lines that begin with # are comments.
+
+    Raises:
+      BadInput: the file cannot be read, or has an unknown name or level, or a limit that is none.
+    """
+    shipped = importlib.resources.files(__package__).joinpath("thresholds.csv")
+    limits = _parse(shipped.read_text("utf-8"), "thresholds.csv")
+    if path is None:
+        return limits
+    try:
+        with open_regular(user_path(path), encoding="utf-8-sig") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise BadInput(f"{path}: has more than {_MOST_CHARACTERS} characters")
+    own = _parse(text, path)
+    for name in own:
+        if name not in limits:
+            raise BadInput(
+                f"{path}: there is no limit {name!r}; there are {', '.join(limits)}"
+                + nearest(name, limits)
+            )
+    return {**limits, **own}
+
+
+def _parse(text: str, path: str) -> dict[str, float | None]:
+    lines = [line for line in text.splitlines() if line.strip() and line[:1] != "#"]
+    try:
+        rows = csv.DictReader(lines, strict=True)
+        listed = list(rows)
+    except csv.Error as error:
+        raise BadInput(f"{path}: {error}") from error
+    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+        raise BadInput(f"{path}: has no column {', '.join(missing)}")
+    limits: dict[str, float | None] = {}
+    for row in listed:
+        name = f"{row['name']}.{row['level']}"
+        if name in limits:
+            raise BadInput(f"{path}: {name} is there twice")
+        limits[name] = _limit(path, name, (row["limit"] or "").strip())
+    return limits
+
+
+def _limit(path: str, name: str, cell: str) -> float | None:
+    if not cell:
+        return None
+    try:
+        limit = float(cell.replace("_", "?"))  # Python reads 1_0 as 10
+    except ValueError:
+        limit = math.nan
+    if not 0 <= limit < math.inf:
+        raise BadInput(f"{path}: {name}={cell}: must be a number, 0 or more, or nothing")
+    return limit

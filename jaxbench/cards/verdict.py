@@ -1,0 +1,225 @@
+"""Judge a card by stated limits.
+
+A finding is `pass`, `warn` or `fail`; `not_judged` where nothing is known to judge by, as on a CPU,
+which has no published peak; and `inconclusive` instead of `warn` and `fail` where other work on
+the host may be the cause. The outcome of the card is the first of these that holds: `fail` if a
+finding is, `inconclusive` if the host was busy or its load is not known, `warn`, `pass`.
+The exit code is 1 for `fail` alone.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.figures import ARITHMETICS, PARTS
+from jaxbench.cards.thresholds import Thresholds, load_thresholds
+from jaxbench.terminal import four_digits
+
+OUTCOMES = ("fail", "inconclusive", "warn", "pass", "not_judged")
+_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
+_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
+_TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
+_POWER_CAP = "sw_power_cap"
+
+
+class Judged(NamedTuple):
+    """A value that a rule compares with its limits, and what it is of."""
+
+    value: float
+    what: str
+
+
+class Rule(NamedTuple):
+    """How a part is judged.
+
+    Attributes:
+      name: as in thresholds.csv.
+      part: the part that has the figures.
+      values: yields what is judged.
+      least: whether the limit is the least that is allowed, not the most.
+      disturbed: whether other work on the host may be the cause.
+      missing: why there may be nothing to judge.
+    """
+
+    name: str
+    part: str
+    values: Callable[[Part, Card], Iterator[Judged]]
+    least: bool = False
+    disturbed: bool = True
+    missing: str = "not measured"
+
+
+def _shares(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
+    def values(part: Part, card: Card) -> Iterator[Judged]:
+        for figure in part.named(*names):
+            if figure.nominal is not None:
+                yield Judged(figure.ends[1] / figure.nominal, str(figure))
+
+    return values
+
+
+def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
+    def values(part: Part, card: Card) -> Iterator[Judged]:
+        # Simulated devices share one processor.
+        for name in names if card.environment["backend"] != "cpu" else ():
+            own = [figure for figure in part.named(name) if figure.device is not None]
+            if len(own) > 1 and min(figure.ends[1] for figure in own) > 0:
+                worst = min(own, key=lambda figure: figure.ends[1])
+                best = max(own, key=lambda figure: figure.ends[0])
+                spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
+                yield Judged(spread, f"{name}, slowest: device {worst.device}")
+
+    return values
+
+
+def _slowdowns(part: Part, card: Card) -> Iterator[Judged]:
+    for figure in part.named("drift_percent"):
+        yield Judged(-figure.ends[1], str(figure))
+
+
+def _throttled(by_power: bool) -> Callable[[Part, Card], Iterator[Judged]]:
+    def values(part: Part, card: Card) -> Iterator[Judged]:
+        for figure in part.named("throttled_share"):
+            if (figure.labels["reason"] == _POWER_CAP) == by_power:
+                yield Judged(figure.ends[0], str(figure))
+
+    return values
+
+
+def _new_errors(corrected: bool) -> Callable[[Part, Card], Iterator[Judged]]:
+    def values(part: Part, card: Card) -> Iterator[Judged]:
+        before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
+        for figure in part.named("errors_after"):
+            if figure.key[1:] in before and _is_corrected(figure) == corrected:
+                what = str(figure).removeprefix("errors_after, ")
+                yield Judged(figure.value - before[figure.key[1:]], what)
+
+    return values
+
+
+def _is_corrected(figure: Figure) -> bool:
+    """Return whether a counter is of errors that harm no result."""
+    counter = str(figure.labels["counter"]).lower()
+    return "replay" in counter or ("corrected" in counter and "uncorrected" not in counter)
+
+
+def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
+    for figure in part.named("mismatches", "mismatched_values"):
+        yield Judged(figure.value, str(figure))
+
+
+def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
+    def values(part: Part, card: Card) -> Iterator[Judged]:
+        if part.checks:
+            names = [check.name for check in part.checks if check.status == status]
+            yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
+
+    return values
+
+
+_NO_PEAK = "no published peak of these devices is known"
+_ALONE = "it takes two devices or more, and simulated ones do not count"
+_NO_READINGS = "the device does not tell"
+RULES = (
+    Rule("doctor_problems", "doctor", _checks("problem"), disturbed=False),
+    Rule("doctor_warnings", "doctor", _checks("warning"), disturbed=False),
+    Rule("matmul_share_of_nominal", "ceilings", _shares(*_MATMULS), least=True, missing=_NO_PEAK),
+    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*_MEMORY), least=True, missing=_NO_PEAK),
+    Rule("device_spread", "ceilings", _spreads(*_MATMULS, *_MEMORY), missing=_ALONE),
+    Rule("transfer_spread", "ceilings", _spreads(*_TRANSFERS), missing=_ALONE),
+    Rule("slowdown_percent", "soak", _slowdowns),
+    Rule("throttled_share", "soak", _throttled(False), missing=_NO_READINGS),
+    Rule("power_capped_share", "soak", _throttled(True), missing=_NO_READINGS),
+    Rule("errors", "soak", _new_errors(False), disturbed=False, missing=_NO_READINGS),
+    Rule("corrected_errors", "soak", _new_errors(True), disturbed=False, missing=_NO_READINGS),
+    Rule("mismatches", "corruption", _mismatches, disturbed=False),
+)
+
+
+def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
+    """Return what the rules say of a card.
+
+    Args:
+      thresholds: the limits; None for those that ship with jaxbench.
+    """
+    thresholds = load_thresholds() if thresholds is None else thresholds
+    busy = [*_busy(card.load, thresholds)]
+    findings = [*busy]
+    for name in PARTS:
+        if (part := card.part(name)) is None:
+            continue
+        if part.status != "measured":
+            status = "fail" if part.status == "failed" else "not_judged"
+            findings.append(_finding(name, "status", status, f"{part.status}: {part.reason}"))
+            continue
+        own = [rule for rule in RULES if rule.part == name]
+        findings += [_apply(rule, part, card, thresholds, bool(busy)) for rule in own]
+        if not own:
+            text = "measured; there is no limit for its figures"
+            findings.append(_finding(name, "status", "not_judged", text))
+    found = {finding.status for finding in findings}
+    outcome = next((status for status in OUTCOMES if status in found), "not_judged")
+    return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
+
+
+def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield why figures of this host say nothing."""
+    for rule in ("other_cpu_percent", "other_gpu_processes"):
+        value, limit = getattr(load, rule), thresholds[f"{rule}.inconclusive"]
+        # Where there is no GPU nobody counts its processes.
+        if limit is None or (value is None and rule == "other_gpu_processes"):
+            continue
+        if value is None:
+            yield _finding("host", rule, "inconclusive", "the load of the host is not known")
+        elif value > limit:
+            text = f"the host was busy: {four_digits(value)}, limit {limit:g}"
+            yield _finding("host", rule, "inconclusive", text)
+
+
+def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -> Finding:
+    """Return what a rule says, by the worst of its values."""
+    known = {level: limits.get(f"{rule.name}.{level}") for level in ("warn", "fail")}
+    known = {level: limit for level, limit in known.items() if limit is not None}
+    values = [*rule.values(part, card)]
+    if not known or not values:
+        why = rule.missing if known else "no limit is stated"
+        return _finding(part.name, rule.name, "not_judged", why)
+
+    def beyond(one: Judged, limit: float) -> bool:
+        return one.value < limit if rule.least else one.value > limit
+
+    worst = (min if rule.least else max)(values, key=lambda one: one.value)
+    # The graver limit is looked at last.
+    passed = [level for level, limit in known.items() if beyond(worst, limit)]
+    status = passed[-1] if passed else "pass"
+    limit = known[status] if passed else next(iter(known.values()))
+    text = (
+        f"{four_digits(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
+    )
+    if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
+        text += f"; {more} more of {len(values)} beyond it"
+    if passed and busy and rule.disturbed:
+        return _finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
+    return _finding(part.name, rule.name, status, text)
+
+
+def _finding(part: str, rule: str, status: str, text: str) -> Finding:
+    return Finding(part=part, rule=rule, status=status, text=text)
+
+
+def outcomes_of_parts(verdict: Verdict) -> Mapping[str, str]:
+    """Return {part: the worst that is said of it}."""
+    by_part = itertools.groupby(verdict.findings, key=lambda finding: finding.part)
+    return {
+        part: min((finding.status for finding in own), key=OUTCOMES.index) for part, own in by_part
+    }
+
+
+def failures(verdict: Verdict) -> list[str]:
+    """Return a line for each failed finding; with one the exit code is 1, else 0."""
+    return [
+        f"{finding.part}: {finding.rule}: {finding.text}"
+        for finding in verdict.findings
+        if finding.status == "fail"
+    ]

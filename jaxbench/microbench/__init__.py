@@ -1,0 +1,1 @@
+"""Micro-benchmarks: what a machine's devices, memories and links can do."""

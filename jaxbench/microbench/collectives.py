@@ -1,0 +1,216 @@
+"""Collectives over all devices, and exchanges between pairs of them.
+
+Bandwidths are as NVIDIA's nccl-tests define them (doc/PERFORMANCE.md). The size S of a collective
+is that of the array that every device has whole: the operand of an all-reduce or reduce-scatter,
+the result of an all-gather. Algorithm bandwidth is S / time. Bus bandwidth is what each link
+carries: algorithm bandwidth times 2 (n - 1) / n for an all-reduce, (n - 1) / n for the other two, 1
+for an exchange of S bytes each way.
+
+One call is one collective of fp32 zeros. An all-reduce is in place; the others write over the last
+result, since making new arrays would be measured, too (arrays are donated). Calls are queued back
+to back, so that a collective that takes longer than its dispatch hides it. Small sizes are dispatch
+as much as latency: compare with `dispatch`. CPU devices wait for each call. In several processes
+all must call these functions alike.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxbench.analysis.scaling_model import Interval, ring_bytes
+from jaxbench.distributed.mesh import AXIS, DataMesh
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.transfer import sizes_up_to
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+_WIDTH = np.dtype(np.float32).itemsize
+# Mesh positions of two devices.
+Pair = tuple[int, int]
+
+
+def bus_factor(operation: str, num_devices: int) -> float:
+    """Return bus bandwidth / algorithm bandwidth, as nccl-tests has it."""
+    if operation == "exchange":
+        return 1.0
+    if operation == "all_reduce":
+        return ring_bytes(num_devices, 1.0)
+    return (num_devices - 1) / num_devices
+
+
+class Collective(Calls):
+    """One collective over a mesh, in windows.
+
+    Args:
+      operation: one of `OPERATIONS`, or exchange.
+      num_bytes: S, see above; rounded down to whole elements, of every device where it is split.
+      pair: for an exchange: the mesh positions of the devices. The others take no part.
+      like: a collective with arrays of the same sizes, which this one uses, too.
+    """
+
+    def __init__(
+        self,
+        mesh: DataMesh,
+        operation: str,
+        num_bytes: int,
+        window_s: float,
+        *,
+        pair: Pair | None = None,
+        like: "Collective | None" = None,
+    ):
+        count = mesh.num_devices
+        parts = count if operation in ("all_gather", "reduce_scatter") else 1
+        part = max(1, num_bytes // _WIDTH // parts)
+        self.operation, self.num_bytes, self.mesh = operation, part * parts * _WIDTH, mesh
+        sent = part * (1 if operation == "all_gather" else parts)
+        received = part * (1 if operation == "reduce_scatter" else parts)
+        # The last result first. XLA would copy the operand of an all-reduce that is not in place.
+        self._sizes = (part,) if operation == "all_reduce" else (received, sent)
+        self._compiled = self._parallelize(pair)
+        self._arrays = like._arrays if like else []
+        name = f"{operation.replace('_', '-')} over {count} devices"
+        super().__init__(name, self._queue, mesh.devices, window_s)
+
+    def _parallelize(self, pair: Pair | None) -> Any:
+        exchange = self.operation == "exchange"
+        ends = [(pair[0], pair[1]), (pair[1], pair[0])] if exchange else []
+        functions: dict[str, Callable] = {
+            "all_gather": lambda x: lax.all_gather(x, AXIS, tiled=True),
+            "reduce_scatter": lambda x: lax.psum_scatter(x, AXIS, tiled=True),
+            "exchange": lambda x: lax.ppermute(x, AXIS, ends),
+        }
+
+        def write(result_N, *own_N):
+            if not own_N:
+                return lax.psum(result_N, AXIS)
+            # Writes all of it: XLA computes the result in the memory of the last one.
+            return lax.dynamic_update_slice(result_N, functions[self.operation](*own_N), (0,))
+
+        how = {"sharded": (True,) * len(self._sizes), "sharded_output": True, "donate": (0,)}
+        return self.mesh.parallelize(write, **how)
+
+    def start(self) -> None:
+        """Place the arrays, compile, run once."""
+        if not self._arrays:
+            rows = len(self.mesh.local_devices)
+            self._arrays += [
+                self.mesh.shard(np.zeros((rows, size), np.float32)) for size in self._sizes
+            ]
+        self.run(1)
+
+    def _queue(self) -> jax.Array:
+        self._arrays[0] = self._compiled(*self._arrays)
+        return self._arrays[0]
+
+    def algorithm_bytes_per_s(self) -> Interval:
+        return self.per_s(self.num_bytes)
+
+    def bus_bytes_per_s(self) -> Interval:
+        return self.per_s(self.num_bytes * bus_factor(self.operation, self.mesh.num_devices))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectiveRate:
+    """A collective of one size over all devices.
+
+    Attributes:
+      operation: all_reduce, all_gather or reduce_scatter.
+      num_devices: n.
+      num_bytes: S, see the module.
+      time_s: of one call: the median of the windows, and its 95 % interval.
+      algorithm_bytes_per_s: S / time.
+      bus_bytes_per_s: that times the bus factor.
+    """
+
+    operation: str
+    num_devices: int
+    num_bytes: int
+    time_s: Interval
+    algorithm_bytes_per_s: Interval
+    bus_bytes_per_s: Interval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairRate:
+    """The bandwidth between two devices.
+
+    Attributes:
+      pair: positions of the two in the mesh.
+      num_bytes: that each sends to the other, both at once.
+      bytes_per_s: in each direction: the median of the windows, and its 95 % interval.
+    """
+
+    pair: Pair
+    num_bytes: int
+    bytes_per_s: Interval
+
+
+def measure_collectives(
+    mesh: DataMesh, *, most_bytes: int = 2**28, rounds: int = 11, window_s: float = 0.1
+) -> list[CollectiveRate]:
+    """Measure every collective over all devices, from 1 KiB up in powers of four.
+
+    The arrays of a device take about eight times `most_bytes` together.
+
+    Args:
+      mesh: two or more devices.
+      most_bytes: of the largest collective.
+      rounds: windows of each.
+      window_s: how long a window should take.
+    """
+    turns = [
+        Collective(mesh, operation, size, window_s)
+        for size in sizes_up_to(most_bytes)
+        for operation in OPERATIONS
+    ]
+    for turn in turns:
+        turn.start()
+    measure_in_turn(turns, rounds)
+    return [
+        CollectiveRate(
+            operation=turn.operation,
+            num_devices=mesh.num_devices,
+            num_bytes=turn.num_bytes,
+            time_s=turn.call_s(),
+            algorithm_bytes_per_s=turn.algorithm_bytes_per_s(),
+            bus_bytes_per_s=turn.bus_bytes_per_s(),
+        )
+        for turn in turns
+    ]
+
+
+def measure_pairs(
+    mesh: DataMesh,
+    pairs: Sequence[Pair] | None = None,
+    *,
+    num_bytes: int = 2**26,
+    rounds: int = 7,
+    window_s: float = 0.05,
+) -> list[PairRate]:
+    """Measure the bandwidth between pairs of devices, one pair after the other.
+
+    Each pair is a program of its own, which takes a second or so to compile.
+
+    Args:
+      mesh: two or more devices.
+      pairs: positions in the mesh; None takes all n (n - 1) / 2.
+      num_bytes: that each device of a pair sends to the other.
+      rounds: windows of each pair.
+      window_s: how long a window should take.
+    """
+    if pairs is None:
+        pairs = [*itertools.combinations(range(mesh.num_devices), 2)]
+    turns: dict[Pair, Collective] = {}
+    for pair in pairs:
+        like = next(iter(turns.values()), None)
+        turns[pair] = Collective(mesh, "exchange", num_bytes, window_s, pair=pair, like=like)
+        turns[pair].start()
+    measure_in_turn([*turns.values()], rounds)
+    return [
+        PairRate(pair=pair, num_bytes=turn.num_bytes, bytes_per_s=turn.bus_bytes_per_s())
+        for pair, turn in turns.items()
+    ]

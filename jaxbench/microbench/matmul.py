@@ -1,0 +1,270 @@
+"""The best matmul rate of a device, over a small search of shapes.
+
+One call runs a chain of dependent matmuls in one compiled program, x W V W V, so that the latency
+of a dispatch is spread over all of them, and each call is queued before the last one has ended. A
+product of m x k with k x n counts as 2 m k n operations, as in Dongarra, Du Croz, Hammarling and
+Duff, "A set of level 3 basic linear algebra subprograms" (ACM TOMS 16, 1990); the conversions
+between them count as nothing. Elements are random normals scaled so that products keep their size:
+the power of a chip, and so its clock, depends on the data (zeros run faster).
+
+What the names of the arithmetics mean:
+
+  fp32: precision HIGHEST: IEEE fp32 on CPU and GPU; on TPU six passes of bf16.
+  tf32: GPU only: fp32 arrays at precision DEFAULT, which Ampere and later multiply in TF32.
+  bf16, fp16: arrays of that type; the backend accumulates in fp32.
+  int8: int8 arrays, int32 results; operations, not floating-point ones.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxbench.analysis.scaling_model import Interval
+from jaxbench.clock import Stopwatch
+from jaxbench.distributed.coordination import broadcast_value
+from jaxbench.errors import first_line
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.memory import memory_bytes
+
+# m, k, n: m x k by k x n.
+Shape = tuple[int, int, int]
+ARITHMETICS = {
+    "fp32": (jnp.float32, lax.Precision.HIGHEST),
+    "tf32": (jnp.float32, lax.Precision.DEFAULT),
+    "bf16": (jnp.bfloat16, lax.Precision.DEFAULT),
+    "fp16": (jnp.float16, lax.Precision.DEFAULT),
+    "int8": (jnp.int8, lax.Precision.DEFAULT),
+}
+# Matmuls of a call. More would hide more latency, and a slow device's window would be longer.
+CHAIN = 4
+# Sides of matrices. Accelerators are far from their best rate below the smallest, and each shape
+# takes a second or more to compile there.
+_SMALLEST, _SMALLEST_ON_CPU, _LARGEST = 1024, 256, 16384
+# Elements of the block that random matrices repeat.
+_BLOCK = 2**20 + 1
+# Of the shapes tried, this many are measured in windows.
+_FINALISTS = 3
+# All finalists of all arithmetics lie on the device together.
+_SHARE_OF_MEMORY = 1 / 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatmulRate:
+    """The rate of one shape.
+
+    Attributes:
+      shape: m, k, n of m x k by k x n; the chain's other products are m x n by n x k.
+      operations_per_s: 2 m k n a product: the median of the windows, and its 95 % interval.
+    """
+
+    shape: Shape
+    operations_per_s: Interval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatmulResult:
+    """What was measured of one arithmetic.
+
+    Attributes:
+      arithmetic: fp32, tf32, bf16, fp16 or int8.
+      rates: of the shapes that were fastest in the search, best first; empty where none ran. The
+        best of several noisy medians is a little too high, at most by their intervals.
+      tried: number of shapes in the search.
+      reason: why none ran; None if one did.
+    """
+
+    arithmetic: str
+    rates: tuple[MatmulRate, ...]
+    tried: int
+    reason: str | None = None
+
+    @property
+    def best(self) -> MatmulRate | None:
+        return self.rates[0] if self.rates else None
+
+
+def chain(
+    arithmetic: str,
+    x_MxK: jax.Array,
+    w_KxN: jax.Array,
+    v_NxK: jax.Array,
+    start_MxN: jax.Array | None = None,
+) -> jax.Array:
+    """Return the result of `CHAIN` matmuls, each of which needs the one before it.
+
+    Args:
+      start_MxN: for int8 alone: becomes the next product's left side, with one element of the last
+        product. Whole int32 products would have to be converted, which takes the memory's time.
+    """
+    _, precision = ARITHMETICS[arithmetic]
+    left, other_left = x_MxK, start_MxN
+    for number in range(CHAIN):
+        right = v_NxK if number % 2 else w_KxN
+        if arithmetic != "int8":
+            left = lax.dot(left, right, precision=precision)
+            continue
+        product = lax.dot(left, right, preferred_element_type=jnp.int32)
+        if number == CHAIN - 1:
+            return product
+        # Else XLA may compute the one element alone.
+        product = lax.optimization_barrier(product)
+        element = product[:1, :1].astype(jnp.int8)
+        left, other_left = lax.dynamic_update_slice(other_left, element, (0, 0)), left
+    return left
+
+
+def measure_matmul(
+    device: jax.Device,
+    arithmetics: Sequence[str] = tuple(ARITHMETICS),
+    *,
+    rounds: int = 11,
+    window_s: float = 0.2,
+    search_s: float = 20.0,
+    largest: int = _LARGEST,
+) -> list[MatmulResult]:
+    """Search the best shape of each arithmetic, and measure the best few of all in turn.
+
+    Sides are powers of two, from 256 (CPU) or 1024 until a call takes a window, or memory ends:
+    square ones, wide ones (n = 4 m) and tall ones (m = 4 n). Arithmetics that the backend does not
+    have get a reason.
+
+    Args:
+      device: of this process.
+      rounds: windows of each finalist.
+      window_s: how long a window should take.
+      search_s: after which no more shapes of an arithmetic are tried.
+      largest: side of a square matrix.
+    """
+    searches = {
+        arithmetic: _search(device, arithmetic, window_s, search_s, largest)
+        for arithmetic in arithmetics
+    }
+    measure_in_turn(
+        [calls for found in searches.values() for calls in found.finalists.values()], rounds
+    )
+    return [
+        MatmulResult(
+            arithmetic=arithmetic,
+            rates=tuple(sorted(found.rates(), key=lambda rate: -rate.operations_per_s[0])),
+            tried=len(found.probed_per_s),
+            reason=None if found.finalists else found.reason,
+        )
+        for arithmetic, found in searches.items()
+    ]
+
+
+def operations(shape: Shape) -> int:
+    """Return the operations of a call."""
+    m, k, n = shape
+    return CHAIN * 2 * m * k * n
+
+
+def matmul_calls(device: jax.Device, arithmetic: str, shape: Shape, window_s: float) -> Calls:
+    """Return the calls of a chain of this shape, compiled and run once."""
+    m, k, n = shape
+    dtype, _ = ARITHMETICS[arithmetic]
+    sizes = [(m, k), (k, n), (n, k), *([(m, n)] if arithmetic == "int8" else [])]
+    arrays = [_random(number, size, dtype) for number, size in enumerate(sizes)]
+    call = functools.partial(
+        jax.jit(functools.partial(chain, arithmetic)), *jax.device_put(arrays, device)
+    )
+    jax.block_until_ready(call())
+    return Calls(f"matmul {arithmetic} {m}x{k}x{n}", call, [device], window_s)
+
+
+def _random(number: int, size: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    """Return the elements of the chain's argument of this number: a block of normals, repeated.
+
+    Right sides keep a product's elements near one. The block's length is odd, so that rows differ.
+    """
+    block = np.random.default_rng(number).standard_normal(_BLOCK, np.float32)
+    block *= 32 if dtype == jnp.int8 else size[0] ** -0.5 if number else 1
+    return np.resize(block.clip(-127, 127).astype(dtype), size)
+
+
+def _shapes(platform: str, largest: int) -> Iterator[Shape]:
+    """Yield a square, a wide and a tall shape of each side."""
+    side = min(_SMALLEST_ON_CPU if platform == "cpu" else _SMALLEST, largest)
+    while side <= largest:
+        yield from ((side, side, side), (side, side, 4 * side), (4 * side, side, side))
+        side *= 2
+
+
+def _array_bytes(arithmetic: str, shape: Shape) -> int:
+    """Return the bytes of a chain's arrays, results included."""
+    m, k, n = shape
+    width = jnp.dtype(ARITHMETICS[arithmetic][0]).itemsize
+    return width * (m * k + 2 * k * n + m * n) + max(width, 4) * (m * k + m * n)
+
+
+class _Search:
+    """The shapes of one arithmetic that were tried, and the fastest of them.
+
+    Attributes:
+      probed_per_s: {shape: operations/s of one call}.
+      finalists: the fastest shapes; their arrays stay on the device.
+      reason: why the search ended early, None if it did not.
+    """
+
+    def __init__(self):
+        self.probed_per_s: dict[Shape, float] = {}
+        self.finalists: dict[Shape, Calls] = {}
+        self.reason: str | None = None
+
+    def add(self, shape: Shape, call_s: float, calls: Calls | None) -> None:
+        self.probed_per_s[shape] = operations(shape) / call_s
+        self.finalists[shape] = calls
+        if len(self.finalists) > _FINALISTS:
+            del self.finalists[min(self.finalists, key=self.probed_per_s.get)]
+
+    def rates(self) -> Iterator[MatmulRate]:
+        for shape, calls in self.finalists.items():
+            yield MatmulRate(shape=shape, operations_per_s=calls.per_s(operations(shape)))
+
+
+def _search(
+    device: jax.Device, arithmetic: str, window_s: float, search_s: float, largest: int
+) -> _Search:
+    """Time one call of each shape, until calls are long enough, or time or memory end."""
+    search, watch = _Search(), Stopwatch()
+    if arithmetic == "tf32" and device.platform != "gpu":
+        search.reason = "only GPUs have it"
+        return search
+    most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
+    slowest_s = 0.0
+    for shape in _shapes(device.platform, largest):
+        is_next_class = shape[0] == shape[1] == shape[2]
+        if search.finalists and (
+            _array_bytes(arithmetic, shape) > most_bytes or (is_next_class and slowest_s > window_s)
+        ):
+            break
+        calls, call_s, reason = _try(device, arithmetic, shape, window_s)
+        # In every process the same shapes, so that all measure as many windows.
+        call_s, search.reason, spent_s = broadcast_value([call_s, reason, watch.elapsed_s()])
+        if search.reason:
+            break
+        search.add(shape, call_s, calls)
+        slowest_s = max(slowest_s, call_s)
+        if spent_s > search_s:
+            break
+    return search
+
+
+def _try(
+    device: jax.Device, arithmetic: str, shape: Shape, window_s: float
+) -> tuple[Calls | None, float | None, str | None]:
+    """Return the calls of a shape and the seconds of one, or why there are none."""
+    try:
+        calls, times_s = matmul_calls(device, arithmetic, shape, window_s), []
+        for _ in range(2):
+            watch = Stopwatch()
+            calls.run(1)
+            times_s.append(watch.elapsed_s())
+    except jax.errors.JaxRuntimeError as error:
+        return None, None, first_line(error)
+    return calls, min(times_s), None

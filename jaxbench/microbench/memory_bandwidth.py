@@ -1,0 +1,150 @@
+"""Memory bandwidth by copy, scale and triad, as STREAM defines them.
+
+    copy   a = b            2 arrays
+    scale  a = s b          2 arrays
+    triad  a = b + s c      3 arrays
+
+J. D. McCalpin, "Memory bandwidth and machine balance in current high performance computers" (1995),
+and stream.c: bytes are those of the arrays named above, once each. A cache that fetches a line
+before it is written moves more, which STREAM does not count either. Arrays are at least four times
+as large as the last cache, which is STREAM's rule.
+
+The result is written over the array that the call before has written (it is donated), as STREAM's
+is: with a new array for each call, a CPU would mostly measure how the system hands out pages.
+Elements are fp32, where STREAM has fp64. Calls are queued one behind the other; a call takes far
+longer than its dispatch.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxbench.analysis.scaling_model import Interval
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.memory import cache_bytes, memory_bytes
+
+_SCALAR = 3.0  # STREAM's
+OPERATIONS = {
+    "copy": (2, lambda b, c: b),
+    "scale": (2, lambda b, c: _SCALAR * b),
+    "triad": (3, lambda b, c: b + _SCALAR * c),
+}
+# STREAM's rule; and what is large enough for every accelerator's cache known so far.
+_TIMES_CACHE, _LARGEST_BYTES = 4, 2**30
+# There are six arrays, three for one device and three for all.
+_SHARE_OF_MEMORY = 1 / 16
+_WIDTH = np.dtype(np.float32).itemsize
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BandwidthRate:
+    """The bandwidth of one operation on some devices at once.
+
+    Attributes:
+      operation: copy, scale or triad.
+      num_devices: that ran at once.
+      array_bytes: of each array, on each device.
+      cache_bytes: of the last cache before the memory; None where it is unknown.
+      bytes_per_s: of all these devices together, as STREAM counts: the median of the windows, and
+        its 95 % interval.
+    """
+
+    operation: str
+    num_devices: int
+    array_bytes: int
+    cache_bytes: int | None
+    bytes_per_s: Interval
+
+
+def choose_array_bytes(memory: int, cache: int | None, is_cpu: bool) -> int:
+    """Return how large an array should be on each device.
+
+    Args:
+      memory: bytes that one device may use.
+      cache: bytes of its last cache, None if unknown.
+    """
+    wanted = _LARGEST_BYTES
+    if is_cpu:
+        wanted = _TIMES_CACHE * (cache or 2**25)
+    elif cache:
+        wanted = max(wanted, _TIMES_CACHE * cache)
+    return int(min(wanted, memory * _SHARE_OF_MEMORY)) // _WIDTH * _WIDTH
+
+
+class Arrays:
+    """The arrays a, b and c of some devices; each operation writes a."""
+
+    def __init__(self, mesh: DataMesh, array_bytes: int):
+        self.mesh, rows = mesh, len(mesh.local_devices)
+        # By broadcasting, so that the host holds no whole array.
+        self._a, self._b, self._c = (
+            self.mesh.shard(np.broadcast_to(np.float32(value), (rows, array_bytes // _WIDTH)))
+            for value in (1.0, 2.0, 0.5)
+        )
+
+    def compile(self, operation: str) -> Any:
+        """Return a jitted function of a, b and c that writes its result over a."""
+        _, function = OPERATIONS[operation]
+
+        def write(a_N, b_N, c_N):
+            # Writes all of it: XLA computes the result in the memory of a.
+            return lax.dynamic_update_slice(a_N, function(b_N, c_N), (0,))
+
+        how = {"sharded": (True,) * 3, "sharded_output": True, "donate": (0,)}
+        return self.mesh.parallelize(write, **how)
+
+    def run(self, compiled: Any) -> jax.Array:
+        """Queue one call of what `compile` returned; return a."""
+        self._a = compiled(self._a, self._b, self._c)
+        return self._a
+
+    def calls(self, operation: str, window_s: float) -> Calls:
+        """Return the calls of an operation, compiled and run once."""
+        call = functools.partial(self.run, self.compile(operation))
+        jax.block_until_ready(call())
+        devices = self.mesh.devices
+        return Calls(f"{operation} on {len(devices)} devices", call, devices, window_s)
+
+
+def measure_bandwidth(
+    mesh: DataMesh,
+    *,
+    array_bytes: int | None = None,
+    rounds: int = 11,
+    window_s: float = 0.2,
+) -> list[BandwidthRate]:
+    """Measure each operation on this process's first device, and on all devices at once.
+
+    Args:
+      mesh: all devices.
+      array_bytes: of each array on each device; None takes what is large beside the cache.
+      rounds: windows of each operation.
+      window_s: how long a window should take.
+    """
+    device = mesh.local_devices[0]
+    cache = cache_bytes(device)
+    if array_bytes is None:
+        is_cpu = device.platform == "cpu"
+        array_bytes = choose_array_bytes(memory_bytes(device), cache, is_cpu)
+    turns = {}
+    alone = dataclasses.replace(mesh, devices=(device,))
+    for group in (alone, mesh) if mesh.num_devices > 1 else (mesh,):
+        arrays = Arrays(group, array_bytes)
+        for operation in OPERATIONS:
+            turns[operation, group.num_devices] = arrays.calls(operation, window_s)
+    measure_in_turn([*turns.values()], rounds)
+    return [
+        BandwidthRate(
+            operation=operation,
+            num_devices=count,
+            array_bytes=array_bytes,
+            cache_bytes=cache,
+            bytes_per_s=calls.per_s(OPERATIONS[operation][0] * array_bytes * count),
+        )
+        for (operation, count), calls in turns.items()
+    ]

@@ -1,0 +1,103 @@
+"""Transfers between the host's memory and a device's, by size.
+
+Each transfer is timed alone, from the call until it is done, as bytes / seconds: small ones are all
+latency. Sizes take turns. This is what NVIDIA's bandwidthTest (CUDA samples) measures with
+blocking copies, pageable and pinned; here JAX's own call is timed, with all that it does.
+
+  host_to_device: `jax.device_put` of a NumPy array (pageable), or of an array in pinned memory.
+  device_to_host: `np.asarray` of an array that was never on the host (JAX keeps a copy of one that
+    was), or `jax.device_put` to pinned memory.
+
+On CPU nothing is measured: its device memory is the host's, and JAX copies or shares arrays as it
+likes.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxbench.analysis.scaling_model import Interval
+from jaxbench.analysis.statistics import median_interval
+from jaxbench.clock import Stopwatch
+
+PINNED = "pinned_host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferRate:
+    """Transfers of one size.
+
+    Attributes:
+      direction: host_to_device or device_to_host.
+      host_memory: pageable or pinned_host.
+      num_bytes: of a transfer.
+      time_s: of a transfer: the median, and its 95 % interval.
+      bytes_per_s: likewise.
+    """
+
+    direction: str
+    host_memory: str
+    num_bytes: int
+    time_s: Interval
+    bytes_per_s: Interval
+
+
+def sizes_up_to(most_bytes: int, fewest_bytes: int = 1024) -> list[int]:
+    """Return the sizes in bytes that are measured: powers of four times the smallest."""
+    count = (most_bytes // fewest_bytes).bit_length()
+    return [fewest_bytes * 2**power for power in range(0, count, 2)]
+
+
+def measure_transfers(
+    device: jax.Device, *, most_bytes: int = 2**28, rounds: int = 11
+) -> list[TransferRate]:
+    """Measure both directions and both kinds of host memory, as far as the backend has them.
+
+    Nothing on CPU devices: an empty list.
+
+    Args:
+      device: of this process.
+      most_bytes: of a transfer.
+      rounds: transfers of each size.
+    """
+    if device.platform == "cpu":
+        return []
+    times_s: dict[tuple[str, str, int], list[float]] = {}
+    for number in range(rounds + 1):
+        for size in sizes_up_to(most_bytes):
+            for direction, host_memory, start in _transfers(device, size):
+                watch = Stopwatch()
+                jax.block_until_ready(start())
+                elapsed_s = watch.elapsed_s()
+                if number:  # the first round warms up
+                    times_s.setdefault((direction, host_memory, size), []).append(elapsed_s)
+    return [
+        TransferRate(
+            direction=direction,
+            host_memory=host_memory,
+            num_bytes=size,
+            time_s=median_interval(taken_s),
+            bytes_per_s=median_interval([size / time_s for time_s in taken_s]),
+        )
+        for (direction, host_memory, size), taken_s in sorted(times_s.items())
+    ]
+
+
+def _transfers(device: jax.Device, size: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield direction, host memory and what starts a transfer of new arrays."""
+    host_N = np.ones(size // 4, np.float32)
+    put, on_device = jax.device_put, SingleDeviceSharding(device)
+    yield "host_to_device", "pageable", functools.partial(put, host_N, on_device)
+    device_N = jax.block_until_ready(put(host_N, on_device))
+    yield "device_to_host", "pageable", functools.partial(np.asarray, device_N)
+    if PINNED in {memory.kind for memory in device.addressable_memories()}:
+        pinned = SingleDeviceSharding(device, memory_kind=PINNED)
+        pinned_N = jax.block_until_ready(put(host_N, pinned))
+        yield "host_to_device", PINNED, functools.partial(put, pinned_N, on_device)
+        device_N = jax.block_until_ready(put(host_N, on_device))
+        yield "device_to_host", PINNED, functools.partial(put, device_N, pinned)

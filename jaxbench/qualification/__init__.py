@@ -1,0 +1,1 @@
+"""Qualify a machine: measure in some minutes what its accelerators can do and do, on one card."""

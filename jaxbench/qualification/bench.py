@@ -1,0 +1,83 @@
+"""What all parts of a card share: the devices, the folder, what was found, the progress."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+
+from jaxbench.cards.card import CheckResult, Figure
+from jaxbench.clock import Clock
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.qualification.preset import Preset
+from jaxbench.records.writers.console import Console
+
+
+class PartFailed(Exception):
+    """Something of a part failed, and the rest of it was measured; the message says what."""
+
+
+@dataclasses.dataclass
+class Bench:
+    """The machine under test.
+
+    Attributes:
+      mesh: its devices.
+      folder: of the card.
+      preset: which networks run.
+      console: where lines and the bar go.
+      planned_s: seconds of the whole plan.
+      clock: counts each part as a phase of its name.
+      figures: what has been measured so far, of all parts.
+      notes: {part: what else there is to say of it}.
+      part: that is being measured.
+    """
+
+    mesh: DataMesh
+    folder: pathlib.Path
+    preset: Preset
+    console: Console
+    planned_s: float
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    figures: list[Figure] = dataclasses.field(default_factory=list)
+    notes: dict[str, list[CheckResult]] = dataclasses.field(default_factory=dict)
+    part: str = ""
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.mesh.devices[0].platform == "cpu"
+
+    def show(self, what: str) -> None:
+        """Show what is being done, and how much of the plan's time has passed."""
+        done_s = min(self.clock.wall_s(), self.planned_s)
+        status = f"s, {self.part.replace('_', ' ')}: {what}"
+        self.console.progress("qualify", int(done_s), int(self.planned_s), status)
+
+    def note(self, name: str, status: str, found: str) -> None:
+        """Add a line to the part that is being measured."""
+        self.notes.setdefault(self.part, []).append(
+            CheckResult(name=name, status=status, found=found)
+        )
+
+
+class InnerConsole(Console):
+    """The console of a run inside a part: of its lines only the bar shows something.
+
+    Args:
+      bench: whose bar it is.
+      what: is run.
+    """
+
+    def __init__(self, bench: Bench, what: str):
+        super().__init__()
+        self._bench, self._what = bench, what
+
+    def print(self, line: str) -> None:
+        """Print nothing: the run's records have it."""
+
+    def progress(self, title: str, done: int, total: int, status: str) -> None:
+        self._bench.show(f"{self._what}: {title}")
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._bench.show(f"{self._what}: {name}")
+        yield

@@ -1,0 +1,181 @@
+"""The parts ceilings and collectives: the micro-benchmarks, in the time that there is."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from jaxbench.analysis.scaling_model import Interval
+from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.figures import ARITHMETICS
+from jaxbench.clock import Stopwatch
+from jaxbench.errors import first_line
+from jaxbench.hardware.peaks import find_peak
+from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
+from jaxbench.microbench.dispatch import measure_dispatch
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, operations
+from jaxbench.microbench.memory import memory_bytes
+from jaxbench.microbench.memory_bandwidth import measure_bandwidth
+from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
+from jaxbench.qualification.bench import Bench, PartFailed
+
+_DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}
+_LARGEST_TRANSFER_BYTES, _LARGEST_COLLECTIVE_BYTES, _ON_CPU_BYTES = 2**28, 2**28, 2**20
+# Each pair of devices is a program of its own. With more devices only neighbours and the first one.
+_MOST_IN_ALL_PAIRS = 8
+# The rounds of a short and of a long measurement, what their warm-up may add, and where long
+# begins.
+_SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 6, 11, 6, 45.0
+# The arithmetic that a platform's devices are made for: bf16 where none stands here.
+_MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
+# Where a device has no units for an arithmetic, a call may take far longer.
+_LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
+# The search goes on to larger shapes until a call takes longer than a window.
+_SEARCH_WINDOW_S = 0.1
+
+
+def measure_ceilings(bench: Bench, time_s: float) -> None:
+    """Measure arithmetic, memory, transfers and dispatch of each device.
+
+    Simulated devices share one processor: only the first is measured.
+    """
+    devices = bench.mesh.local_devices[: 1 if bench.on_cpu else None]
+    rounds = _SHORT_ROUNDS if time_s < _LONG_S else _LONG_ROUNDS
+    bench.figures += _measure_matmuls(bench, devices, 0.6 * time_s, rounds)
+    each_s = 0.3 * time_s / len(devices)
+    for device in devices:
+        bench.show(f"memory and transfers of device {device.id}")
+        bench.figures += _measure_memory(bench, device, each_s, rounds)
+        bench.figures += _measure_transfers(device, rounds)
+        latency = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
+        value, *ends = latency.latency_s
+        bench.figures.append(measured("dispatch_latency_s", value, (*ends,), device=device.id))
+
+
+def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
+    """Return how long a window may be for this many turns to fit into a time."""
+    return min(most_s, max(0.005, time_s / (turns * (rounds + _WARM_UP_ROUNDS))))
+
+
+def _in(unit: float, found: Interval) -> tuple[float, tuple[float, float]]:
+    value, low, high = (one / unit for one in found)
+    return value, (low, high)
+
+
+def _measure_matmuls(
+    bench: Bench, devices: Sequence[jax.Device], time_s: float, rounds: int
+) -> Iterator[Figure]:
+    """Yield the rate of each arithmetic on each device.
+
+    The best shape is searched on the first device, in the arithmetic that it is made for; the
+    others have this shape. To search it for each would take minutes, most of them to compile.
+    """
+    first = devices[0]
+    searched = _MADE_FOR.get(first.platform, "bf16")
+    arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
+    window_s = _window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
+    bench.show(f"matrix products in {searched}: which shape is fastest")
+    how = {"rounds": rounds, "window_s": _SEARCH_WINDOW_S, "search_s": 0.4 * time_s}
+    [found] = measure_matmul(first, (searched,), **how)
+    if found.best is None:
+        raise PartFailed(f"matrix products in {searched}: {found.reason}")
+    yield _matmul_figure(searched, first, found.best.operations_per_s)
+    for device in devices:
+        bench.show(f"matrix products on device {device.id}")
+        turns: dict[str, tuple[Calls, Shape]] = {}
+        for arithmetic in arithmetics:
+            if device is first and arithmetic == searched:
+                continue
+            if arithmetic == "tf32" and device.platform != "gpu":
+                continue
+            try:
+                turns[arithmetic] = _calls(device, arithmetic, found.best.shape, window_s)
+            except jax.errors.JaxRuntimeError as error:
+                name = f"matrix products in {arithmetic}, device {device.id}"
+                bench.note(name, "warning", f"not measured: {first_line(error)}")
+        measure_in_turn([calls for calls, _ in turns.values()], rounds)
+        for arithmetic, (calls, shape) in turns.items():
+            yield _matmul_figure(arithmetic, device, calls.per_s(operations(shape)))
+
+
+def _calls(
+    device: jax.Device, arithmetic: str, shape: Shape, window_s: float
+) -> tuple[Calls, Shape]:
+    """Return the calls of this shape, or of a smaller one where a call takes too long."""
+    while True:
+        calls, watch = matmul_calls(device, arithmetic, shape, window_s), Stopwatch()
+        calls.run(1)
+        if watch.elapsed_s() <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
+            return calls, shape
+        shape = tuple(side // 2 for side in shape)
+
+
+def _matmul_figure(arithmetic: str, device: jax.Device, rate: Interval) -> Figure:
+    # "highest": fp32 is IEEE's here, not what a network's fp32 is multiplied in.
+    peak = find_peak(device.device_kind, arithmetic, "highest")
+    return measured(
+        f"matmul_{arithmetic}_tflops",
+        *_in(1e12, rate),
+        device=device.id,
+        nominal=peak and peak.flops_per_s / 1e12,
+    )
+
+
+def _measure_memory(
+    bench: Bench, device: jax.Device, time_s: float, rounds: int
+) -> Iterator[Figure]:
+    alone = dataclasses.replace(bench.mesh, devices=(device,))
+    window_s = _window_s(time_s, 3, rounds, 0.2)
+    peak = find_peak(device.device_kind, "bf16")
+    nominal = peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
+    for rate in measure_bandwidth(alone, rounds=rounds, window_s=window_s):
+        name = f"{rate.operation}_gb_per_s"
+        yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
+
+
+def _measure_transfers(device: jax.Device, rounds: int) -> Iterator[Figure]:
+    """Yield the fastest transfer of each direction: of the largest size mostly."""
+    found = measure_transfers(device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds)
+    for direction, name in _DIRECTIONS.items():
+        rates = [rate.bytes_per_s for rate in found if rate.direction == direction]
+        if rates:
+            yield measured(name, *_in(1e9, max(rates)), device=device.id)
+
+
+def measure_links(bench: Bench, time_s: float) -> None:
+    """Measure collectives over all devices, and exchanges between two."""
+    mesh = bench.mesh
+    limit_bytes = _ON_CPU_BYTES if bench.on_cpu else _LARGEST_COLLECTIVE_BYTES
+    most_bytes = min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32)
+    bench.show(f"collectives over {mesh.num_devices} devices")
+    # Half of the time goes into compiling.
+    turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
+    how = {"rounds": _SHORT_ROUNDS}
+    window_s = _window_s(0.3 * time_s, turns, _SHORT_ROUNDS, 0.1)
+    for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
+        of = {"collective": rate.operation, "bytes": rate.num_bytes}
+        bench.figures += [
+            measured("algorithm_gb_per_s", *_in(1e9, rate.algorithm_bytes_per_s), **of),
+            measured("bus_gb_per_s", *_in(1e9, rate.bus_bytes_per_s), **of),
+        ]
+    pairs = _pairs(mesh.num_devices)
+    bench.show(f"exchanges between {len(pairs)} pairs of devices")
+    window_s = _window_s(0.2 * time_s, len(pairs), _SHORT_ROUNDS, 0.05)
+    num_bytes = min(2**26, most_bytes)
+    for rate in measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how):
+        # Both directions at once, each at this rate.
+        ends = [mesh.devices[place].id for place in rate.pair]
+        bench.figures += [
+            measured("pair_gb_per_s", *_in(1e9, rate.bytes_per_s), source=source, target=target)
+            for source, target in (ends, ends[::-1])
+        ]
+
+
+def _pairs(num_devices: int) -> list[tuple[int, int]]:
+    """Return the pairs of devices that are measured."""
+    pairs = [*itertools.combinations(range(num_devices), 2)]
+    if num_devices <= _MOST_IN_ALL_PAIRS:
+        return pairs
+    return [(a, b) for a, b in pairs if a == 0 or b == a + 1]

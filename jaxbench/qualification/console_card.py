@@ -1,0 +1,186 @@
+"""The card on a console of 80 columns: what most readers look at first."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from jaxbench.cards.card import Card, Figure, Part
+from jaxbench.cards.verdict import failures
+from jaxbench.clock import duration
+from jaxbench.records.writers.tables import text_table
+from jaxbench.terminal import four_digits
+
+# How figures are named here, and their unit.
+_LABELS = {
+    **{
+        f"matmul_{name}_tflops": (f"matrix products in {name}", "TFLOP/s")
+        for name in ("fp32", "tf32", "bf16", "fp16", "int8")
+    },
+    "copy_gb_per_s": ("memory, copy", "GB/s"),
+    "scale_gb_per_s": ("memory, scale", "GB/s"),
+    "triad_gb_per_s": ("memory, triad", "GB/s"),
+    "h2d_gb_per_s": ("host to device", "GB/s"),
+    "d2h_gb_per_s": ("device to host", "GB/s"),
+    "dispatch_latency_s": ("shortest call", "us"),
+    "drift_percent": ("change of the rate during the soak", "%"),
+    "temperature_max_c": ("highest temperature", "degrees C"),
+    "power_mean_w": ("mean power", "W"),
+    "decode_images_per_s": ("decoding on one core", "images/s"),
+    "read_cold_gb_per_s": ("reading a file from storage", "GB/s"),
+    "read_warm_gb_per_s": ("reading it from memory", "GB/s"),
+    "checkpoint_write_gb_per_s": ("writing a checkpoint", "GB/s"),
+    "checkpoint_restore_gb_per_s": ("restoring a checkpoint", "GB/s"),
+}
+_SCALES = {"dispatch_latency_s": 1e6}
+_NETWORK = ("network", "precision", "batch")
+
+
+def card_lines(card: Card) -> Iterator[str]:
+    """Yield the card: the machine, the parts, the figures, the verdict."""
+    yield f"{card.label}, preset {card.preset}"
+    taken_s = 60 * card.minutes_taken
+    asked_s = 60 * card.minutes_asked
+    when = card.created_at[:16].replace("T", " ")
+    yield f"{when}, took {duration(taken_s)} of {duration(asked_s)}"
+    yield from _load(card)
+    yield ""
+    yield from _parts(card)
+    for lines in (_figures(card), _collectives(card), _networks(card)):
+        if lines:
+            yield ""
+            yield from lines
+    yield ""
+    yield from verdict_lines(card)
+
+
+def _load(card: Card) -> Iterator[str]:
+    percent, processes = card.load.other_cpu_percent, card.load.other_gpu_processes
+    if percent is not None:
+        yield f"meanwhile other processes took {percent:.0f} % of the processor"
+    if processes:
+        yield f"{processes} other process(es) used the GPUs"
+
+
+def _parts(card: Card) -> list[str]:
+    lines = []
+    for part in card.parts:
+        seconds = f"{part.time_s:.0f} s" if part.status != "skipped" or part.time_s else ""
+        lines.append(f"{part.name:<11} {part.status:<8} {seconds:>6}  {_about(part)}".rstrip())
+        if part.name == "doctor":
+            marked = [check for check in part.checks if check.status != "ok"]
+            lines += [f"  {check.status}: {check.name}: {check.found}" for check in marked]
+        else:
+            lines += [f"  {check.name}: {check.found}" for check in part.checks]
+    return lines
+
+
+def _about(part: Part) -> str:
+    if part.reason is not None:
+        return part.reason
+    if part.name == "doctor":
+        counts = dict.fromkeys(("ok", "warning", "problem"), 0)
+        for check in part.checks:
+            counts[check.status] += 1
+        return ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    if part.name == "corruption":
+        rounds = sum(figure.value for figure in part.named("rounds"))
+        wrong = sum(figure.value for figure in part.named("mismatches"))
+        return f"{rounds:.0f} rounds compared bit for bit, {wrong:.0f} mismatches"
+    return f"{len(part.figures)} figure{'s' * (len(part.figures) != 1)}"
+
+
+def _figures(card: Card) -> list[str]:
+    """Return a table of the figures that have a name here; the median over several devices."""
+    rows = []
+    for name, (label, unit) in _LABELS.items():
+        own = [figure for figure in card.figures() if figure.name == name]
+        if not own:
+            continue
+        shares = [one.share_of_nominal for one in own if one.share_of_nominal is not None]
+        scale = _SCALES.get(name, 1)
+        rows.append(
+            [
+                f"{label} [{unit}]",
+                four_digits(scale * statistics.median(figure.value for figure in own)),
+                _range(own, scale),
+                f"{statistics.median(shares):.0%}" if shares else "",
+            ]
+        )
+    if not rows:
+        return []
+    several = card.environment["num_devices"] > 1 and card.environment["backend"] != "cpu"
+    headings = ["measured", "median" if several else "value", "from ... to", "of the peak"]
+    return _table(headings, rows)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare=()) -> list[str]:
+    """Return a table's lines, its first column to the left, without empty columns."""
+    keep = [at for at in range(len(headings)) if any(row[at] for row in rows)]
+    lines = [[line[at] for at in keep] for line in (headings, *rows)]
+    width = max(len(first) for first, *_ in lines)
+    lines = [[first.ljust(width), *others] for first, *others in lines]
+    return text_table(lines[0], lines[1:], spare=spare)
+
+
+def _range(figures: Sequence[Figure], scale: float = 1) -> str:
+    """Return the interval of one figure, or the least and the most of several devices."""
+    if len(figures) > 1:
+        values = [figure.value for figure in figures]
+        low, high = min(values), max(values)
+    elif figures[0].interval is None:
+        return ""
+    else:
+        low, high = figures[0].interval
+    return f"{four_digits(scale * low)} to {four_digits(scale * high)}"
+
+
+def _collectives(card: Card) -> list[str]:
+    """Return a table of the largest of each collective."""
+    part = card.part("collectives")
+    largest: dict[str, Figure] = {}
+    for figure in part.named("bus_gb_per_s") if part else ():
+        known = largest.get(figure.labels["collective"])
+        if known is None or figure.labels["bytes"] > known.labels["bytes"]:
+            largest[figure.labels["collective"]] = figure
+    rows = [
+        [f"{name}, {figure.labels['bytes'] / 2**20:g} MiB", four_digits(figure.value)]
+        for name, figure in largest.items()
+    ]
+    return _table(["collective over all devices", "bus, GB/s"], rows) if rows else []
+
+
+def _networks(card: Card) -> list[str]:
+    part = card.part("networks")
+    rates = [*part.named("images_per_s")] if part else []
+    if not rates:
+        return []
+    columns = {
+        "MFU": ("mfu", lambda value: f"{value:.1%}"),
+        "J/image": ("energy_j_per_image", four_digits),
+        "compile": ("compile_cold_s", lambda value: f"{value:.1f} s"),
+        "cached": ("compile_warm_s", lambda value: f"{value:.1f} s"),
+    }
+    others = {figure.key: figure.value for figure in part.figures}
+    rows = []
+    for rate in rates:
+        row = [str(rate.labels[name]) for name in _NETWORK]
+        row += [four_digits(rate.value), _range([rate])]
+        for name, write in columns.values():
+            value = others.get((name, *rate.key[1:]))
+            row.append("" if value is None else write(value))
+        rows.append(row)
+    headings = [*_NETWORK, "images/s", "from ... to", *columns]
+    return _table(headings, rows, spare=("cached", "compile", "from ... to"))
+
+
+def verdict_lines(card: Card) -> Iterator[str]:
+    """Yield the verdict, and the findings that are behind it."""
+    if card.verdict is None:
+        return
+    yield f"verdict: {card.verdict.outcome.replace('_', ' ').upper()}"
+    if card.verdict.outcome == "inconclusive":
+        yield "  other work on this machine may be the cause: end it, and measure again"
+    yield from (f"  {line}" for line in failures(card.verdict))
+    for status in ("inconclusive", "warn"):
+        for one in card.verdict.findings:
+            if one.status == status:
+                yield f"  {status}: {one.part}: {one.rule.replace('_', ' ')}: {one.text}"

@@ -1,0 +1,128 @@
+"""The power curve: images/s and energy an image of one network, by the power limit of the GPUs.
+
+The limits are the driver's, so they outlive this process. A small guardian process restores those
+that were there.
+"""
+
+import contextlib
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry.boards import PowerLimit, read_power_limits, set_power_limits
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals
+from jaxbench.jobs.throughput import measure_throughput
+from jaxbench.qualification.bench import Bench, InnerConsole
+from jaxbench.qualification.networks import ROUNDS, make_trial
+from jaxbench.records.writers.tables import text_table
+from jaxbench.terminal import four_digits
+
+COLUMNS = ("power_limit_w", "images_per_s", "images_per_s_low", "images_per_s_high")
+COLUMNS += ("energy_j_per_image",)
+_FILE = "power_curve.csv"
+_GUARDIAN = pathlib.Path(__file__).with_name("power_guardian.py")
+_PATIENCE_S = 10.0
+
+
+def parse_watts(texts: Sequence[str]) -> list[int]:
+    """Return the watts of --power_limits; raise BadInput for what is no whole number."""
+    if not all(text.isdecimal() and int(text) for text in texts):
+        raise BadInput(
+            f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
+        )
+    return [*map(int, texts)]
+
+
+def check_power_limits(watts: Sequence[int], devices: Sequence[jax.Device]) -> list[PowerLimit]:
+    """Return the limits of all boards now; nothing is changed.
+
+    Raises:
+      BadInput: there are no such boards, this process may not set them, or not to these watts.
+    """
+    limits = read_power_limits(cuda_ordinals(devices))
+    for limit in limits:
+        if not all(limit.least_mw <= 1000 * one <= limit.most_mw for one in watts):
+            raise BadInput(
+                f"--power_limits={','.join(map(str, watts))}: the GPU {limit.address} takes "
+                f"{limit.least_mw / 1000:g} to {limit.most_mw / 1000:g} W"
+            )
+    return limits
+
+
+@contextlib.contextmanager
+def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
+    """Have a guardian restore these limits when the `with`, or this process, ends.
+
+    Raises:
+      OSError: the guardian does not start, or a board refuses its old limit.
+    """
+    old_mw = {limit.address: limit.current_mw for limit in limits}
+    guardian = subprocess.Popen(
+        [sys.executable, str(_GUARDIAN), json.dumps(old_mw)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Ctrl-C in the terminal goes to this process alone.
+        start_new_session=True,
+    )
+    try:
+        if guardian.stdout.readline() != b"ready\n":
+            raise OSError("the process that restores the power limits did not start")
+        yield
+    finally:
+        guardian.stdin.close()
+        code = guardian.wait(_PATIENCE_S)
+        guardian.stdout.close()
+    if code:
+        raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
+
+
+def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> None:
+    """Measure the preset's first network at each limit; write and print the table."""
+    limits = check_power_limits(watts, bench.mesh.devices)
+    network, precision = bench.preset.networks[0], bench.preset.precisions[0]
+    trial = make_trial(network, precision, bench.mesh.num_devices)
+    window_s = max(0.05, time_s / len(watts) / (8 * ROUNDS))
+    telemetry_s = max(0.1, window_s * ROUNDS / 12)
+    rows = []
+    with restored_at_end(limits):
+        for limit_w in watts:
+            bench.show(f"{trial.name} at {limit_w} W")
+            set_power_limits({limit.address: 1000 * limit_w for limit in limits})
+            result = measure_throughput(
+                trial.config,
+                str(bench.folder / "runs" / f"power-{limit_w}w"),
+                InnerConsole(bench, f"{trial.name} at {limit_w} W"),
+                rounds=ROUNDS,
+                window_s=window_s,
+                telemetry_s=telemetry_s,
+            )
+            rows.append(_row(limit_w, result.summary))
+            _write(bench.folder / _FILE, rows)
+    bench.console.say(f"power curve of {trial.name}: {bench.folder / _FILE}")
+    cells = [
+        ["" if row[name] is None else four_digits(row[name]) for name in COLUMNS] for row in rows
+    ]
+    for line in text_table(COLUMNS, cells, spare=COLUMNS[2:4]):
+        bench.console.print(line)
+
+
+def _row(limit_w: int, summary: Mapping[str, Any]) -> dict[str, float | None]:
+    telemetry = summary.get("telemetry") or {}
+    values = {name: summary.get(name) for name in COLUMNS}
+    is_known = telemetry.get("energy_window_long_enough")
+    energy_j = telemetry["joules_per_image"] if is_known else None
+    return values | {"power_limit_w": limit_w, "energy_j_per_image": energy_j}
+
+
+def _write(path: pathlib.Path, rows: Sequence[Mapping[str, float | None]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)

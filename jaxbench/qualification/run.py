@@ -1,0 +1,215 @@
+"""Qualify a machine: the parts one after the other, whatever happens to one, and the card."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+from jaxbench import __version__
+from jaxbench.cards.card import Card, CheckResult, Part
+from jaxbench.cards.card_file import write_card
+from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.thresholds import Thresholds
+from jaxbench.cards.verdict import failures, judge
+from jaxbench.clock import now
+from jaxbench.config import Experiment
+from jaxbench.distributed.mesh import create_mesh
+from jaxbench.distributed.signals import defer_signals
+from jaxbench.errors import BadInput, Terminated, first_line
+from jaxbench.hardware.checks import run_checks
+from jaxbench.hardware.environment import describe_environment
+from jaxbench.paths import check_can_be_made, user_path
+from jaxbench.qualification.bench import Bench, PartFailed
+from jaxbench.qualification.ceilings import measure_ceilings, measure_links
+from jaxbench.qualification.console_card import card_lines
+from jaxbench.qualification.host_load import LoadWatch
+from jaxbench.qualification.networks import measure_networks
+from jaxbench.qualification.plan import POWER_CURVE, Plan, make_plan
+from jaxbench.qualification.power_curve import check_power_limits, measure_power_curve
+from jaxbench.qualification.preset import choose_preset
+from jaxbench.qualification.soak import measure_soak
+from jaxbench.qualification.storage import measure_storage
+from jaxbench.records.next_steps import say_command
+from jaxbench.records.run_dir import create_timed_folder
+from jaxbench.records.writers.console import Console
+
+# {part: (status, reason)} of what was not measured.
+_Ends = dict[str, tuple[str, str]]
+
+
+def qualify(
+    minutes: float,
+    out: str | None,
+    thresholds: Thresholds,
+    console: Console,
+    *,
+    soak_minutes: float | None = None,
+    storage: bool = False,
+    power_limits: Sequence[int] = (),
+) -> int:
+    """Measure a card, write and print it; return 1 where it fails, else 0.
+
+    Args:
+      minutes: for all parts.
+      out: a new or empty folder; None makes runs/qualify/TIME.
+      thresholds: the limits that the card is judged by.
+      console: where lines and the bar go.
+      soak_minutes, storage: see `make_plan`.
+      power_limits: watts of the power curve.
+
+    Raises:
+      BadInput: before anything is measured or written.
+      KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
+    """
+    # pmap refuses functions of replicated arguments alone, such as the one of `check_repeats`.
+    load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
+    plan = make_plan(
+        minutes,
+        num_devices=mesh.num_devices,
+        on_cpu=mesh.devices[0].platform == "cpu",
+        soak_minutes=soak_minutes,
+        storage=storage,
+        power_limits=len(power_limits),
+    )
+    if power_limits:
+        check_power_limits(power_limits, mesh.devices)
+    folder, preset = _new_folder(out), choose_preset(mesh.devices[0].platform)
+    bench = Bench(mesh, folder, preset, console, plan.total_s)
+    load.count_gpu_processes(mesh.devices)
+    _say_plan(bench, plan)
+    ends: _Ends = {name: ("skipped", reason) for name, reason in plan.skipped.items()}
+    ended: BaseException | None = None
+    try:
+        for name in plan.times_s:
+            _measure(bench, plan, name, power_limits, ends)
+    except (KeyboardInterrupt, Terminated) as error:
+        ended = error
+    with defer_signals():
+        console.close()
+        if not ended:
+            load.count_gpu_processes(mesh.devices)
+        card = _make_card(bench, minutes, load, ends)
+        card = dataclasses.replace(card, verdict=judge(card, thresholds))
+        _say_card(console, card, write_card(folder, card))
+    if ended:
+        raise ended
+    # The power curve is no part of the card.
+    return int(bool(failures(card.verdict)) or ends.get(POWER_CURVE, ("",))[0] == "failed")
+
+
+def _new_folder(out: str | None) -> pathlib.Path:
+    """Make the folder of the card."""
+    if out is None:
+        parent = pathlib.Path("runs", "qualify")
+        check_can_be_made(parent, "out")
+        return create_timed_folder(parent)
+    if not out:
+        raise BadInput("--out=: must name a folder")
+    path = user_path(out)
+    try:
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+        check_can_be_made(path, "out")
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    return path
+
+
+def _say_plan(bench: Bench, plan: Plan) -> None:
+    kind = bench.mesh.devices[0].device_kind
+    bench.console.say(
+        f"qualifying {bench.mesh.num_devices} x {kind}, preset {bench.preset.name}, "
+        f"about {plan.total_s / 60:.3g} min"
+    )
+    for line in plan.lines():
+        bench.console.say(line)
+    if bench.on_cpu:
+        bench.console.say(
+            "these are CPU devices: small networks, no published peak to judge by"
+            + ("; simulated devices share one processor" if bench.mesh.num_devices > 1 else "")
+        )
+
+
+def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _Ends) -> None:
+    """Measure one part; whatever is raised is its end, and not that of the others."""
+    time_s = plan.times_s[name]
+    if name == "soak":
+        time_s = plan.soak_s(bench.clock.wall_s())
+    bench.part = name
+    bench.show("begins")
+    try:
+        with bench.clock.phase(name):
+            if name == POWER_CURVE:
+                measure_power_curve(bench, time_s, watts)
+            else:
+                _MEASURE[name](bench, time_s)
+    except Exception as error:
+        words = str(error) if isinstance(error, PartFailed | BadInput) else _describe(error)
+        ends[name] = ("failed", " ".join(words.split())[:500])
+        bench.console.say(f"{name.replace('_', ' ')} failed: {ends[name][1]}")
+    except (KeyboardInterrupt, Terminated):
+        ends[name] = ("skipped", "interrupted")
+        raise
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _check(bench: Bench, time_s: float) -> None:
+    """Do what the command doctor does."""
+    for check in run_checks():
+        bench.notes.setdefault(bench.part, []).append(CheckResult(**check._asdict()))
+
+
+_MEASURE: dict[str, Callable[[Bench, float], None]] = {
+    "doctor": _check,
+    "ceilings": measure_ceilings,
+    "collectives": measure_links,
+    "networks": measure_networks,
+    "soak": measure_soak,
+    "storage": measure_storage,
+}
+
+
+def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Card:
+    """Return the card of all that was found."""
+    times_s = bench.clock.totals_s()
+    # Corruption is looked for in the soak.
+    if "soak" in ends and not any(figure.name == "rounds" for figure in bench.figures):
+        ends["corruption"] = ends["soak"]
+    parts = []
+    for name in PARTS:
+        figures = [figure for figure in bench.figures if FIGURES[figure.name].part == name]
+        is_done = name in times_s and name not in ends
+        status, reason = (
+            ("measured", None) if is_done else ends.get(name, ("skipped", "interrupted"))
+        )
+        parts.append(
+            Part(
+                name=name,
+                status="measured" if is_done else status,
+                reason=None if is_done else reason,
+                time_s=times_s.get(name, 0.0),
+                figures=tuple(figures),
+                checks=tuple(bench.notes.get(name, ())),
+            )
+        )
+    return Card(
+        jaxbench_version=__version__,
+        created_at=now().isoformat(timespec="seconds"),
+        minutes_asked=minutes,
+        minutes_taken=bench.clock.wall_s() / 60,
+        environment=describe_environment(bench.mesh.devices),
+        preset=bench.preset.name,
+        load=load.load(),
+        parts=tuple(parts),
+    )
+
+
+def _say_card(console: Console, card: Card, path: pathlib.Path) -> None:
+    for line in ("", *card_lines(card), ""):
+        console.say(line) if line else console.print(line)
+    console.say(f"card: {path}")
+    say_command(console, "report", "jaxbench", "report", str(path.parent))
+    say_command(console, "check", "jaxbench", "qualify", "check", str(path))

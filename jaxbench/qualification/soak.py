@@ -1,0 +1,172 @@
+"""The parts soak and corruption: one network's training step for minutes, and bursts of checks.
+
+The soak is a run directory of its own, with the telemetry of the whole time. Its windows stop for
+each burst.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
+from jaxbench.cards.card import Figure, measured
+from jaxbench.clock import Stopwatch
+from jaxbench.errors import first_line
+from jaxbench.hardware.telemetry.boards import read_error_counters
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals
+from jaxbench.hardware.telemetry.summary import THROTTLING
+from jaxbench.jobs.runner import Measurement, run_job
+from jaxbench.jobs.setup import Job, setup_job, with_feed
+from jaxbench.jobs.throughput_stages import TrainStage
+from jaxbench.jobs.windows import Stepper
+from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
+from jaxbench.qualification.corruption import CorruptionCheck
+from jaxbench.qualification.networks import make_trial
+from jaxbench.records.recorder import Recorder
+from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
+
+_RUN = "runs/soak"
+_WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
+_WARM_UP_ROUNDS = 6
+# However late it is: of fewer the drift is not known.
+_FEWEST_WINDOWS = 3 * FEWEST_FOR_INTERVAL
+# Bursts of the search for corruption: one at each end, the others between.
+_BURSTS = 10
+
+
+def measure_soak(bench: Bench, time_s: float) -> None:
+    """Train one network for a time, and search for silent corruption meanwhile.
+
+    Raises:
+      PartFailed: the run is invalid.
+    """
+    watch, ordinals = Stopwatch(), cuda_ordinals(bench.mesh.devices)
+    check = CorruptionCheck(bench)
+    before = _counters(bench, ordinals)
+    network, precision = bench.preset.networks[0], bench.preset.precisions[0]
+    trial = make_trial(network, precision, bench.mesh.num_devices)
+    config, console = with_feed(trial.config, "synthetic"), InnerConsole(bench, trial.name)
+    workdir = str(bench.folder / _RUN)
+    try:
+        check.burst()
+        with setup_job(config, workdir, console) as job:
+            soak = Soak(job, lambda: time_s - watch.elapsed_s(), check.burst)
+            result = run_job(job, soak, workdir)
+        check.burst()
+    finally:
+        check.report()
+    for when, counters in (("before", before), ("after", _counters(bench, ordinals))):
+        bench.figures += [
+            measured(f"errors_{when}", count, device=_number(device), counter=name)
+            for device, own in counters.items()
+            for name, count in own.items()
+        ]
+    telemetry = result.summary.get("telemetry") or {}
+    bench.figures += telemetry_figures(telemetry.get("devices", {}))
+    [record] = result.of_kind(ThroughputRecord)
+    bench.figures.append(drift_figure(record.windows_s))
+    if result.summary["status"] == "invalid":
+        raise PartFailed("; ".join(result.summary["invalid"]))
+
+
+class Soak(Measurement):
+    """Windows of the training step until the time is over.
+
+    Args:
+      left_s: returns the seconds that are left.
+      between: is called between windows, some times.
+    """
+
+    mode = "throughput"
+
+    def __init__(self, job: Job, left_s: Callable[[], float], between: Callable[[], None]):
+        self._job, self._left_s, self._between = job, left_s, between
+        self._stepper: Stepper | None = None
+        self._windows_s: Sequence[float] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {"steps_per_call": 1}
+
+    def measure(self, recorder: Recorder) -> None:
+        job, program, feed = self._job, self._job.program, self._job.feed
+        state, batch = job.place_train_state(), next(feed.train_batches(0, 1))
+        compiled = job.compile("train_step", program.train_step, state, feed.train_data, batch)
+        recorder.write(compiled)
+        self._stepper = Stepper(job, state)
+        window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self._left_s() / _WINDOWS))
+        train = TrainStage(job, self._stepper, window_s)
+        with job.clock.phase("warm_up"):
+            train.warm_up(_WARM_UP_ROUNDS)
+        images = train.steps_per_window * train.images_per_step
+        self._windows_s = train.windows_s
+        with job.clock.phase("measure"):
+            burst_s = self._left_s() / _BURSTS
+            next_burst_s = self._left_s() - burst_s
+            while len(train.windows_s) < _FEWEST_WINDOWS or self._left_s() > window_s:
+                with recorder.telemetry.measured(images):
+                    train.measure()
+                job.console.progress("training", 0, 0, "")
+                if self._left_s() < next_burst_s:
+                    next_burst_s -= burst_s
+                    self._between()
+            train.measure_latencies()
+        recorder.write(train.describe({"train_step": compiled}))
+
+    def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
+        rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
+        train = next((one for one in records if isinstance(one, ThroughputRecord)), None)
+        losses = self._stepper.losses if self._stepper else []
+        return ThroughputSummary(
+            status=status,
+            **({name: getattr(train, name) for name in rates} if train else {}),
+            first_step_s=None,
+            first_loss=losses[0] if losses else None,
+            last_loss=losses[-1] if losses else None,
+            warnings=held_up("soak: window", dict(enumerate(self._windows_s, 1))),
+        )
+
+
+def drift_figure(windows_s: Sequence[float]) -> Figure:
+    """Return how much faster the last third of equal windows was than the first."""
+    third = len(windows_s) // 3
+    rates = [1 / window_s for window_s in windows_s]
+    change = change_of_median(rates[:third], rates[len(rates) - third :])
+    value, low, high = (100 * share for share in change)
+    return measured("drift_percent", value, (low, high))
+
+
+def telemetry_figures(devices: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
+    """Return the sensors' figures of each device, from the summary of its telemetry."""
+    names = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
+    figures = []
+    for device, own in devices.items():
+        if own["kind"] == "host":
+            continue
+        figures += [
+            measured(name, own[key], device=_number(device))
+            for name, key in names.items()
+            if key in own
+        ]
+        if "throttle_reasons" in own:
+            figures += [
+                measured(
+                    "throttled_share",
+                    own["throttle_reasons"].get(reason, 0.0),
+                    device=_number(device),
+                    reason=reason,
+                )
+                for reason in THROTTLING
+            ]
+    return figures
+
+
+def _number(device: str) -> int:
+    """Return the id of a device from its name in telemetry, such as gpu0."""
+    return int(device.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def _counters(bench: Bench, ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    try:
+        return read_error_counters(ordinals)
+    except Exception as error:  # of NVML or the CUDA driver
+        bench.note("error counters", "warning", f"cannot be read: {first_line(error)}")
+        return {}

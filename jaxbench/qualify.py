@@ -1,0 +1,110 @@
+"""Qualify a machine: `python -m jaxbench.qualify`.
+
+In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
+of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
+a verdict by stated limits. The exit code is 1 where something fails.
+
+    python -m jaxbench.qualify check CARD
+    python -m jaxbench.qualify table FOLDER [--out=FILE.md]
+
+check says whether a card was altered or holds figures that cannot be true. table writes a table of
+all cards in or below a folder, as Markdown or HTML.
+"""
+
+import pathlib
+
+from absl import flags
+
+from jaxbench.cli import entry_point
+from jaxbench.distributed.coordinator import check_single_host
+from jaxbench.errors import BadInput, nearest
+from jaxbench.terminal import print_wrapped, printable
+
+_MINUTES = flags.DEFINE_float("minutes", 10.0, "How long it may take; 1 at least.")
+_OUT = flags.DEFINE_string(
+    "out",
+    None,
+    "A new or empty folder for the card and its runs; default runs/qualify/TIME. With table: the "
+    "file, which ends in .md or .html; default cards.md.",
+)
+_SOAK_MINUTES = flags.DEFINE_float(
+    "soak_minutes", None, "Of these minutes the soak's; 0: none; default: what the others leave."
+)
+_STORAGE = flags.DEFINE_bool("storage", False, "Measure decoding, reads and checkpoints, too.")
+_THRESHOLDS = flags.DEFINE_string(
+    "thresholds", None, "A CSV file with limits of your own, as jaxbench/cards/thresholds.csv."
+)
+_POWER_LIMITS = flags.DEFINE_list(
+    "power_limits",
+    [],
+    "Watts, such as 200,300,400: measure one network at each power limit of the NVIDIA GPUs. Needs "
+    "the right to set limits; the old ones are restored.",
+)
+_OF_TABLE = ("out",)
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the flags say; return the exit code."""
+    word, *paths = arguments or [None]
+    if word is None:
+        return _qualify()
+    words = {"check": (_check, "CARD", ()), "table": (_table, "FOLDER", _OF_TABLE)}
+    if word not in words:
+        raise BadInput(f"{word!r}: must be check or table, or nothing{nearest(word, words)}")
+    function, what, allowed = words[word]
+    if len(paths) != 1:
+        raise BadInput(f"give one {what}: jaxbench qualify {word} {what}; given: {len(paths)}")
+    own = flags.FLAGS.flags_by_module_dict()[flags.FLAGS.find_module_defining_flag("minutes")]
+    given = [flag.name for flag in own if flag.present and flag.name not in allowed]
+    if given:
+        raise BadInput(f"--{given[0]}: is not for {word}")
+    return function(paths[0])
+
+
+def _qualify() -> int:
+    # Imported here, so that a typo in a flag is answered before JAX is loaded.
+    with entry_point.importing():
+        from jaxbench.cards.thresholds import load_thresholds
+        from jaxbench.hardware.accelerators import check_platforms
+        from jaxbench.qualification.power_curve import parse_watts
+        from jaxbench.qualification.run import qualify
+        from jaxbench.records.writers.console import create_console
+        from jaxbench.xla.compile_cache import use_compile_cache
+    check_single_host()
+    check_platforms()
+    thresholds = load_thresholds(_THRESHOLDS.value)
+    watts = parse_watts(_POWER_LIMITS.value)
+    use_compile_cache()
+    return qualify(
+        _MINUTES.value,
+        _OUT.value,
+        thresholds,
+        create_console(),
+        soak_minutes=_SOAK_MINUTES.value,
+        storage=_STORAGE.value,
+        power_limits=watts,
+    )
+
+
+def _check(path: str) -> int:
+    from jaxbench.cards.check import check_card
+
+    problems = check_card(path)
+    print_wrapped(*map(printable, problems or [f"{path}: intact, and its figures are plausible"]))
+    return int(bool(problems))
+
+
+def _table(folder: str) -> int:
+    from jaxbench.reports.results_table import FORMATS, write_results
+
+    out = pathlib.Path(_OUT.value or "cards.md")
+    form = out.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise BadInput(f"--out={out}: must end in .{' or .'.join(FORMATS)}")
+    collection = write_results(folder, form, out)
+    print(printable(f"{len(collection.cards)} card(s): {out}"))
+    return 0
+
+
+if __name__ == "__main__":
+    entry_point.run_with_arguments(main)

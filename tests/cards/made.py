@@ -1,0 +1,131 @@
+"""Cards for tests: a healthy one of four GPUs, and what tests change in it."""
+
+import dataclasses
+import json
+
+from jaxbench.cards.card import Card, CheckResult, HostLoad, Part, measured
+from jaxbench.cards.card_file import digest_of, write_card
+from jaxbench.cards.verdict import judge
+
+PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
+NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
+DEVICES = range(4)
+
+
+def around(name, value, **how):
+    """A figure with an interval of 1 % to both sides."""
+    return measured(name, value, (value * 0.99, value * 1.01), **how)
+
+
+def ceilings(matmul=700.0, triad=3000.0):
+    """Of four devices; `matmul` and `triad` may be a value for each."""
+    matmuls = matmul if isinstance(matmul, list) else [matmul] * 4
+    triads = triad if isinstance(triad, list) else [triad] * 4
+    figures = [
+        figure
+        for device in DEVICES
+        for figure in (
+            around("matmul_bf16_tflops", matmuls[device], device=device, nominal=PEAK_TFLOPS),
+            around("triad_gb_per_s", triads[device], device=device, nominal=PEAK_GB_PER_S),
+            around("h2d_gb_per_s", 50.0, device=device),
+        )
+    ]
+    return Part(name="ceilings", status="measured", time_s=60.0, figures=tuple(figures))
+
+
+def collectives():
+    pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
+    figures = [measured("pair_gb_per_s", 100.0 + a + b, source=a, target=b) for a, b in pairs]
+    figures.append(measured("bus_gb_per_s", 380.0, collective="all_reduce", bytes=2**28))
+    return Part(name="collectives", status="measured", time_s=20.0, figures=tuple(figures))
+
+
+def networks(images_per_s=10_000.0, mfu=0.25):
+    figures = (
+        around("images_per_s", images_per_s, run="runs/resnet50", **NETWORK),
+        measured("flops_per_image", 24.6e9, **NETWORK),
+        measured("mfu", mfu, **NETWORK),
+        measured("energy_j_per_image", 0.2, **NETWORK),
+    )
+    return Part(name="networks", status="measured", time_s=200.0, figures=figures)
+
+
+def soak(drift=(-0.5, -1.0, 0.2), throttled=0.0, reason="any", errors=0, counter="ecc_uncorrected"):
+    value, low, high = drift
+    figures = (
+        measured("drift_percent", value, (low, high), device=0),
+        measured("throttled_share", throttled, device=0, reason=reason),
+        measured("errors_before", 3, device=0, counter=counter),
+        measured("errors_after", 3 + errors, device=0, counter=counter),
+    )
+    return Part(name="soak", status="measured", time_s=100.0, figures=figures)
+
+
+def corruption(mismatches=0, named=()):
+    figures = [measured("rounds", 8), measured("mismatches", mismatches, device=1)]
+    for round_, tensor in named:
+        values = {"round": round_, "tensor": tensor}
+        figures.append(measured("mismatched_values", 2, device=1, **values))
+    return Part(name="corruption", status="measured", time_s=30.0, figures=tuple(figures))
+
+
+def doctor(**statuses):
+    checks = [
+        CheckResult(name=name, status=status, found="it") for name, status in statuses.items()
+    ]
+    checks.append(CheckResult(name="jax", status="ok", found="0.10.2"))
+    return Part(name="doctor", status="measured", time_s=1.0, checks=tuple(checks))
+
+
+def skipped(name, status="skipped", reason="there is no time"):
+    return Part(name=name, status=status, reason=reason, time_s=0.0)
+
+
+def card(*parts, load=(1.0, 0), kind="NVIDIA H100 80GB HBM3", backend="gpu", host="lab", **fields):
+    """A card of the standard parts; those that are given take the place of their like."""
+    own = [doctor(), ceilings(), collectives(), networks(), soak(), corruption()]
+    own = {part.name: part for part in (*own, *parts)}
+    environment = {
+        "hostname": host,
+        "backend": backend,
+        "device_kind": kind,
+        "num_devices": 4,
+        "devices": [{"id": device, "kind": kind} for device in DEVICES],
+    }
+    return Card(
+        **{
+            "jaxbench_version": "0.1.0",
+            "created_at": "2026-03-04T05:06:07+00:00",
+            "minutes_asked": 10.0,
+            "minutes_taken": 8.0,
+            "environment": environment,
+            "preset": "standard-1",
+            "load": HostLoad(other_cpu_percent=load[0], other_gpu_processes=load[1]),
+            "parts": tuple(own.values()),
+        }
+        | fields
+    )
+
+
+def judged(*parts, **fields):
+    made = card(*parts, **fields)
+    return dataclasses.replace(made, verdict=judge(made))
+
+
+def write(folder, made=None):
+    """Writes a card, with a run directory beside it; returns its path."""
+    run = folder / "runs" / "resnet50"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "run.json").write_text('{"status": "done", "mode": "throughput"}')
+    (run / "metrics.jsonl").write_text('{"kind": "summary"}\n')
+    return write_card(folder, made or judged())
+
+
+def alter(path, change, digest=True):
+    """Changes the content of a card.json in place; its digest follows, or does not."""
+    content = json.loads(path.read_text())
+    change(content)
+    if digest:
+        content["digest"] = digest_of(content)
+    path.write_text(json.dumps(content))
+    return path

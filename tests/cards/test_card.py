@@ -1,0 +1,207 @@
+"""card.json: what is written is read, and nothing else is."""
+
+import ast
+import dataclasses
+import json
+import os
+import pathlib
+
+import pytest
+
+import jaxbench.cards
+from jaxbench.cards.card import Part, measured
+from jaxbench.cards.card_file import CARD, MOST_BYTES, digest_of, is_card, read_card, write_card
+from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.errors import BadInput
+from tests.cards import made
+from tests.test_layout import _MODULES, imports
+
+
+def test_a_card_is_read_as_it_was_written(tmp_path):
+    card = made.judged()
+    path = made.write(tmp_path, card)
+    found = read_card(path)
+    assert dataclasses.replace(found, files={}) == card
+    assert found == read_card(tmp_path)
+    assert [*found.files] == ["runs/resnet50/metrics.jsonl", "runs/resnet50/run.json"]
+    assert {figure.origin for figure in found.figures()} == {"measured"}
+    assert not (tmp_path / f"{CARD}.partial").exists()
+
+
+def test_a_share_is_that_of_the_peak():
+    assert measured("triad_gb_per_s", 3.0, nominal=4.0).share_of_nominal == 0.75
+    assert measured("triad_gb_per_s", 3.0).share_of_nominal is None
+
+
+def test_a_card_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = made.write(tmp_path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_card(tmp_path, made.card())
+    assert path.read_bytes() == before
+    assert [child.name for child in tmp_path.iterdir() if "partial" in child.name] == []
+
+
+def test_a_link_is_not_written_through(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("mine")
+    folder = tmp_path / "card"
+    folder.mkdir()
+    (folder / f"{CARD}.partial").symlink_to(target)
+    write_card(folder, made.card())
+    assert target.read_text() == "mine" and read_card(folder).minutes_taken == 8
+
+
+def _figure(content, name):
+    figures = [one for part in content["parts"] for one in part.get("figures", ())]
+    return next(one for one in figures if one["name"] == name)
+
+
+# What somebody may change, the digest following, and what is said of it.
+REFUSED = {
+    "schema": (lambda c: c.update(schema_version=2), "has schema 2; this jaxbench reads 1"),
+    "schema true": (lambda c: c.update(schema_version=True), "has schema True"),
+    "kind": (lambda c: c.update(kind="run"), "is no card"),
+    "text": (lambda c: c.update(minutes_asked="10"), "card.minutes_asked must be a number"),
+    "bool": (lambda c: c.update(minutes_asked=True), "card.minutes_asked must be a number"),
+    "null": (lambda c: c.update(preset=None), "card.preset must be text"),
+    "unknown field": (lambda c: c.update(presets="a"), "no field 'presets'; did you mean 'preset'"),
+    "missing": (lambda c: c.pop("load"), "card lacks load"),
+    "list": (lambda c: c.update(parts={}), "card.parts must be a list"),
+    "part": (lambda c: c["parts"][0].update(name="docter"), "did you mean 'doctor'"),
+    "part twice": (lambda c: c["parts"].append(c["parts"][0]), "a part is there twice"),
+    "status": (lambda c: c["parts"][0].update(status="ok"), "must be measured or skipped"),
+    "no reason": (lambda c: c["parts"][0].update(status="failed"), "a reason goes with"),
+    "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "did you mean 'mfu'"),
+    "other part": (lambda c: _figure(c, "mfu").update(name="rounds", labels={}), "is no figure of"),
+    "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
+    "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), "labels.batch must be"),
+    "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "must be a list of 2"),
+    "origin": (lambda c: _figure(c, "mfu").update(origin="predicted"), "must be measured"),
+    "no peak": (lambda c: _figure(c, "mfu").update(nominal=0), "must be above 0"),
+    "twice": (
+        lambda c: _figure(c, "pair_gb_per_s").update(labels={"source": 0, "target": 2}),
+        "is there twice",
+    ),
+    "environment": (lambda c: c["environment"].pop("hostname"), "environment lacks hostname"),
+    "date": (lambda c: c.update(created_at="2026-03-04"), "no date with a time zone"),
+    "elsewhere": (lambda c: c.update(files={"../a": "0" * 64}), "leads elsewhere"),
+    "absolute": (lambda c: c.update(files={"/etc/passwd": "0" * 64}), "leads elsewhere"),
+    "no digest": (lambda c: c.update(files={"a": "0"}), "has no SHA-256"),
+}
+
+
+@pytest.mark.parametrize("change, message", REFUSED.values(), ids=[*REFUSED])
+def test_what_is_no_card_is_refused_in_one_line(change, message, tmp_path):
+    path = made.alter(made.write(tmp_path), change)
+    with pytest.raises(BadInput) as error:
+        read_card(path)
+    assert message in str(error.value) and str(path) in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < len(str(path)) + 250
+
+
+def test_an_altered_figure_is_noticed(tmp_path):
+    path = made.write(tmp_path)
+    read_card(made.alter(path, lambda content: None, digest=False))
+    made.alter(path, lambda c: _figure(c, "mfu").update(value=0.26), digest=False)
+    with pytest.raises(BadInput, match="altered or damaged"):
+        read_card(path)
+    made.alter(path, lambda c: c.pop("digest"), digest=False)
+    with pytest.raises(BadInput, match="altered or damaged"):
+        read_card(path)
+
+
+def test_the_digest_is_of_the_content_not_of_its_form(tmp_path):
+    path = made.write(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(content.items()))))
+    assert read_card(path) and digest_of(content) == content["digest"]
+
+
+@pytest.mark.parametrize(
+    "written, message",
+    [
+        ("NaN", "holds NaN"),
+        ("-Infinity", "holds -Infinity"),
+        ("1e999", "holds 1e999"),
+        ("9" * 400, "is no figure"),
+        ("9" * 5000, "is no figure"),
+        ('{"a": 1, "a": 2}', "holds 'a' twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 900 + "]" * 900, "must be a number"),
+        ("", "is no JSON"),
+    ],
+)
+def test_numbers_that_are_none_and_odd_json(written, message, tmp_path):
+    path = made.write(tmp_path)
+    text = path.read_text().replace('"minutes_taken": 8.0', f'"minutes_taken": {written}')
+    path.write_text(text)
+    with pytest.raises(BadInput, match=message) as error:
+        read_card(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_has_a_largest_size(tmp_path):
+    path = made.write(tmp_path)
+    path.write_text(path.read_text() + " " * MOST_BYTES)
+    with pytest.raises(BadInput, match="more than 8 MiB"):
+        read_card(path)
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / CARD)
+    with pytest.raises(BadInput, match="no regular file"):
+        read_card(tmp_path)
+    with pytest.raises(BadInput, match="No such file"):
+        read_card(tmp_path / "nothing.json")
+    (tmp_path / "a.json").write_bytes(b"\xff{}")
+    with pytest.raises(BadInput, match="no text in UTF-8"):
+        read_card(tmp_path / "a.json")
+
+
+def test_a_card_is_a_json_file_or_its_folder(tmp_path):
+    path = made.write(tmp_path)
+    assert is_card(str(path)) and is_card(str(tmp_path))
+    assert not is_card(str(tmp_path / "runs")) and not is_card(str(tmp_path / "a.json"))
+
+
+def test_a_figure_that_is_none_cannot_be_made():
+    for wrong in (
+        lambda: measured("mfuu", 1.0),
+        lambda: measured("rounds", float("nan")),
+        lambda: measured("rounds", 1.0, (0.0, float("inf"))),
+        lambda: measured("rounds", 1.0, tensor="a"),
+        lambda: Part(name="soak", status="measured", time_s=1.0, figures=(measured("rounds", 1),)),
+    ):
+        with pytest.raises(ValueError, match="mfu|rounds"):
+            wrong()
+
+
+def test_every_figure_belongs_to_a_part_and_has_its_unit():
+    assert {kind.part for kind in FIGURES.values()} == {*PARTS} - {"doctor"}
+    bare = ("mfu", "rounds", "mismatches", "mismatched_values", "errors_before", "errors_after")
+    units = ("_s", "_tflops", "_percent", "_c", "_w", "_share", "_per_image")
+    for name, kind in FIGURES.items():
+        assert name in bare or name.endswith(units), name
+        assert kind.low < kind.high and kind.better in ("higher", "lower", "")
+
+
+def test_cards_import_no_jax():
+    seen, waiting = set(), {name for name in _MODULES if name.startswith("jaxbench.cards")}
+    assert "jaxbench.cards.card" in waiting
+    while waiting:
+        module = waiting.pop()
+        seen.add(module)
+        path = _MODULES[module]
+        tree = ast.parse(path.read_text())
+        named = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+        named |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        assert not {name for name in named if name.split(".")[0] in ("jax", "flax", "optax")}, path
+        waiting |= imports(path) - seen
+    assert pathlib.Path(jaxbench.cards.__file__).parent.name == "cards"

@@ -1,0 +1,187 @@
+"""Cards side by side, and over a fleet."""
+
+import dataclasses
+import json
+import random
+
+import pytest
+
+from jaxbench.cards.card import measured
+from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, describe_cards, z_scores
+from jaxbench.errors import BadInput
+from tests.cards import made
+
+
+def test_two_cards_by_their_intervals():
+    first = made.card()
+    second = made.card(made.ceilings([700, 712, 730, 660]), made.networks(9_000.0))
+    found = {one.figure: one for one in compare_two(first, second)}
+    verdicts = [found[f"matmul_bf16_tflops, device {n}"].verdict for n in range(4)]
+    # Intervals of 1 % to both sides.
+    assert verdicts == ["no difference", "no difference", "better", "worse"]
+    rate = found["images_per_s, network resnet50, precision bf16, batch 256"]
+    assert rate.verdict == "worse" and rate.ratio == 0.9
+    assert found["mfu, network resnet50, precision bf16, batch 256"].verdict == "equal"
+    other = found["errors_before, counter ecc_uncorrected, device 0"]
+    assert other.verdict == "equal"
+
+
+def test_less_is_better_where_it_is():
+    latencies = [made.around("dispatch_latency_s", time_s, device=0) for time_s in (1e-4, 2e-4)]
+    cards = [
+        made.card(dataclasses.replace(made.ceilings(), figures=(latency,))) for latency in latencies
+    ]
+    [found] = [one for one in compare_two(*cards) if one.figure.startswith("dispatch")]
+    assert found.verdict == "worse" and found.ratio == 2.0
+
+
+def test_without_intervals_nothing_is_said():
+    first, second = made.card(), made.card(made.networks(mfu=0.3))
+    [found] = [one for one in compare_two(first, second) if one.figure.startswith("mfu")]
+    assert found.verdict == "no interval"
+
+
+def test_cards_without_a_common_figure():
+    with pytest.raises(BadInput, match="no figure in common"):
+        compare_two(made.card(), made.card(parts=(made.skipped("soak"),)))
+
+
+def test_different_devices_are_labelled():
+    lines = [*describe_cards([made.card(), made.card(kind="NVIDIA H200")])]
+    assert "different devices: A NVIDIA H100 80GB HBM3, B NVIDIA H200" in lines
+
+
+def test_control_characters_of_a_card_do_not_reach_the_terminal():
+    lines = [*describe_cards([made.card(host="a\x1b[2J"), made.card(kind="b\x07")])]
+    assert all(line.isprintable() for line in lines)
+    fleet = [made.card(host="a\x1b[2J") for _ in range(3)]
+    assert all(line.isprintable() for line in describe_cards(fleet))
+
+
+def fleet(*odd, count=10, **how):
+    """Cards of equal machines; {number: card} in place of some."""
+    draw = random.Random(0)
+    cards = [
+        made.card(
+            made.ceilings([700 + draw.gauss(0, 2) for _ in range(4)]),
+            made.networks(10_000 + draw.gauss(0, 20)),
+            host=f"node{number}",
+        )
+        for number in range(1, count + 1)
+    ]
+    for number, other in odd:
+        cards[number] = other
+    return cards
+
+
+def outliers(cards):
+    return {
+        (one.figure, own.node, own.device)
+        for one in compare_fleet(cards)
+        for own in one.outliers or ()
+    }
+
+
+def test_an_outlier_is_found_among_ten():
+    assert outliers(fleet()) == set()
+    slow = made.card(made.ceilings([700, 700, 650, 700]), host="node8")
+    assert outliers(fleet((7, slow))) == {("matmul_bf16_tflops", "node8 (card 8)", 2)}
+    node = made.card(made.networks(9_000.0), host="node8")
+    [(figure, name, device)] = outliers(fleet((7, node)))
+    assert figure.startswith("images_per_s") and name == "node8 (card 8)" and device is None
+
+
+def test_little_is_no_outlier():
+    """However well the others agree."""
+
+    def found(tflops, interval):
+        figure = measured("matmul_bf16_tflops", tflops, interval, device=2)
+        odd = made.card(dataclasses.replace(made.ceilings(), figures=(figure,)))
+        return outliers([*[made.card()] * 9, odd])
+
+    assert not found(694.0, (693.0, 695.0))
+    assert not found(650.0, (600.0, 701.0))
+    assert found(650.0, (600.0, 699.0)) and found(650.0, None)
+
+
+def test_one_that_differs_from_equal_values_is_found():
+    """The MAD is 0."""
+    broken = made.card(made.soak(errors=4), host="node3")
+    found = outliers(fleet((2, broken)))
+    assert found == {("errors_after, counter ecc_uncorrected", "node3 (card 3)", 0)}
+
+
+def test_hosts_of_one_name_are_told_apart():
+    twins = [dataclasses.replace(one, environment=made.card().environment) for one in fleet()]
+    twins[4] = made.card(made.networks(5_000.0))
+    assert {node for _, node, _ in outliers(twins)} == {"lab (card 5)"}
+
+
+def test_spread_and_median_of_a_fleet():
+    rates = (9_000.0, 10_000.0, 11_000.0)
+    found = compare_fleet([made.card(made.networks(rate)) for rate in rates])
+    [rate] = [one for one in found if one.figure.startswith("images_per_s")]
+    assert (rate.n, rate.median) == (3, 10_000.0)
+    assert rate.spread == pytest.approx(11 / 9 - 1)
+    # Three nodes are too few for outliers; their twelve devices are not.
+    assert rate.outliers is None
+    [matmul] = [one for one in found if one.figure == "matmul_bf16_tflops"]
+    assert matmul.n == 12 and matmul.outliers == ()
+    lines = "\n".join(describe_cards([made.card(made.networks(rate)) for rate in rates]))
+    assert "median 10,000 of 3, spread 22.2%; fewer than 5" in lines
+
+
+def test_scores_by_hand():
+    # Median 3, MAD 1.
+    assert z_scores([1, 2, 3, 4, 100]) == pytest.approx([-1.349, -0.6745, 0, 0.6745, 65.4265])
+    # MAD 0, mean absolute deviation 0.5.
+    assert z_scores([1, 1, 1, 3]) == pytest.approx([0, 0, 0, 2 / (1.2533 * 0.5)])
+    assert z_scores([5, 5, 5]) == [0, 0, 0]
+    assert CUTOFF == 3.5
+
+
+def test_a_fleet_is_of_one_kind():
+    with pytest.raises(BadInput, match="2 kinds of devices"):
+        compare_fleet([*fleet(count=2), made.card(kind="NVIDIA H200")])
+
+
+def compare(run_cli, *args):
+    return run_cli(*args, module="jaxbench.compare")
+
+
+@pytest.fixture
+def two(tmp_path):
+    for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
+        (tmp_path / name).mkdir()
+        made.write(tmp_path / name, made.judged(made.networks(rate), host=name))
+    return tmp_path
+
+
+def test_the_command_compares_cards(run_cli, two):
+    done = compare(run_cli, str(two / "a"), str(two / "b" / "card.json"))
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "A a (4 x NVIDIA H100 80GB HBM3), 2026-03-04T05:06:07+00:00: pass" in text
+    assert "batch 256: A 10,000; B 9,000; B / A 0.900: worse" in text
+    done = compare(run_cli, "--json", str(two / "a"), str(two / "b"))
+    figures = json.loads(done.stdout)["figures"]
+    assert {one["verdict"] for one in figures} == {"no difference", "equal", "worse"}
+    done = compare(run_cli, "--json", *[str(two / "a")] * 3)
+    assert json.loads(done.stdout)["fleet"][0]["n"] == 12
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("a", "a/runs/resnet50"), "is no card, another side is"),
+        (("a/runs/resnet50", "a"), "is no card, another side is"),
+        (("--baseline", "a", "b"), "--baseline: is for runs"),
+        (("a", "c"), "altered or damaged"),
+    ],
+)
+def test_sides_that_cannot_be_compared(run_cli, two, arguments, message):
+    (two / "c").mkdir()
+    made.alter(made.write(two / "c"), lambda c: c.update(preset="x"), digest=False)
+    done = compare(run_cli, *(one if one[0] == "-" else str(two / one) for one in arguments))
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout

@@ -1,0 +1,165 @@
+"""The verdict: every rule passes, warns and fails where its limit says so, and says why."""
+
+import dataclasses
+
+import pytest
+
+from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.cards.verdict import RULES, failures, judge, outcomes_of_parts
+from jaxbench.errors import BadInput
+from tests.cards import made
+
+PEAK = made.PEAK_TFLOPS
+
+
+def finding(verdict, rule):
+    [found] = [one for one in verdict.findings if one.rule == rule]
+    return found
+
+
+def test_a_healthy_card_passes():
+    verdict = judge(made.card())
+    assert verdict.outcome == "pass" and failures(verdict) == []
+    parts = outcomes_of_parts(verdict)
+    assert parts["ceilings"] == parts["soak"] == parts["corruption"] == "pass"
+    # Nothing is claimed of what has no limit.
+    assert parts["networks"] == parts["collectives"] == "not_judged"
+
+
+CASES = {
+    "matmul warns": (made.ceilings(0.48 * PEAK), "matmul_share_of_nominal", "warn"),
+    "matmul fails": (made.ceilings(0.25 * PEAK), "matmul_share_of_nominal", "fail"),
+    # Its interval's better end is 0.3 of the peak and more.
+    "matmul's better end": (made.ceilings(0.298 * PEAK), "matmul_share_of_nominal", "warn"),
+    "bandwidth warns": (made.ceilings(triad=2400.0), "bandwidth_share_of_nominal", "warn"),
+    "bandwidth fails": (made.ceilings(triad=1500.0), "bandwidth_share_of_nominal", "fail"),
+    "spread passes": (made.ceilings([700, 700, 680, 700]), "device_spread", "pass"),
+    "spread warns": (made.ceilings([700, 700, 630, 700]), "device_spread", "warn"),
+    "spread fails": (made.ceilings([700, 700, 500, 700]), "device_spread", "fail"),
+    "slower": (made.soak(drift=(-5.0, -6.0, -4.0)), "slowdown_percent", "warn"),
+    "much slower": (made.soak(drift=(-15.0, -16.0, -14.0)), "slowdown_percent", "fail"),
+    "perhaps slower": (made.soak(drift=(-15.0, -30.0, 0.0)), "slowdown_percent", "pass"),
+    "faster": (made.soak(drift=(15.0, 14.0, 16.0)), "slowdown_percent", "pass"),
+    "throttled": (made.soak(throttled=0.2, reason="hw_slowdown"), "throttled_share", "warn"),
+    "much throttled": (made.soak(throttled=0.6), "throttled_share", "fail"),
+    "power": (made.soak(throttled=1.0, reason="sw_power_cap"), "throttled_share", "not_judged"),
+    "errors": (made.soak(errors=1), "errors", "fail"),
+    "corrected": (made.soak(errors=1, counter="ecc_corrected"), "corrected_errors", "warn"),
+    "replays": (made.soak(errors=2, counter="pcie_replay"), "corrected_errors", "warn"),
+    "old errors": (made.soak(errors=0), "errors", "pass"),
+    "mismatches": (made.corruption(1, [(3, "kernel")]), "mismatches", "fail"),
+    "a problem": (made.doctor(driver="problem"), "doctor_problems", "fail"),
+    "a warning": (made.doctor(disk="warning"), "doctor_warnings", "warn"),
+}
+
+
+@pytest.mark.parametrize("part, rule, status", CASES.values(), ids=[*CASES])
+def test_each_rule(part, rule, status):
+    verdict = judge(made.card(part))
+    found = finding(verdict, rule)
+    assert found.status == status, found
+    assert outcomes_of_parts(verdict)[part.name] == (status if status != "not_judged" else "pass")
+    assert verdict.outcome == (status if status in ("warn", "fail") else "pass")
+    assert bool(failures(verdict)) == (status == "fail")
+
+
+def test_every_rule_has_limits_and_a_case():
+    named = {name.split(".")[0] for name in load_thresholds()}
+    assert {rule.name for rule in RULES} | {"other_cpu_percent", "other_gpu_processes"} == named
+    tried = {rule for _, rule, _ in CASES.values()}
+    assert {rule.name for rule in RULES} - tried == {"transfer_spread", "power_capped_share"}
+
+
+def test_a_failure_names_the_device_and_the_limit():
+    [line] = failures(judge(made.card(made.ceilings([700, 700, 200, 250]))))[:1]
+    assert "matmul_bf16_tflops, device 2" in line and "0.2042" in line and "least 0.3" in line
+    assert "1 more of 4 beyond it" in line
+
+
+def test_a_busy_host_decides_nothing_that_it_disturbs():
+    slow = made.ceilings(0.25 * PEAK)
+    verdict = judge(made.card(slow, load=(60.0, 0)))
+    assert verdict.outcome == "inconclusive" and not failures(verdict)
+    assert "busy: 60" in finding(verdict, "other_cpu_percent").text
+    assert finding(verdict, "matmul_share_of_nominal").status == "inconclusive"
+    # What passes passes, whoever else was there.
+    assert finding(verdict, "bandwidth_share_of_nominal").status == "pass"
+    assert judge(made.card(load=(60.0, 0))).outcome == "inconclusive"
+    assert judge(made.card(load=(1.0, 2))).outcome == "inconclusive"
+    assert judge(made.card(load=(1.0, None))).outcome == "pass"
+    unknown = judge(made.card(load=(None, None)))
+    assert unknown.outcome == "inconclusive"
+    assert "not known" in finding(unknown, "other_cpu_percent").text
+
+
+def test_no_load_explains_wrong_results():
+    verdict = judge(made.card(made.corruption(2), load=(60.0, 3)))
+    assert verdict.outcome == "fail" and failures(verdict)[0].startswith("corruption: mismatches")
+
+
+def test_a_cpu_has_no_peak_and_its_devices_are_one():
+    ceilings = made.ceilings([700, 700, 200, 700])
+    without = [
+        dataclasses.replace(figure, nominal=None, share_of_nominal=None)
+        for figure in ceilings.figures
+    ]
+    ceilings = dataclasses.replace(ceilings, figures=tuple(without))
+    verdict = judge(made.card(ceilings, backend="cpu", kind="cpu"))
+    assert verdict.outcome == "pass"
+    assert outcomes_of_parts(verdict)["ceilings"] == "not_judged"
+    assert "no published peak" in finding(verdict, "matmul_share_of_nominal").text
+    assert "simulated" in finding(verdict, "device_spread").text
+    assert finding(judge(made.card(ceilings)), "device_spread").status == "fail"
+
+
+def test_a_part_that_failed_fails_and_one_that_was_skipped_says_why():
+    failed = judge(made.card(made.skipped("soak", "failed", "out of memory")))
+    assert failures(failed) == ["soak: status: failed: out of memory"]
+    left_out = judge(made.card(made.skipped("soak")))
+    assert left_out.outcome == "pass"
+    assert outcomes_of_parts(left_out)["soak"] == "not_judged"
+    nothing = made.card(parts=(made.skipped("soak"),), load=(1.0, 0))
+    assert judge(nothing).outcome == "not_judged"
+
+
+def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text(
+        "# ours\nname,level,limit\nmatmul_share_of_nominal,fail,0.9\n"
+        "device_spread,warn,\ndevice_spread,fail,\n"
+    )
+    limits = load_thresholds(str(own))
+    verdict = judge(made.card(made.ceilings([700, 700, 500, 700])), limits)
+    assert finding(verdict, "matmul_share_of_nominal").status == "fail"
+    assert finding(verdict, "device_spread").text == "no limit is stated"
+    assert verdict.thresholds["matmul_share_of_nominal.fail"] == 0.9
+    assert limits["mismatches.fail"] == 0
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("name,level,limit\nmatmul_share,warn,1\n", "did you mean 'matmul_share_of_nominal.warn'"),
+        ("name,level,limit\nmismatches,inconclusive,1\n", "no limit 'mismatches.inconclusive'"),
+        ("name,level,limit\nmismatches,fail,none\n", "mismatches.fail=none: must be a number"),
+        ("name,level,limit\nmismatches,fail,nan\n", "must be a number"),
+        ("name,level,limit\nmismatches,fail,-1\n", "must be a number, 0 or more"),
+        ("name,level,limit\nmismatches,fail,1_0\n", "must be a number"),
+        ("name,level,limit\nmismatches,fail,1\nmismatches,fail,2\n", "is there twice"),
+        ("name,limit\nmismatches,1\n", "has no column level"),
+        ("", "has no column name"),
+        ('name,level,limit\n"a', "unexpected end of data"),
+        ("#" * 70_000, "more than 65536 characters"),
+    ],
+)
+def test_bad_limits_are_one_line(text, message, tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text(text)
+    with pytest.raises(BadInput) as error:
+        load_thresholds(str(path))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_limits_that_are_not_there(tmp_path):
+    with pytest.raises(BadInput, match="No such file"):
+        load_thresholds(str(tmp_path / "none.csv"))

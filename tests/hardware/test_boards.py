@@ -1,0 +1,97 @@
+"""What NVML tells of boards beside the sensors."""
+
+import os
+
+import pynvml
+import pytest
+
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry.boards import (
+    other_gpu_processes,
+    read_error_counters,
+    read_power_limits,
+    set_power_limits,
+)
+from tests import fake_nvml
+from tests.fake_nvml import Board, Cuda, Nvml
+
+ORDINALS = {"gpu0": 0, "gpu1": 1}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def boards(*given, missing=()):
+        cuda = Cuda([board.bus for board in given])
+        fake_nvml.install(monkeypatch, Nvml([*given], missing), cuda)
+
+    return boards
+
+
+def test_errors_are_counted_by_their_kind(install):
+    kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    ecc = dict(zip(kinds, (5, 1), strict=True))
+    full = Board(bus=0x0F, ecc=ecc, pcie_replays=7, remapped_rows=(2, 3, 0, 1))
+    install(full, Board(bus=0xB7))
+    assert read_error_counters(ORDINALS) == {
+        "gpu0": {
+            "ecc_corrected": 5,
+            "ecc_uncorrected": 1,
+            "pcie_replays": 7,
+            "remapped_rows_corrected": 2,
+            "remapped_rows_uncorrected": 3,
+            "row_remapping_pending": 0,
+            "row_remapping_failed": 1,
+        },
+        "gpu1": {"pcie_replays": 0},  # a board without ECC memory
+    }
+    install(full, missing=("nvmlDeviceGetRemappedRows",))
+    assert set(read_error_counters({"gpu0": 0})["gpu0"]) == {
+        *("ecc_corrected", "ecc_uncorrected", "pcie_replays")
+    }
+    assert read_error_counters({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [
+        ([(), ()], 0),
+        ([(os.getpid(),), (os.getpid(), 7)], 1),
+        ([(8, 9), (8,)], 1),  # a container's ids are not the host's: one of them is this process
+        ([(8,), (8,)], 0),
+    ],
+)
+def test_processes_of_others_are_counted_once(install, pids, others):
+    install(Board(bus=0x0F, pids=pids[0]), Board(bus=0xB7, pids=pids[1]))
+    assert other_gpu_processes(ORDINALS) == others
+
+
+def test_without_nvml_nobody_counts_processes(monkeypatch):
+    fake_nvml.install(monkeypatch, None, Cuda([0x0F]))
+    assert other_gpu_processes({"gpu0": 0}) is None and other_gpu_processes({}) is None
+
+
+def test_power_limits_are_read_and_set(install):
+    boards = [Board(bus=0x0F), Board(bus=0xB7, power_limit_mw=300_000)]
+    install(*boards)
+    limits = read_power_limits(ORDINALS)
+    assert [(one.current_mw, one.least_mw, one.most_mw) for one in limits] == [
+        (400_000, 100_000, 400_000),
+        (300_000, 100_000, 400_000),
+    ]
+    set_power_limits({limits[1].address: 250_000})
+    assert [board.power_limit_mw for board in boards] == [400_000, 250_000]
+
+
+@pytest.mark.parametrize(
+    ("board", "ordinals", "told"),
+    [
+        (Board(), {}, "no NVIDIA GPU"),
+        (Board(may_set_power=False), {"gpu0": 0}, "sudo"),
+        (Board(power_limit_mw=None), {"gpu0": 0}, "Not Supported"),
+    ],
+)
+def test_without_rights_it_is_one_line(install, board, ordinals, told):
+    install(board)
+    with pytest.raises(BadInput, match=told) as raised:
+        read_power_limits(ordinals)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,65 @@
+"""Memory bandwidth: what the operations compute, where they write, what is counted."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.hardware.system import last_level_cache_bytes
+from jaxbench.hardware.targets.target import l2_bytes
+from jaxbench.microbench import memory_bandwidth
+from jaxbench.microbench.memory_bandwidth import Arrays, choose_array_bytes, measure_bandwidth
+from jaxbench.xla.hlo import instructions
+
+
+@pytest.fixture
+def mesh():
+    return DataMesh(tuple(jax.devices()[:2]), "shard_map")
+
+
+@pytest.mark.parametrize(("operation", "value"), [("copy", 2.0), ("scale", 6.0), ("triad", 3.5)])
+def test_an_operation_reads_and_writes_its_arrays_once(mesh, operation, value):
+    """Its result is in the memory of the array before it, by one instruction."""
+    arrays = Arrays(mesh, array_bytes=400)
+    compiled = arrays.compile(operation)
+    hlo = compiled.lower(arrays._a, arrays._b, arrays._c).compile().as_text()
+    program = [one for one in instructions(hlo) if one.computation == "ENTRY"]
+    work = [one for one in program if one.opcode not in ("parameter", "bitcast")]
+    assert len(work) == 1 and work[0].opcode in ("copy", "fusion"), work
+    assert "input_output_alias={ {}: (0," in hlo
+    np.testing.assert_array_equal(arrays.run(compiled), np.full((2, 100), value, np.float32))
+
+
+def test_bytes_are_counted_as_stream_does(mesh, monkeypatch):
+    """A call of one second: two arrays for copy and scale, three for triad, of all devices."""
+
+    def pretend(turns, rounds):
+        for turn in turns:
+            turn.warmup = type("WarmUp", (), {"calls_per_window": 4})
+            turn.windows_s = [4.0] * rounds
+
+    monkeypatch.setattr(memory_bandwidth, "measure_in_turn", pretend)
+    found = measure_bandwidth(mesh, array_bytes=400, rounds=6)
+    assert {(r.operation, r.num_devices): r.bytes_per_s[0] for r in found} == {
+        **{("copy", 1): 800, ("scale", 1): 800, ("triad", 1): 1200},
+        **{("copy", 2): 1600, ("scale", 2): 1600, ("triad", 2): 2400},
+    }
+
+
+def test_arrays_are_large_beside_the_cache_and_fit():
+    mib, gib = 2**20, 2**30
+    assert choose_array_bytes(80 * gib, 50 * mib, is_cpu=False) == gib
+    assert choose_array_bytes(80 * gib, 500 * mib, is_cpu=False) == 2000 * mib
+    assert choose_array_bytes(8 * gib, None, is_cpu=False) == gib / 2
+    assert choose_array_bytes(8 * gib, 32 * mib, is_cpu=True) == 128 * mib
+
+
+def test_the_sizes_of_caches_are_found(tmp_path):
+    assert l2_bytes("NVIDIA H100 80GB HBM3") == 50 * 2**20
+    assert l2_bytes("TPU v4") is None
+    assert last_level_cache_bytes(tmp_path) is None
+    for index, size in enumerate(("32K", "512K", "32768K")):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n")
+    assert last_level_cache_bytes(tmp_path) == 32 * 2**20

@@ -1,0 +1,80 @@
+"""The search for corrupted results: what checksums see, who is named."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.microbench.repeat_check import check_repeats, checksum
+
+_TYPES = ("float32", "bfloat16", "float16", "int8", "int32", "uint8", "bool", "complex64")
+
+
+@pytest.fixture
+def mesh():
+    return DataMesh(tuple(jax.devices()[:4]), "shard_map")
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+def test_a_checksum_sees_one_bit_and_changed_places(dtype):
+    array = jnp.asarray(np.arange(12).reshape(3, 4) % 3, dtype)
+    flipped = array.at[1, 2].set(array[1, 2] == 0)
+    swapped = array.at[0, 0].set(array[0, 1]).at[0, 1].set(array[0, 0])
+    sums = {int(checksum(one)) for one in (array, flipped, swapped)}
+    assert len(sums) == 3
+    assert checksum(array) == checksum(array + 0 if dtype != "bool" else array)
+
+
+def test_zeros_of_both_signs_differ():
+    assert checksum(jnp.zeros(3)) != checksum(-jnp.zeros(3))
+
+
+def _step(key, weights):
+    noise = jax.random.normal(key, weights.shape)
+    return {"params": {"w": weights @ weights + noise}, "count": jnp.int32(3), "key": key}
+
+
+def test_a_step_that_repeats_itself_has_no_mismatch(mesh):
+    assert check_repeats(_step, (jax.random.key(0), jnp.ones((8, 8))), mesh, rounds=3) == []
+
+
+def test_a_corrupted_device_is_named_in_every_round(mesh, monkeypatch):
+    """One bit of what one device computes from is flipped; most devices are right."""
+    place = DataMesh.replicate
+
+    def corrupt(self, tree):
+        [array] = place(self, tree)
+        copies = [np.array(shard.data) for shard in array.addressable_shards]
+        copies[2].view(np.uint32)[0, 1] ^= 1
+        placed = [*map(jax.device_put, copies, self.devices)]
+        make = jax.make_array_from_single_device_arrays
+        return [make(array.shape, array.sharding, placed)]
+
+    monkeypatch.setattr(DataMesh, "replicate", corrupt)
+    found = check_repeats(
+        lambda x: {"same": jnp.ones(3), "own": [2 * x]}, [jnp.ones((2, 3))], mesh, rounds=2
+    )
+    named = [(one.device_id, one.round, one.path, one.elements, one.positions) for one in found]
+    assert named == [(2, 0, "own/0", 1, (1,)), (2, 1, "own/0", 1, (1,))]
+    assert found[0].size == 6
+
+
+def test_a_single_wrong_round_is_found():
+    """What is computed on the host is wrong in the third of four calls, in one bit."""
+    calls = itertools.count()
+
+    def sometimes_wrong(x_N):
+        x_N = np.array(x_N)
+        if next(calls) == 2:
+            x_N.view(np.uint32)[[5, 7]] ^= 1 << 20
+        return x_N
+
+    def step(x_N):
+        return jax.pure_callback(sometimes_wrong, jax.ShapeDtypeStruct((9,), jnp.float32), x_N)
+
+    alone = DataMesh((jax.devices()[1],), "shard_map")
+    [found] = check_repeats(step, [jnp.arange(9.0)], alone, rounds=4)
+    assert (found.device_id, found.round, found.elements, found.positions) == (1, 2, 2, (5, 7))

@@ -1,0 +1,165 @@
+"""The networks of a card: what is measured, estimated, halved, and left out for time."""
+
+import dataclasses
+import types
+
+import pytest
+
+from jaxbench.cards.card_file import digest_records
+from jaxbench.qualification import networks
+from jaxbench.qualification.bench import PartFailed
+from jaxbench.qualification.networks import estimate_largest, make_trial, measure_networks
+from jaxbench.qualification.preset import CPU, PRESET_VERSION, STANDARD
+from jaxbench.xla.compile_cache import without_cache
+from tests.conftest import run_json
+
+GIB = 2**30
+
+
+def test_a_network_is_a_run_and_its_figures(bench):
+    bench.part = "networks"
+    with without_cache():  # or every step is compiled three times
+        measure_networks(bench, 1.0)
+    by_name = {figure.name: figure for figure in bench.figures}
+    rate = by_name["images_per_s"]
+    assert rate.labels == {"network": "micro", "precision": "fp32", "batch": 32}
+    assert rate.run == "runs/micro-fp32-32" and rate.interval[0] <= rate.value
+    document = run_json(bench.folder / rate.run)
+    assert document["summary"]["images_per_s"] == rate.value
+    assert by_name["flops_per_image"].value == document["training_flops_per_image"]
+    assert f"{rate.run}/metrics.jsonl" in digest_records(bench.folder)
+    # Simulated devices have no peak, no energy counter, and no memory of their own.
+    assert not {"mfu", "energy_j_per_image"} & {*by_name}
+    [note] = bench.notes["networks"]
+    assert "CPU devices" in note.found
+
+
+def result(batch=32, needs_bytes=GIB, limit_bytes=8 * GIB):
+    """The outcome of a run, as far as it is looked at."""
+    compiled = types.SimpleNamespace(
+        memory={"total_bytes": needs_bytes}, device_memory_bytes=limit_bytes
+    )
+    return types.SimpleNamespace(summary={"status": "done"}, compiled=compiled)
+
+
+@pytest.fixture
+def ran(bench, monkeypatch):
+    """Has runs take no time, and those of more than 100 images no place; returns their batches."""
+    batches = []
+
+    def measure(config, *_, **__):
+        batches.append(config.batch_size)
+        if config.batch_size > 100:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return result()
+
+    monkeypatch.setattr(networks, "measure_throughput", measure)
+    monkeypatch.setattr(networks, "figures_of", lambda *_: [])
+    bench.preset = bench.preset._replace(largest=True)
+    return batches
+
+
+def test_the_largest_batch_is_halved_where_memory_runs_out(bench, ran, monkeypatch):
+    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 192)
+    measure_networks(bench, 60.0)
+    assert ran == [32, 192, 96] and not bench.notes
+
+
+def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
+    network = bench.preset.networks[0]._replace(batch_per_device=64)
+    bench.part, bench.preset = "networks", bench.preset._replace(networks=(network,))
+    measure_networks(bench, 60.0)
+    [note] = bench.notes["networks"]
+    assert ran == [128] and note.found == "does not fit in the device's memory"
+
+
+def test_no_larger_batch_is_said(bench, ran, monkeypatch):
+    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 32)
+    bench.part = "networks"
+    measure_networks(bench, 60.0)
+    [note] = bench.notes["networks"]
+    assert ran == [32] and "no larger batch" in note.found
+
+
+def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
+    def measure(config, *_, **__):
+        if config.precision == "bf16":
+            raise ValueError("no bf16\nhere")
+        return result()
+
+    monkeypatch.setattr(networks, "measure_throughput", measure)
+    monkeypatch.setattr(networks, "figures_of", lambda *_: ["figure"])
+    bench.preset = bench.preset._replace(precisions=("bf16", "fp32"))
+    with pytest.raises(PartFailed, match="^micro bf16 32: no bf16$"):
+        measure_networks(bench, 60.0)
+    assert bench.figures == ["figure"]
+
+
+def test_what_there_is_no_time_for_is_named(bench, ran):
+    bench.part = "networks"
+    bench.preset = bench.preset._replace(precisions=("fp32", "bf16"))
+    measure_networks(bench, 0.0)
+    [note] = bench.notes["networks"]
+    assert ran == [32]  # the first one in any case
+    assert note.found == "micro bf16 32, micro fp32 largest batch"
+
+
+def test_an_invalid_run_has_no_figures(bench, monkeypatch):
+    invalid = types.SimpleNamespace(summary={"status": "invalid", "invalid": ["too fast"]})
+    monkeypatch.setattr(networks, "measure_throughput", lambda *_, **__: invalid)
+    with pytest.raises(PartFailed, match="too fast"):
+        measure_networks(bench, 1.0)
+    assert not bench.figures
+
+
+@pytest.mark.parametrize("long_enough", [True, False])
+def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
+    step = types.SimpleNamespace(
+        stage="train_step",
+        **dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0),
+        **{"flops_per_image": 10, "mfu": None},
+    )
+    compiled = types.SimpleNamespace(function="train_step", cold_compile_s=2.0, warm_compile_s=None)
+    telemetry = {"joules_per_image": 0.5, "energy_window_long_enough": long_enough}
+    found = types.SimpleNamespace(
+        summary={"telemetry": telemetry},
+        of_kind=lambda kind: [compiled if "Compile" in kind.__name__ else step],
+    )
+    trial = make_trial(bench.preset.networks[0], "fp32", 2)
+    figures = {one.name: one.value for one in networks.figures_of(found, trial, "runs/x")}
+    expected = {"images_per_s": 1.0, "flops_per_image": 10, "compile_cold_s": 2.0}
+    assert figures == expected | ({"energy_j_per_image": 0.5} if long_enough else {})
+
+
+@pytest.mark.parametrize(
+    ("needs_bytes", "largest"),
+    [
+        ({64: 2 * GIB, 128: 3 * GIB}, 64 + int((0.92 * 16 - 2) * 64) // 8 * 8),
+        ({64: 2 * GIB, 128: 2 * GIB}, None),  # memory that does not grow says nothing
+        ({64: 20 * GIB, 128: 30 * GIB}, 32),  # it does not fit itself
+    ],
+)
+def test_the_largest_batch_is_where_the_line_meets_the_limit(needs_bytes, largest):
+    found = estimate_largest(needs_bytes, 16 * GIB, 8)
+    assert found is None if largest is None else abs(found - largest) <= 8 and found % 8 == 0
+
+
+def test_the_estimate_compiles_and_runs_nothing(bench):
+    trial = make_trial(bench.preset.networks[0], "fp32", 2)
+    own = networks.Networks(bench, 1.0)
+    first = types.SimpleNamespace(
+        memory={"total_bytes": 1}, device_memory_bytes=GIB, function="train_step"
+    )
+    found = own._estimate(trial, types.SimpleNamespace(of_kind=lambda _: [first]))
+    assert found > 0 and found % 16 == 0 and [*bench.folder.iterdir()] == []
+
+
+@pytest.mark.parametrize("preset", [STANDARD, CPU])
+def test_every_network_of_a_preset_is_one(preset):
+    assert preset.name.endswith(f"-{PRESET_VERSION}")
+    for network in preset.networks:
+        for precision in preset.precisions:
+            trial = make_trial(network, precision, 8)
+            trial.config.validate()
+            assert trial.config.batch_size == 8 * network.batch_per_device
+            assert dataclasses.replace(trial).labels["network"] == network.spec

@@ -1,0 +1,74 @@
+"""How the minutes are split."""
+
+import math
+
+import pytest
+
+from jaxbench.errors import BadInput
+from jaxbench.qualification.plan import ORDER, POWER_CURVE
+from jaxbench.qualification.plan import make_plan as make_any_plan
+
+
+def make_plan(minutes, on_cpu=True, **asked):
+    return make_any_plan(minutes, on_cpu=on_cpu, **asked)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("minutes", [1, 1.5, 3, 10, 60])
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize(
+    "asked", [{}, {"storage": True}, {"soak_minutes": 0.5}, {"power_limits": 3}]
+)
+def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices, asked):
+    plan = make_plan(minutes, on_cpu, num_devices=num_devices, **asked)
+    assert plan.total_s <= 60 * minutes + 1e-6
+    assert {*plan.times_s, *plan.skipped} | {POWER_CURVE} == {*ORDER}
+    assert not {*plan.times_s} & {*plan.skipped}
+    assert [*plan.times_s] == [name for name in ORDER if name in plan.times_s]
+    if "soak_minutes" not in asked:  # the soak takes the rest
+        assert math.isclose(plan.total_s, 60 * minutes) or "soak" in plan.skipped
+
+
+def test_ten_minutes_have_every_part_and_a_long_soak():
+    plan = make_plan(10, False, num_devices=8)
+    assert plan.times_s["ceilings"] == 110 and plan.times_s["soak"] > 120
+    assert [*plan.skipped] == ["storage"]
+    told = [*plan.lines()]
+    assert told[0].startswith("plan: doctor 5 s, ceilings 110 s, collectives 7")
+    assert told[1:] == ["  not storage: give --storage to measure it"]
+
+
+def test_too_few_minutes_leave_parts_out_and_say_so():
+    plan = make_plan(1, num_devices=8, storage=True)
+    assert "storage" not in plan.times_s
+    assert plan.skipped["storage"] == "it takes 20 s, 7 s are left"
+    plan = make_plan(1, False, num_devices=8)
+    assert plan.skipped["ceilings"] == "it takes 30 s, 15 s are left"
+    plan = make_plan(1, num_devices=1, power_limits=2)
+    assert plan.times_s[POWER_CURVE] == 40 and plan.skipped["networks"]
+    assert make_plan(1, num_devices=1).skipped["collectives"] == "there is one device"
+
+
+def test_the_soaks_minutes_are_kept():
+    assert make_plan(5, num_devices=1, soak_minutes=4).times_s["soak"] == 240
+    assert "soak" in make_plan(5, num_devices=1, soak_minutes=0).skipped
+    assert make_plan(5, num_devices=1, soak_minutes=4).soak_s(1000.0) == 240
+    # Where the soak was not asked for, the others' spare time is its own.
+    assert make_plan(60, num_devices=1).times_s["soak"] > 1500
+
+
+@pytest.mark.parametrize(
+    ("minutes", "soak_minutes"),
+    [(0.5, None), (math.nan, None), (math.inf, None), (3, 4), (3, -1), (3, math.nan)],
+)
+def test_minutes_that_cannot_be_are_refused(minutes, soak_minutes):
+    with pytest.raises(BadInput, match="minutes="):
+        make_plan(minutes, num_devices=1, soak_minutes=soak_minutes)
+
+
+def test_the_soak_takes_what_the_others_leave():
+    plan = make_plan(5, num_devices=1, storage=True)
+    before_s = sum(plan.times_s[name] for name in ("doctor", "ceilings", "networks"))
+    assert math.isclose(plan.soak_s(before_s), plan.times_s["soak"])
+    assert math.isclose(plan.soak_s(before_s - 7), plan.times_s["soak"] + 7)
+    assert plan.soak_s(1000.0) == 10  # however late it is

@@ -1,0 +1,223 @@
+"""The parts one after the other, whatever happens to one; the exit code; what the console says."""
+
+import os
+
+import jax
+import pytest
+
+from jaxbench.cards.card import measured
+from jaxbench.cards.card_file import read_card
+from jaxbench.cards.check import check_card
+from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.errors import BadInput, Terminated
+from jaxbench.hardware.checks import Check
+from jaxbench.microbench.matmul import MatmulRate, MatmulResult
+from jaxbench.qualification import ceilings, host_load, run
+from jaxbench.qualification.bench import Bench, PartFailed
+from jaxbench.qualification.plan import ORDER, Plan
+
+_MEASURED = ("fp32", "bf16", "fp16")
+OK = Check("jax", "ok", "0.10.2")
+
+
+def nothing(bench, time_s):
+    """A part that measures nothing."""
+
+
+@pytest.fixture
+def qualify(monkeypatch, tmp_path, bench, output, preset):
+    """Qualifies two devices on an idle host; returns the exit code and the card."""
+    idle = {"_busy_s": lambda: 0.0, "_own_s": lambda: 0.0}
+    for name, function in idle.items():
+        monkeypatch.setattr(host_load, name, function)
+    monkeypatch.setattr(run, "run_checks", lambda: [OK])
+    monkeypatch.setattr(run, "choose_preset", lambda platform: preset)
+    monkeypatch.setattr(run, "create_mesh", lambda experiment: bench.mesh)
+    measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
+    plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
+    for name in run._MEASURE:
+        if name != "doctor":
+            monkeypatch.setitem(run._MEASURE, name, nothing)
+
+    def go(**parts):
+        for name, measure in parts.items():
+            monkeypatch.setitem(run._MEASURE, name, measure)
+        out = tmp_path / "card"
+        try:
+            code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
+        except BaseException as error:
+            code = type(error)
+        return code, read_card(out)
+
+    return go
+
+
+def triad(bench, time_s):
+    bench.figures.append(measured("triad_gb_per_s", 20.0, (19.0, 21.0), device=0))
+
+
+def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
+    code, card = qualify(ceilings=triad)
+    assert code == 0 and card.verdict.outcome == "pass"
+    assert check_card(tmp_path / "card") == []
+    assert [(part.name, part.status) for part in card.parts] == [
+        *((name, "measured") for name in ORDER[:5]),
+        ("corruption", "skipped"),
+        ("storage", "skipped"),
+    ]
+    assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
+    text = output.getvalue()
+    assert "plan: doctor 0 s" in text and "verdict: PASS" in text
+    assert f"report: jaxbench report {tmp_path / 'card'}" in text.replace(" \\\n   ", "")
+
+
+def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
+    busy_s = iter((0.0, 1e9))
+    monkeypatch.setattr(host_load, "_busy_s", lambda: next(busy_s))
+    code, card = qualify()
+    assert (code, card.verdict.outcome) == (0, "inconclusive")
+    assert card.load.other_cpu_percent == 100
+    assert "the host was busy: 100.0, limit 10" in output.getvalue()
+
+
+def test_the_work_of_this_process_is_no_other(monkeypatch):
+    monkeypatch.setattr(host_load, "_busy_s", iter((10.0, 10.0 + 1e9)).__next__)
+    monkeypatch.setattr(host_load, "_own_s", iter((5.0, 5.0 + 1e9)).__next__)
+    assert host_load.LoadWatch().load().other_cpu_percent == 0
+
+
+def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
+    wrong = Check("jax-cuda12-plugin", "problem", "0.9.0, but jaxlib is 0.10.2", "pip install")
+    monkeypatch.setattr(run, "run_checks", lambda: [OK, wrong])
+    code, card = qualify()
+    assert (code, card.verdict.outcome) == (1, "fail")
+    assert card.part("doctor").checks[1].found == wrong.found
+    text = " ".join(output.getvalue().split())
+    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2" in text
+    assert "doctor: doctor_problems: 1" in text
+
+
+def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
+    def fail(bench, time_s):
+        bench.figures.append(measured("copy_gb_per_s", 1.0, device=0))
+        raise ValueError("no such thing\nand more")
+
+    def networks(bench, time_s):
+        bench.note("x", "warning", "not measured")
+        raise PartFailed("cnn10 bf16 64: it burns")
+
+    code, card = qualify(ceilings=fail, networks=networks)
+    part = card.part("ceilings")
+    assert code == 1 and (part.status, part.reason) == ("failed", "ValueError: no such thing")
+    assert [figure.name for figure in part.figures] == ["copy_gb_per_s"]
+    assert card.part("networks").reason == "cnn10 bf16 64: it burns"
+    assert card.part("soak").status == "measured"
+    assert "ceilings failed: ValueError: no such thing\n" in output.getvalue()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
+def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, output, tmp_path):
+    def end(bench, time_s):
+        bench.figures.append(measured("flops_per_image", 1.0, network="a", precision="b", batch=1))
+        raise error
+
+    code, card = qualify(ceilings=triad, networks=end)
+    assert code is error and check_card(tmp_path / "card") == []
+    ends = {part.name: (part.status, part.reason) for part in card.parts}
+    assert ends["ceilings"] == ("measured", None)
+    interrupted = ("skipped", "interrupted")
+    assert {ends[name] for name in ("networks", "soak", "corruption")} == {interrupted}
+    assert len([*card.figures()]) == 2
+    assert "verdict: " in output.getvalue()
+
+
+@pytest.mark.parametrize("given", ["", "full", "file"])
+def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch, bench):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    for path in ("full/other", "file"):
+        (tmp_path / path).write_text("other")
+    with pytest.raises(BadInput, match=f"--out={given}: "):
+        run.qualify(1.0, given, load_thresholds(), bench.console)
+    assert sorted(os.listdir(tmp_path)) == ["file", "full"]
+
+
+@pytest.fixture
+def as_gpus(monkeypatch):
+    """Has the simulated devices be judged as GPUs."""
+    described = run.describe_environment
+
+    def describe(devices):
+        return described(devices) | {"backend": "gpu", "device_kind": "GPU"}
+
+    monkeypatch.setattr(run, "describe_environment", describe)
+    monkeypatch.setattr(Bench, "on_cpu", False)
+
+
+def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
+    rate = MatmulRate(shape=(256, 256, 256), operations_per_s=(1e12, 0.99e12, 1.01e12))
+    found = MatmulResult(arithmetic="fp32", rates=(rate,), tried=1)
+    make, rates = ceilings.matmul_calls, {}
+
+    def make_slow(device, arithmetic, shape, window_s):
+        if arithmetic == "int8":
+            raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: int8")
+        calls = make(device, arithmetic, shape, window_s)
+        slower = 0.3 if device.id == 1 else 1.0
+        rates[device.id, arithmetic] = shape
+        calls.per_s = lambda amount: [slower * one for one in rate.operations_per_s]
+        return calls
+
+    # The shape is searched on the first device alone.
+    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: [found])
+    monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
+    monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
+    code, card = qualify(ceilings=ceilings.measure_ceilings)
+    [finding] = [one for one in card.verdict.findings if one.rule == "device_spread"]
+    assert code == 1 and finding.status == "fail"
+    assert "slowest: device 1" in finding.text
+    assert {*rates} == {(0, "bf16"), (0, "fp16")} | {(1, name) for name in _MEASURED}
+    notes = [check.found for check in card.part("ceilings").checks]
+    assert notes == ["not measured: UNIMPLEMENTED: int8"] * 2
+    assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+
+
+def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
+    monkeypatch.setattr(ceilings, "_LONGEST_CALL_S", 0.0)
+    monkeypatch.setattr(ceilings, "_SMALLEST_SIDE", 32)
+    _, shape = ceilings._calls(bench.mesh.devices[0], "fp32", (128, 128, 512), 0.01)
+    assert shape == (32, 32, 128)
+
+
+def test_a_corrupted_device_fails(qualify, monkeypatch):
+    from jaxbench.qualification.corruption import CorruptionCheck
+    from tests.qualification.test_soak import corrupt_device
+
+    corrupt_device(monkeypatch, DataMesh, 1)
+
+    def soak(bench, time_s):
+        check = CorruptionCheck(bench)
+        check.burst()
+        check.report()
+
+    code, card = qualify(soak=soak)
+    assert code == 1 and card.part("corruption").status == "measured"
+    wrong = {figure.device: figure.value for figure in card.part("corruption").named("mismatches")}
+    assert wrong[0] == 0 and wrong[1] > 0
+
+
+@pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
+def test_pairs_of_many_devices_are_not_all_measured(num_devices, pairs):
+    found = ceilings._pairs(num_devices)
+    assert len(found) == len({*found}) == pairs
+    assert {place for pair in found for place in pair} == {*range(num_devices)}
+
+
+def test_a_power_curve_that_fails_is_exit_code_1(qualify, monkeypatch, output):
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan({"power_curve": 1.0}, {}))
+    monkeypatch.setattr(run, "measure_power_curve", lambda *_: 1 / 0)
+    code, card = qualify()
+    assert code == 1 and "power curve failed: ZeroDivisionError" in output.getvalue()
+    assert {part.status for part in card.parts} == {"skipped"}

@@ -1,0 +1,209 @@
+"""Cards in the report, and the table of all of them."""
+
+import dataclasses
+import pathlib
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from jaxbench.cards.card import measured
+from jaxbench.errors import BadInput
+from jaxbench.reports.blocks import MatrixChart, Table
+from jaxbench.reports.collect import collect
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.plot import draw
+from jaxbench.reports.results_table import render_results, write_results
+from jaxbench.reports.sections import make_sections
+from jaxbench.reports.sides import read_sides
+from jaxbench.reports.write import write_report
+from tests.cards import made
+
+MARKUP = "<script>alert(1)</script>\x1b[2J"
+
+
+def section_of(*paths):
+    context = ReportContext(collect([str(path) for path in paths]))
+    return next(one for one in make_sections(context) if one.name == "cards")
+
+
+def tables(section):
+    return {one.title: one for one in section.blocks if isinstance(one, Table)}
+
+
+def texts(table):
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
+    path = made.write(tmp_path / "card")
+    alone = collect([str(path)])
+    assert [card.name for card in alone.cards] == [str(path)] and not alone.runs
+    below = collect([str(tmp_path)])
+    # Beside it are the runs that it is from.
+    assert [card.name for card in below.cards] == ["card"] and len(below.runs) == 1
+    assert len(collect([str(path), str(tmp_path)]).cards) == 1
+
+
+def test_the_section_has_verdict_and_figures_by_part(tmp_path):
+    path = made.write(tmp_path, made.judged(made.ceilings([700, 700, 200, 700])))
+    section = section_of(path)
+    found = tables(section)
+    [[_, host, hardware, verdict, *_]] = texts(found["Cards"])
+    assert (host, hardware, verdict) == ("lab", "4 x NVIDIA H100 80GB HBM3", "fail")
+    [row] = [row for row in texts(found["Verdict by rule"]) if row[2] == "matmul_share_of_nominal"]
+    assert row[3] == "fail" and "device 2" in row[4]
+    rows = texts(found["Ceilings"])
+    first = ["C1", "matmul_bf16_tflops", "device 0", "700.0 (693.0 to 707.0)", "989.4", "70.75"]
+    assert rows[0] == first and len(rows) == 12
+    assert "Storage" not in found
+    # The pairs are a picture, not a hundred rows.
+    assert len(found["Collectives"].rows) == 1
+
+
+def test_the_pairs_are_a_picture(tmp_path):
+    slow = measured("pair_gb_per_s", 5.0, source=10, target=2)
+    part = made.collectives()
+    part = dataclasses.replace(part, figures=(*part.figures, slow))
+    [chart] = [
+        one
+        for one in section_of(made.write(tmp_path, made.judged(part))).blocks
+        if isinstance(one, MatrixChart)
+    ]
+    assert chart.labels == ["0", "1", "2", "3", "10"]
+    svg = ElementTree.fromstring(draw(chart))
+    squares = {
+        group.find("title").text: group.findall("rect")[1]
+        for group in svg.iter("g")
+        if group.find("rect") is not None
+    }
+    assert len(squares) == 13 and "0 to 1: 101.0" in squares
+    faint, dark = squares["10 to 2: 5.000"], squares["3 to 2: 105.0"]
+    assert float(faint.get("fill-opacity")) < 0.2 < 0.99 < float(dark.get("fill-opacity"))
+    # Rows are sources: the last row and the third column.
+    others = squares["0 to 2: 102.0"], squares["3 to 0: 103.0"]
+    assert faint.get("x") == others[0].get("x") and float(faint.get("y")) > float(
+        others[1].get("y")
+    )
+
+
+def test_a_large_matrix_stays_within_its_picture():
+    labels = [str(number) for number in range(64)]
+    values = {(a, b): 1.0 for a in labels for b in labels if a != b}
+    svg = ElementTree.fromstring(
+        draw(MatrixChart("t", "n", "to", "from", labels, values, Table((), [])))
+    )
+    ends = [float(rect.get("x")) + float(rect.get("width")) for rect in svg.iter("rect")]
+    assert max(ends) <= 546
+    names = [one.text for one in svg.iter("text")]
+    assert "63" not in names and names.count("0") == 2 and len(names) < 50
+
+
+def test_what_is_wrong_with_a_card_is_said(tmp_path):
+    path = made.write(tmp_path, made.judged(made.networks(mfu=0.9)))
+    (tmp_path / "runs" / "resnet50" / "run.json").write_text("{}")
+    lines = [one for one in section_of(path).blocks if isinstance(one, str)]
+    assert any("matrix products reach" in line for line in lines)
+    assert any("is not the file" in line for line in lines)
+    assert not [
+        one for one in section_of(made.write(tmp_path / "b")).blocks if isinstance(one, str)
+    ]
+
+
+def test_a_card_that_cannot_be_read_is_a_note_or_an_error(tmp_path):
+    made.write(tmp_path / "a")
+    path = made.write(tmp_path / "b")
+    made.alter(path, lambda c: c.update(preset="x"), digest=False)
+    found = collect([str(tmp_path)])
+    assert [card.name for card in found.cards] == ["a"]
+    assert len(found.notes) == 1 and "b is left out" in found.notes[0]
+    with pytest.raises(BadInput, match="altered or damaged"):
+        collect([str(path)])
+
+
+def test_the_report_of_a_card(run_cli, tmp_path):
+    path = made.write(tmp_path / "card")
+    done = run_cli(str(path), "--out=a.html", module="jaxbench.report")
+    assert done.returncode == 0 and done.stdout.startswith("0 run(s), 1 card(s): ")
+    assert 'id="cards"' in (tmp_path / "a.html").read_text()
+    done = run_cli(str(path), "--format=csv", module="jaxbench.report")
+    assert done.returncode == 2 and "in its card.json" in done.stderr
+    assert not (tmp_path / "report.csv").exists()
+
+
+def test_cards_are_no_runs_to_compare(tmp_path):
+    path = made.write(tmp_path / "card")
+    for record in (tmp_path / "card" / "runs" / "resnet50").iterdir():
+        record.unlink()
+    with pytest.raises(BadInput, match="holds cards alone"):
+        read_sides(str(path.parent.parent))
+
+
+def hostile(folder):
+    """A card whose every text would be markup and steer a terminal."""
+    network = measured("images_per_s", 1.0, network=MARKUP, precision=MARKUP, batch=MARKUP)
+    return made.write(
+        folder,
+        made.judged(
+            dataclasses.replace(made.networks(), figures=(network,)),
+            made.skipped("soak", "failed", MARKUP),
+            dataclasses.replace(
+                made.doctor(),
+                checks=tuple(
+                    dataclasses.replace(made.doctor().checks[0], name=MARKUP, found=MARKUP)
+                    for _ in range(2)
+                ),
+            ),
+            host=MARKUP,
+            kind=MARKUP,
+            preset=MARKUP,
+            jaxbench_version=MARKUP,
+        ),
+    )
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_texts_of_a_card_stay_texts(form, tmp_path):
+    path = hostile(tmp_path / "card")
+    out, _ = write_report([str(path)], str(tmp_path / f"r.{form}"))
+    table = render_results(collect([str(path)]), form)
+    for text in (out.read_text(), table):
+        assert "alert(1)" in text and "\x1b" not in text
+        assert not re.search(r"<script>alert", text)
+
+
+def test_the_table_has_machines_and_published_history(tmp_path):
+    for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
+        made.write(tmp_path / name, made.judged(made.networks(rate), host=name))
+    text = render_results(collect([str(tmp_path)]), "md")
+    lines = text.splitlines()
+    [machine] = [line for line in lines if line.startswith("| C2 ")]
+    assert "| b |" in machine and "| 700.0 (70.75 %) | 3,000 (89.50 %) |" in machine
+    measured_rows = [line for line in lines if line.startswith("| measured ")]
+    assert "9,000 (8,910 to 9,090)" in measured_rows[1] and "| 25.00 | 0.2000 |" in measured_rows[1]
+    theirs = [line for line in lines if line.startswith("| published ")]
+    assert len(theirs) == 5 and all("| 2018 " in line for line in theirs)
+    assert "Habr" in text
+    # Nothing that nobody measured has a column.
+    assert "compilation" not in text and "checkpoint_write" not in text
+
+
+def test_the_table_is_written_over_a_report_and_nothing_else(tmp_path):
+    made.write(tmp_path / "a")
+    out = tmp_path / "cards.html"
+    for _ in range(2):
+        assert len(write_results(str(tmp_path), "html", out).cards) == 1
+    assert "NVIDIA H100" in out.read_text()
+    thesis = pathlib.Path(tmp_path / "thesis.html")
+    thesis.write_text("mine")
+    with pytest.raises(BadInput, match="is no report"):
+        write_results(str(tmp_path), "html", thesis)
+    assert thesis.read_text() == "mine"
+
+
+def test_a_table_of_no_cards_is_refused(tmp_path):
+    card = made.write(tmp_path / "a")
+    card.unlink()
+    with pytest.raises(BadInput, match="holds no card"):
+        write_results(str(tmp_path), "md", tmp_path / "cards.md")
+    assert not (tmp_path / "cards.md").exists()

@@ -1,0 +1,51 @@
+"""The command qualify: its words, and its answers to mistakes."""
+
+import pytest
+
+from tests.cards import made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["chek", "card.json"], "did you mean 'check'?"),
+        (["check"], "give one CARD: jaxbench qualify check CARD; given: 0"),
+        (["table", "a", "b"], "give one FOLDER"),
+        (["check", "a", "--minutes=3"], "--minutes: is not for check"),
+        (["table", "a", "--out=cards.pdf"], "--out=cards.pdf: must end in .md or .html"),
+        (["table", "nowhere"], "nowhere"),
+        (["--minutes=0.2"], "--minutes=0.2: must be 1 at least"),
+        (["--minutes=x"], "--minutes=x"),
+        (["--soak_minutes=11"], "--soak_minutes=11: must lie within 0 and --minutes"),
+        (["--power_limits=200,3OO"], "whole numbers of watts"),
+        (["--power_limits=200"], "JAX uses no NVIDIA GPU"),
+        (["--thresholds=no.csv"], "no.csv: No such file"),
+        (["--minuets=3"], "did you mean --minutes?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(run_cli, tmp_path, arguments, told):
+    done = run_cli(*arguments, module="jaxbench.qualify", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("jaxbench: ") and told in line
+    assert [path.name for path in tmp_path.iterdir() if path.name != "jaxbench"] == []
+
+
+def test_check_says_what_is_wrong(run_cli, tmp_path):
+    path = made.write(tmp_path)
+    done = run_cli("check", str(tmp_path), module="jaxbench.qualify")
+    assert (done.returncode, done.stderr) == (0, "") and "intact" in done.stdout
+    made.alter(path, lambda content: content["parts"][1].update(time_s=1e6), digest=False)
+    done = run_cli("check", str(path), module="jaxbench.qualify")
+    assert (done.returncode, done.stderr) == (1, "") and "its digest is not" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_table_lists_the_cards_below_a_folder(run_cli, tmp_path, form):
+    for host in ("one", "two"):
+        (tmp_path / host).mkdir()
+        made.write(tmp_path / host, made.judged(host=host))
+    done = run_cli("table", str(tmp_path), f"--out=cards.{form}", module="jaxbench.qualify")
+    assert (done.returncode, done.stdout) == (0, f"2 card(s): cards.{form}\n")
+    text = (tmp_path / f"cards.{form}").read_text()
+    assert "one" in text and "two" in text
