@@ -155,6 +155,7 @@ def _networks(card: Card) -> list[str]:
         return []
     columns = {
         "MFU": ("mfu", lambda value: f"{value:.1%}"),
+        "of measured": ("measured_peak_share", lambda value: f"{value:.1%}"),
         "J/image": ("energy_j_per_image", four_digits),
         "compile": ("compile_cold_s", lambda value: f"{value:.1f} s"),
         "cached": ("compile_warm_s", lambda value: f"{value:.1f} s"),

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 
 from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -162,7 +163,7 @@ class Networks:
             self._longest_s[name] = max(self._longest_s.get(name, 0.0), watch.elapsed_s())
         if result.summary["status"] == "invalid":
             raise PartFailed("; ".join(result.summary["invalid"]))
-        bench.figures += figures_of(result, trial, run)
+        bench.figures += figures_of(result, trial, run, bench)
         return result
 
     def _multiple(self) -> int:
@@ -218,7 +219,7 @@ def _rounded_down(batch: int, multiple: int) -> int:
     return batch // multiple * multiple
 
 
-def figures_of(result: JobResult, trial: Trial, run: str) -> list[Figure]:
+def figures_of(result: JobResult, trial: Trial, run: str, bench: Bench) -> list[Figure]:
     """Return the figures of a throughput run; those that are not known are left out."""
     [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
     compiled, labels = _compile_of(result), trial.labels
@@ -228,6 +229,13 @@ def figures_of(result: JobResult, trial: Trial, run: str) -> list[Figure]:
     values = {
         "flops_per_image": step.flops_per_image,
         "mfu": step.mfu,
+        "measured_peak_share": share_of_measured(
+            bench.figures,
+            step.peak["arithmetic"] if step.peak else trial.config.precision,
+            step.flops_per_s_per_device,
+            bench.mesh.num_devices,
+            bench.mesh.devices[0].platform,
+        ),
         "energy_j_per_image": telemetry["joules_per_image"] if is_known else None,
         "compile_cold_s": compiled.cold_compile_s,
         "compile_warm_s": compiled.warm_compile_s,

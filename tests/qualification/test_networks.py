@@ -117,7 +117,7 @@ def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
     step = types.SimpleNamespace(
         stage="train_step",
         **dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0),
-        **{"flops_per_image": 10, "mfu": None},
+        **{"flops_per_image": 10, "mfu": None, "peak": None, "flops_per_s_per_device": 1e11},
     )
     compiled = types.SimpleNamespace(function="train_step", cold_compile_s=2.0, warm_compile_s=None)
     telemetry = {"joules_per_image": 0.5, "energy_window_long_enough": long_enough}
@@ -126,7 +126,7 @@ def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
         of_kind=lambda kind: [compiled if "Compile" in kind.__name__ else step],
     )
     trial = make_trial(bench.preset.networks[0], "fp32", 2)
-    figures = {one.name: one.value for one in networks.figures_of(found, trial, "runs/x")}
+    figures = {one.name: one.value for one in networks.figures_of(found, trial, "runs/x", bench)}
     expected = {"images_per_s": 1.0, "flops_per_image": 10, "compile_cold_s": 2.0}
     assert figures == expected | ({"energy_j_per_image": 0.5} if long_enough else {})
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxbench.cards.card import measured
+from jaxbench.cards.card import Part, measured
 from jaxbench.errors import BadInput
 from jaxbench.reports.blocks import MatrixChart, Table
 from jaxbench.reports.collect import collect
@@ -18,6 +18,7 @@ from jaxbench.reports.sections import make_sections
 from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import write_report
 from tests.cards import made
+from tests.reports.test_report import throughput
 
 MARKUP = "<script>alert(1)</script>\x1b[2J"
 
@@ -59,6 +60,22 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     assert "Storage" not in found
     # The pairs are a picture, not a hundred rows.
     assert len(found["Collectives"].rows) == 1
+
+
+def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_path):
+    peak = measured("matmul_tf32_tflops", 400.0, device=0)
+    part = Part(name="ceilings", status="measured", time_s=1.0, figures=(peak,))
+    made.write(tmp_path / "card", made.judged(part, kind="NVIDIA H200"))
+    here = {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": 1}
+    throughput(tmp_path / "a", 900.0, environment=here)  # at 200 TFLOP/s
+    throughput(tmp_path / "b", 900.0, environment=here | {"hostname": "elsewhere"})
+    context = ReportContext(collect([str(tmp_path)]))
+    sections = {section.name: section for section in make_sections(context)}
+    for name, title in (("rates", "All rates"), ("roofline", "Arithmetic")):
+        table = tables(sections[name])[title]
+        place = [*table.columns].index("of the measured peak [%]")
+        shown = [row[place] for row in texts(table) if row[0] in ("R1", "R2", "R3")]
+        assert sorted(shown)[0] == "50.00" and "–" in shown, shown
 
 
 def test_the_pairs_are_a_picture(tmp_path):

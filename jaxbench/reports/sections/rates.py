@@ -13,6 +13,7 @@ from jaxbench.reports.context import (
 )
 from jaxbench.reports.fields import Estimate, number, over_runs
 from jaxbench.reports.formats import count, milliseconds, percent, plain, span
+from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
 
@@ -40,7 +41,12 @@ def rates(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.rate.value is not None]
     drawn = [row for row in rows if row.usable and (row.run.batch_size or 0) > 0 < row.rate.value]
     table = make_table(
-        [*_COLUMNS[:_SETTING_AT], *setting_column(context), *_COLUMNS[_SETTING_AT:]],
+        [
+            *_COLUMNS[:_SETTING_AT],
+            *setting_column(context),
+            *_COLUMNS[_SETTING_AT:],
+            *measured_share(context),
+        ],
         rows,
         title="All rates",
         note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "

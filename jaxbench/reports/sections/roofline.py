@@ -6,6 +6,7 @@ from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.formats import count, giga, percent, plain
+from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts
 from jaxbench.reports.tables import Column, make_table, run_ids, shared
 
@@ -38,7 +39,7 @@ def roofline(context: ReportContext) -> Section | None:
         "Roofline",
         "Left of the ridge a step is bound by memory, right of it by arithmetic. Bytes are the "
         "compiler's count for the compiled step, operations those of the network itself.",
-        [make_table(_COLUMNS, rows, "Arithmetic")],
+        [make_table([*_COLUMNS, *measured_share(context)], rows, "Arithmetic")],
         charts,
     )
 

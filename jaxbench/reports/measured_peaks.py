@@ -1,0 +1,32 @@
+"""The share of a measured peak: a column beside MFU, where a card of the same machine is given."""
+
+from typing import Any
+
+from jaxbench.cards.measured_peak import share_of_measured
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.fields import number, text
+from jaxbench.reports.formats import percent
+from jaxbench.reports.tables import Column
+
+
+def measured_share(context: ReportContext) -> list[Column]:
+    """Return the column, for rows with a `run` and a `record`; none without a card."""
+    cards = {
+        (own.card.environment["hostname"], own.card.environment["device_kind"]): own.card
+        for own in context.collection.cards
+    }
+
+    def share(row: Any) -> float | None:
+        run = row.run
+        card = cards.get((text(run.document, "environment", "hostname"), run.device_kind))
+        if card is None or not run.num_devices:
+            return None
+        return share_of_measured(
+            card.figures(),
+            text(row.record, "peak", "arithmetic") or run.precision,
+            number(row.record, "flops_per_s_per_device"),
+            run.num_devices,
+            card.environment["backend"],
+        )
+
+    return [Column("of the measured peak [%]", share, percent)] if cards else []
