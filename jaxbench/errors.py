@@ -35,6 +35,10 @@ class MixedDevices(Exception):
     """The backend does not run one program on devices of these kinds; the message names them."""
 
 
+class CompilerFailed(Exception):
+    """A compiler for a machine that is not here crashed or failed; the message says how."""
+
+
 class DoesNotFit(Exception):
     """A compiled step needs more memory than its target has; the message says how much."""
 

@@ -22,9 +22,9 @@ from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.distributed.watch import ExitStatus
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets, parse_target
-from jaxbench.hardware.targets.topology import enter_environment
+from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs import import_job
+from jaxbench.jobs.targets import split_targets
 from jaxbench.own.code import config_record
 from jaxbench.records.reader import flat
 from jaxbench.terminal import warn, wrap
@@ -124,30 +124,45 @@ def _run(experiment: Experiment, mode: str) -> int:
 
 
 def _compile(experiment: Experiment, mode: str) -> int:
-    """Compile for a target, in its environment."""
-    name = main_flags.TARGET.value
-    enter_environment(parse_target(name))
+    """Record what a compiler says of a target."""
     check_flags(experiment)
     from jaxbench.jobs import target_run
 
+    name, *others = split_targets(main_flags.TARGET.value)
+    if others:
+        raise BadInput(
+            f"--target={main_flags.TARGET.value} with --mode={mode}: must be one machine; "
+            "--mode=describe and jaxbench.sweep take several"
+        )
+    what = {"arguments": _compiler_arguments(), "target": name}
     if mode == "scaling":
         scaling = main_flags.SCALING.value
-        target_run.compile_scaling(
-            experiment, main_flags.WORKDIR.value, target=name, scaling=scaling
-        )
+        target_run.compile_scaling(experiment, main_flags.WORKDIR.value, scaling=scaling, **what)
     else:
-        target_run.compile_memory(experiment, main_flags.WORKDIR.value, target=name)
+        target_run.compile_memory(experiment, main_flags.WORKDIR.value, **what)
     return 0
+
+
+def _compiler_arguments() -> list[str]:
+    """Return what a process that compiles for a target is given."""
+    _, spec, overrides = entry_point.take_experiment(sys.argv)
+    for override in overrides:
+        if override.lstrip("-").startswith("experiment.num_devices="):
+            raise BadInput(f"{override} with --target: a target has as many as its name says")
+    given = [flags.FLAGS[name] for name in ("compile_cache", "xla_flags")]
+    own = [f"--{flag.name}={flag.value}" for flag in given if flag.present]
+    return [f"--experiment={spec}", *overrides, *own]
 
 
 def _describe(experiment: Experiment) -> int:
     if main_flags.TARGET.value:
         from jaxbench.jobs.describe_targets import describe_targets
 
-        _, spec, overrides = entry_point.take_experiment(sys.argv)
-        arguments = [f"--experiment={spec}", *overrides]
         return describe_targets(
-            experiment, main_flags.TARGET.value, arguments, as_json=main_flags.JSON.value
+            experiment,
+            main_flags.TARGET.value,
+            _compiler_arguments(),
+            as_json=main_flags.JSON.value,
         )
     from jaxbench.jobs.describe import describe, print_description
 

@@ -14,6 +14,7 @@ from absl import flags
 from jaxbench.cli import entry_point, main_flags, sweep_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.distributed.child import run_child
+from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs.targets import split_targets
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
@@ -23,11 +24,15 @@ from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
     """Do what the flags say; return the exit code: 1 where a trial failed or is invalid."""
+    if main_flags.TARGET.value == "list":
+        print("\n".join(list_targets()))
+        return 0
+    given = main_flags.TARGET.value
+    targets = () if given is None else split_targets(given)
     sweep_flags.check_sweep_flags()
     memory_limit_mb = sweep_flags.MEMORY_LIMIT_MB.value
     limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
     grid = parse_grid(sweep_flags.GRID.value)
-    targets = split_targets(main_flags.TARGET.value) if main_flags.TARGET.value else ()
     trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits, targets)
     for trial in trials:
         chosen_mode(trial.config)

@@ -26,6 +26,7 @@ from jaxbench.distributed.signals import defer_signals, raise_on_signals, reason
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     BadInput,
+    CompilerFailed,
     CorruptDataError,
     Diverged,
     DoesNotFit,
@@ -41,7 +42,10 @@ from jaxbench.own.errors import describe_error, user_line
 from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES
 
 # What ends a run with one line, and exit code 1.
-_FAILURES = (CorruptDataError, Diverged, DoesNotFit, MixedDevices, Unreachable, WorkerLost)
+_FAILURES = (
+    *(CompilerFailed, CorruptDataError, Diverged, DoesNotFit),
+    *(MixedDevices, Unreachable, WorkerLost),
+)
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 # Flags, fields and values that have another name now.

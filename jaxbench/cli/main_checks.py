@@ -18,6 +18,8 @@ def chosen_mode(experiment: Experiment) -> str:
       BadInput: the mode is not for the experiment, or a flag is not for the mode.
     """
     mode = find_mode(experiment, main_flags.MODE.value)
+    if main_flags.TARGET.value == "":
+        raise BadInput("--target=: must name a machine; --target=list shows all")
     if main_flags.TARGET.value:
         for name in main_flags.MODES_OF.keys() - set(main_flags.OF_TARGETS):
             if flags.FLAGS[name].present:

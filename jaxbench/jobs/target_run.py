@@ -1,45 +1,61 @@
-"""Compile an experiment for a machine that is not here: --target with --mode=memory or scaling.
+"""Record what a compiler says of a machine that is not here: --target with memory or scaling.
 
-The process runs in the variables of `topology.environment`. The records have the target's devices,
-and the mode `compile`: nothing is measured.
+The records have the target's devices, and the mode `compile`: nothing is measured.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
-from jaxbench.errors import DoesNotFit
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.errors import BadInput, CompilerFailed, DoesNotFit
+from jaxbench.geometry import batch_multiple
 from jaxbench.hardware.targets.target import Target, smaller_targets
+from jaxbench.jobs.ask_compiler import Answer, ask_compiler
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import RunContext, describe_program
-from jaxbench.jobs.target_step import build_for_target, compile_program
+from jaxbench.jobs.setup import RunContext
 from jaxbench.jobs.targets import check_target
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileSummary, TargetRecord
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.targets import target_table
-from jaxbench.training.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A step to compile: weak | strong or None, the machine, and the global batch."""
+
+    scaling: str | None
+    target: Target
+    batch_size: int
 
 
 def compile_memory(
-    config: Experiment, workdir: str | None = None, console: Console | None = None, *, target: str
+    config: Experiment,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    arguments: Sequence[str],
+    target: str,
 ) -> JobResult:
     """Compile the training step for a target; the run's status says whether it fits.
 
     Args:
       config, workdir, console: see `setup_job`.
+      arguments: see `ask_compiler`.
       target: the machine's name.
 
     Raises:
       BadInput: see `check_target`.
       DoesNotFit: the compiler refuses the step, or its estimate is more than there is.
+      CompilerFailed: it crashed, or failed otherwise.
     """
     machine = check_target(config, target)
-    return _run(config, workdir, console, machine, functools.partial(TargetMemory, machine))
+    sizes = [Size(None, machine, config.batch_size)]
+    return _run(config, workdir, console, arguments, machine, sizes)
 
 
 def compile_scaling(
@@ -47,54 +63,117 @@ def compile_scaling(
     workdir: str | None = None,
     console: Console | None = None,
     *,
+    arguments: Sequence[str],
     target: str,
     scaling: str = "both",
 ) -> JobResult:
     """Compile the training step for ever more devices of a target, up to all.
 
+    A size on which it does not fit is a result.
+
     Args:
-      config, workdir, console, target: see `compile_memory`.
+      config, workdir, console, arguments, target: see `compile_memory`.
       scaling: weak | strong | both, see `measure_scaling`.
 
     Raises:
       BadInput: see `check_target`.
+      CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
     kinds = ("weak", "strong") if scaling == "both" else (scaling,)
-    return _run(config, workdir, console, machine, functools.partial(TargetScaling, machine, kinds))
+    sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
+    return _run(config, workdir, console, arguments, machine, sizes)
+
+
+def _sizes(config: Config, machine: Target, kind: str) -> Iterator[Size]:
+    """Yield the sizes of a machine, but those over which the batch does not divide."""
+    share = config.batch_size // machine.num_devices
+    for target in smaller_targets(machine):
+        batch_size = share * target.num_devices if kind == "weak" else config.batch_size
+        if batch_size % batch_multiple(config, target.num_devices) == 0:
+            yield Size(kind, target, batch_size)
 
 
 def _run(
     config: Config,
     workdir: str | None,
     console: Console | None,
-    target: Target,
-    measurement: Callable[[Program, RunContext], "_TargetMeasurement"],
+    arguments: Sequence[str],
+    machine: Target,
+    sizes: Sequence[Size],
 ) -> JobResult:
     check_workdir(workdir, config.name)
     console = console or create_console()
+    config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
     try:
-        clock = Clock()
-        program = build_for_target(config, target, clock)
-        context = RunContext(config, clock, console, program.mesh)
-        return run_job(context, measurement(program, context), workdir, telemetry_s=0.0)
+        mesh = DataMesh(machine.stand_ins(), "shard_map")
+        context = RunContext(config, Clock(), console, mesh)
+        compilation = Compilation(context, arguments, machine, sizes)
+        # A machine that its compiler does not know ends the run before anything is written.
+        compilation.ask(0)
+        return run_job(context, compilation, workdir, telemetry_s=0.0)
     finally:
         console.close()
 
 
-class _TargetMeasurement(Measurement):
+class Compilation(Measurement):
+    """The training step, compiled for each size in turn."""
+
     mode = "compile"
 
-    def __init__(self, target: Target, program: Program, context: RunContext):
-        self._target, self._program, self._context = target, program, context
+    def __init__(
+        self,
+        context: RunContext,
+        arguments: Sequence[str],
+        machine: Target,
+        sizes: Sequence[Size],
+    ):
+        self._context, self._arguments = context, arguments
+        self._machine, self._sizes = machine, sizes
+        self._answers: list[Answer] = []
 
     def document(self) -> dict[str, Any]:
-        return {"target": self._target.name} | describe_program(self._program)
+        kinds = {size.scaling for size in self._sizes}
+        scaling = "both" if len(kinds) > 1 else kinds.pop()
+        known = {"scaling": scaling} if scaling else {}
+        return {"target": self._machine.name} | known | self.ask(0).network
 
-    def _compile(self, program: Program, target: Target) -> TargetRecord:
-        what = f"compiling for {target.name}, batch {program.config.batch_size:,}"
-        with self._context.console.phase(what):
-            return compile_program(program, target, self._context.clock)
+    def ask(self, place: int) -> Answer:
+        """Return the compiler's answer for the size at this place, the next or an earlier one."""
+        if place < len(self._answers):
+            return self._answers[place]
+        size = self._sizes[place]
+        what = f"compiling for {size.target.name}, batch {size.batch_size:,}"
+        with self._context.console.phase(what), self._context.clock.phase("compile"):
+            batch = f"--experiment.batch_size={size.batch_size}"
+            try:
+                answer = ask_compiler([*self._arguments, batch], size.target)
+            except BadInput as error:
+                if place == 0:
+                    raise
+                answer = Answer(None, {}, str(error))
+        self._answers.append(answer)
+        return answer
+
+    def measure(self, recorder: Recorder) -> None:
+        records: list[TargetRecord] = []
+        failed = []
+        for place, size in enumerate(self._sizes):
+            answer = self.ask(place)
+            if answer.record is None:
+                failed.append(f"{size.target.name}: {answer.failed}")
+                continue
+            record = dataclasses.replace(answer.record, scaling=size.scaling)
+            alike = [one for one in records if one.scaling == size.scaling]
+            base = alike[0] if alike else record
+            records.append(dataclasses.replace(record, **_efficiency(record, base)))
+            recorder.write(records[-1])
+        for line in target_table(records):
+            self._context.console.say(line)
+        if failed:
+            raise CompilerFailed("; ".join(failed))
+        if self._sizes[0].scaling is None and not records[0].fits:
+            raise DoesNotFit(f"{records[0].target}: {_why(records[0])}")
 
     def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
         """Return the figures of the whole machine, which comes last."""
@@ -111,51 +190,13 @@ class _TargetMeasurement(Measurement):
         )
 
 
-class TargetMemory(_TargetMeasurement):
-    """The training step on the whole machine."""
-
-    def measure(self, recorder: Recorder) -> None:
-        record = self._compile(self._program, self._target)
-        recorder.write(record)
-        for line in target_table([record]):
-            self._context.console.say(line)
-        if record.fits:
-            return
-        if record.refusal:
-            raise DoesNotFit(f"{record.target}: {record.refusal}")
-        raise DoesNotFit(
-            f"{record.target}: the step needs {record.needed_bytes / 2**30:.2f} GiB on each device "
-            f"and may use {record.device_memory_bytes / 2**30:.2f}"
-        )
-
-
-class TargetScaling(_TargetMeasurement):
-    """The training step on ever more devices; a size on which it does not fit is a result."""
-
-    def __init__(self, target: Target, kinds: Sequence[str], program: Program, context: RunContext):
-        super().__init__(target, program, context)
-        self._kinds = kinds
-
-    def document(self) -> dict[str, Any]:
-        scaling = "both" if len(self._kinds) > 1 else self._kinds[0]
-        return super().document() | {"scaling": scaling}
-
-    def measure(self, recorder: Recorder) -> None:
-        records: list[TargetRecord] = []
-        for kind in self._kinds:
-            base = None
-            for target in smaller_targets(self._target):
-                config = self._context.config
-                if kind == "weak":
-                    share = config.batch_size // self._target.num_devices
-                    config = dataclasses.replace(config, batch_size=share * target.num_devices)
-                program = build_for_target(config, target, self._context.clock)
-                record = dataclasses.replace(self._compile(program, target), scaling=kind)
-                base = base or record
-                records.append(dataclasses.replace(record, **_efficiency(record, base)))
-                recorder.write(records[-1])
-        for line in target_table(records):
-            self._context.console.say(line)
+def _why(record: TargetRecord) -> str:
+    if record.refusal:
+        return record.refusal
+    return (
+        f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
+        f"{record.device_memory_bytes / 2**30:.2f}"
+    )
 
 
 def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:

@@ -21,6 +21,7 @@ from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
 from jaxbench.jobs.refusals import read_refusal
+from jaxbench.jobs.setup import describe_program
 from jaxbench.precision import get_precision, precision_of
 from jaxbench.records.schema import CompileRecord, TargetRecord
 from jaxbench.training.program import Program, build_program, compile_with_text
@@ -31,8 +32,10 @@ from jaxbench.xla.hlo_work import count_work
 _GPU_MEMORY_SHARE = 0.75
 
 
-def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRecord:
-    """Return what the compiler says of a training step on a target.
+def compile_for_target(
+    config: Config, target: Target, clock: Clock
+) -> tuple[TargetRecord, dict[str, Any]]:
+    """Return what the compiler says of a training step on a target, and run.json's network fields.
 
     For a process in the variables of `topology.environment`.
 
@@ -45,25 +48,20 @@ def compile_for_target(config: Config, target: Target, clock: Clock) -> TargetRe
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
-    return compile_program(build_for_target(config, target, clock), target, clock)
-
-
-def build_for_target(config: Config, target: Target, clock: Clock) -> Program:
-    """Return the program of an experiment on a target; see `compile_for_target`."""
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
     with clock.phase("devices"):
         peak = find_peak(target.kind, "fp32")
         devices = create_devices(target, peak.bytes_per_s if peak else None)
     geometry = BatchGeometry.create(config, len(devices))
-    with clock.phase("build"), get_precision(config.precision).enabled():
-        mesh = DataMesh(devices, "shard_map")
-        program = build_program(config, mesh, geometry, steps_per_epoch=1)
-        program.check()
-    return program
+    with get_precision(config.precision).enabled():
+        with clock.phase("build"):
+            mesh = DataMesh(devices, "shard_map")
+            program = build_program(config, mesh, geometry, steps_per_epoch=1)
+            program.check()
+        return _compile(program, target, clock), describe_program(program)
 
 
-def compile_program(program: Program, target: Target, clock: Clock) -> TargetRecord:
-    """Return what the compiler says of a program's training step; see `compile_for_target`."""
+def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
     config, geometry = program.config, program.geometry
     record = TargetRecord(
         target=target.name,
@@ -77,25 +75,24 @@ def compile_program(program: Program, target: Target, clock: Clock) -> TargetRec
         device_memory_bytes=_usable_bytes(target),
         fits=False,
     )
-    with get_precision(config.precision).enabled():
-        labels = program.task.label_shape(config.data.image_shape)
-        args = abstract_args(config, geometry, labels, program.precision.param_dtype)
-        try:
-            compiled, text = compile_with_text(
-                "train_step",
-                program.train_step,
-                program.abstract_placed_state(),
-                *args,
-                clock=clock,
-            )
-        except jax.errors.JaxRuntimeError as error:
-            refusal = " ".join(str(error).split())
-            found = read_refusal(refusal)
-            if found is None:
-                raise
-            needed_bytes = found.asked_bytes if found.kind == "memory" else None
-            return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
-        return dataclasses.replace(record, **_describe(program, target, compiled, text))
+    labels = program.task.label_shape(config.data.image_shape)
+    args = abstract_args(config, geometry, labels, program.precision.param_dtype)
+    try:
+        compiled, text = compile_with_text(
+            "train_step",
+            program.train_step,
+            program.abstract_placed_state(),
+            *args,
+            clock=clock,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        refusal = " ".join(str(error).split())
+        found = read_refusal(refusal)
+        if found is None:
+            raise
+        needed_bytes = found.asked_bytes if found.kind == "memory" else None
+        return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
+    return dataclasses.replace(record, **_describe(program, target, compiled, text))
 
 
 def _describe(

@@ -16,6 +16,7 @@ def check_target(experiment: Experiment, name: str) -> Target:
     """
     if not isinstance(experiment, Config):
         raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
+    experiment.validate()
     target = parse_target(name)
     compiler_version(target)
     BatchGeometry.create(experiment, target.num_devices)
@@ -29,6 +30,8 @@ def split_targets(names: str) -> list[str]:
       BadInput: a name is given twice.
     """
     listed = names.split(",")
+    if not all(listed):
+        raise BadInput(f"--target={names}: must name machines; --target=list shows all")
     for name in listed:
         if listed.count(name) > 1:
             raise BadInput(f"--target={names}: names {name} twice")

@@ -158,9 +158,12 @@ def _but_for_the_batch(run: ReportedRun) -> tuple:
 
 def _named(steps: Sequence[CompiledStep]) -> Iterator[CompiledStep]:
     settings = [_setting(step.run) for step in steps]
-    names = [name for name in differing_names(settings) if name != "precision"]
+    # A trial whose compiler crashed has no configuration: it differs in nothing.
+    known_settings = [own for own, step in zip(settings, steps, strict=True) if step.run.config]
+    names = [name for name in differing_names(known_settings) if name != "precision"]
     for step, own in zip(steps, settings, strict=True):
-        yield dataclasses.replace(step, setting=name_settings(own, names))
+        told = name_settings(own, names) if step.run.config else ""
+        yield dataclasses.replace(step, setting=told)
 
 
 def _lowest_price(context: ReportContext, run: ReportedRun) -> Price | None:

@@ -14,7 +14,7 @@ from jaxbench.sweeps.grid import Trial
 
 _FIGURES = dataclasses.fields(TrialFigures)
 # Columns that are shown however narrow the console is.
-_MAIN_TITLES = ("images/s", "top-1", "Dice")
+_MAIN_TITLES = ("images/s", "top-1", "Dice", "GiB needed", "ceiling images/s")
 # How the table on the console shows a figure.
 _FORMS = {
     "s": lambda value_s: f"{value_s:,.2f} s" if math.isfinite(value_s) else "never",
@@ -23,6 +23,7 @@ _FORMS = {
     "share": lambda share: f"{share:.1%}",
     "score": lambda score: f"{score:.2%}",
     "text": str,
+    "gib": lambda num_bytes: f"{num_bytes / 2**30:.2f}",
     "usd": lambda usd: f"{usd:,.4f}",
 }
 
@@ -35,6 +36,8 @@ def figures_of(run: RunRecords) -> TrialFigures:
         "planned_bytes_per_device": max(planned, default=None),
         "device_memory_bytes": compiled[0].get("device_memory_bytes") if compiled else None,
     }
+    for record in run.of_kind("target"):
+        figures["needed_bytes_per_device"] = record.get("needed_bytes")
     for record in run.of_kind("throughput"):
         if record["stage"] == "train_step":
             figures |= record
@@ -80,21 +83,19 @@ def _first_line(result: TrialResult) -> str:
 
 
 def _shown(result: TrialResult) -> dict[str, str]:
-    """Return {title: text} of a trial's figures, none of a run that did not end well."""
-    if result.status not in ("done", "invalid"):
-        return {}
-    figures = result.figures
-    shown = {}
-    for field in _FIGURES:
+    """Return {title: text} of a trial's figures; of a run that did not end well, its memory."""
+    figures, shown = result.figures, {}
+    well = result.status in ("done", "invalid")
+    for field in _FIGURES if well else [f for f in _FIGURES if f.metadata.get("form") == "gib"]:
         value = figures.value(field.name)
         steadier = field.name == "images_per_s_whole_run" and figures.images_per_s is not None
         if field.metadata.get("title") and value is not None and not steadier:
             shown[field.metadata["title"]] = _FORMS[field.metadata["form"]](value)
-    if figures.images_per_s_high is not None:
+    if well and figures.images_per_s_high is not None:
         shown["95 % interval"] += f" to {figures.images_per_s_high:,.1f}"
         if figures.steady_epochs and figures.steady_epochs < FEWEST_FOR_INTERVAL:
             shown["95 % interval"] += f" (range of {figures.steady_epochs})"
-    if figures.compile_cache == "hit":
+    if well and figures.compile_cache == "hit":
         shown["compile"] += " (cache hit)"
     return shown
 

@@ -6,7 +6,7 @@ result to memory.
 
 import collections
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from jaxbench.xla.hlo import (
@@ -23,6 +23,8 @@ _CALLED = re.compile(
     r"\b(?:body|condition|to_apply|true_computation|false_computation|calls)=%?([\w.\-]+)"
     r"|branch_computations=\{([^}]*)\}"
 )
+# How often a loop runs, in the configuration of its instruction.
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CALLING = ("while", "call", "conditional", "async-start")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Instructions that compute nothing new.
@@ -43,7 +45,8 @@ _NAMES_ONLY = (
 def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0) -> dict[str, Any]:
     """Count what a compiled step does with arrays of the size of its activations.
 
-    The body of a loop counts once, however often the loop runs.
+    The body of a loop counts once, but for the bytes that it moves: these count as often as the
+    loop runs, where the compiler knows that.
 
     Args:
       hlo: XLA's text of the compiled program.
@@ -69,7 +72,8 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     for instruction in instructions(hlo):
         types[instruction.name] = instruction.type
         inside[instruction.computation].append(instruction)
-    writing = [one for computation in _writing(inside) for one in inside[computation]]
+    runs = _writing(inside)
+    writing = [one for computation in runs for one in inside[computation]]
     opcodes = collections.Counter(instruction.opcode for instruction in writing)
     record: dict[str, Any] = {
         "fusions": opcodes["fusion"],
@@ -84,35 +88,48 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     for instruction in writing:
         if instruction.opcode in _NAMES_ONLY:
             continue
-        touched = [instruction.type]
-        touched += [operand_type(operand, types) for operand in operands(instruction.rest)]
-        for array in (array for type_ in touched for array in arrays(type_)):
-            record["moved_bytes"] += array.num_bytes
+        times = runs[instruction.computation]
+        for array in _touched(instruction, types):
+            record["moved_bytes"] += times * array.num_bytes
             if not array.on_chip:
-                record["uncached_bytes"] += max(0, array.num_bytes - cache_bytes)
+                record["uncached_bytes"] += times * max(0, array.num_bytes - cache_bytes)
         parts = _parts(instruction, inside)
-        only_moves = parts and parts <= {"copy", "transpose", "convert", "reshape"}
         for array in arrays(instruction.type):
             if array.size in activation_sizes:
-                _add(record["written"].setdefault(array.dtype, {"count": 0, "bytes": 0}), array)
-                if only_moves and parts & {"copy", "transpose"}:
-                    _add(record["transposes"], array)
-                if only_moves and "convert" in parts:
-                    _add(record["converts"], array)
+                _add_written(record, array, parts)
     return record
 
 
-def _writing(inside: dict[str, list[Instruction]]) -> list[str]:
-    """Return the computations whose instructions write to memory, each once."""
-    found, queue = {}, ["ENTRY"]
+def _add_written(record: dict[str, Any], array: Array, parts: set[str]) -> None:
+    """Count an activation that an instruction of these opcodes has written."""
+    _add(record["written"].setdefault(array.dtype, {"count": 0, "bytes": 0}), array)
+    if parts and parts <= {"copy", "transpose", "convert", "reshape"}:
+        if parts & {"copy", "transpose"}:
+            _add(record["transposes"], array)
+        if "convert" in parts:
+            _add(record["converts"], array)
+
+
+def _touched(instruction: Instruction, types: dict[str, str]) -> Iterator[Array]:
+    """Yield the arrays that an instruction reads and writes."""
+    yield from arrays(instruction.type)
+    for operand in operands(instruction.rest):
+        yield from arrays(operand_type(operand, types))
+
+
+def _writing(inside: dict[str, list[Instruction]]) -> dict[str, int]:
+    """Return the computations whose instructions write to memory, and how often each runs."""
+    found: dict[str, int] = {}
+    queue = [("ENTRY", 1)]
     while queue:
-        computation = queue.pop()
-        if computation not in found:
-            found[computation] = True
-            for instruction in inside[computation]:
-                if instruction.opcode in _CALLING:
-                    queue += _called(instruction.rest)
-    return list(found)
+        computation, times = queue.pop()
+        found[computation] = found.get(computation, 0) + times
+        for instruction in inside[computation]:
+            if instruction.opcode in _CALLING:
+                trips = _TRIPS.search(instruction.rest) if instruction.opcode == "while" else None
+                own = times * int(trips[1]) if trips else times
+                queue += [(called, own) for called in _called(instruction.rest)]
+    return found
 
 
 def _custom_calls(writing: list[Instruction]) -> dict[str, int]:

@@ -87,7 +87,9 @@ def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
         (lambda text: "", "lacks platform_name, device_description_str, cuda_compute_capability"),
         (lambda text: text.replace("l2_cache_size", "# l2_cache_size"), "lacks l2_cache_size of"),
         (lambda text: text.replace("CUDA", "ROCM"), "platform_name is 'ROCM', must be 'CUDA'"),
-        (lambda text: text.replace("11811160064", "11G"), "'11G', must be a number of bytes"),
+        (lambda text: text.replace("11811160064", "11G"), "'11G', must be a whole number above 0"),
+        (lambda text: text.replace("core_count: 68", "core_count: -5"), "must be a whole number"),
+        (lambda text: text + "#" * 2**20, "has more than 1,048,576 bytes"),
         (lambda text: "\udc80", "is no text"),
     ],
 )
@@ -129,7 +131,7 @@ def test_a_gpu_is_described_to_xla():
 @pytest.mark.parametrize(
     ("installed", "words"),
     [
-        ({}, "needs jax-cuda12-plugin or jax-cuda13-plugin: pip install 'jaxbench[cuda12]'"),
+        ({}, "needs jax-cuda12-plugin or jax-cuda13-plugin: pip install -e '.[cuda12]'"),
         (
             {"jax-cuda12-plugin": "0.1.0", "jaxlib": "0.2.0"},
             "jax-cuda12-plugin 0.1.0 does not go with jaxlib 0.2.0: pip install "

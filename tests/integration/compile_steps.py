@@ -24,7 +24,7 @@ def main(name: str, *steps: str) -> None:
     for step in steps:
         experiment, precision = step.split(",")
         config = load_experiment(experiment, [f"--experiment.precision={precision}"])
-        record = compile_for_target(config, target, Clock())
+        record, _ = compile_for_target(config, target, Clock())
         print(json.dumps({"experiment": experiment, **record.to_json()}))
         sys.stdout.flush()
 

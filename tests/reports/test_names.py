@@ -176,6 +176,7 @@ def test_every_figure_of_a_sweep_is_found_in_a_run():
     summary |= {"target": target, "telemetry": dict.fromkeys(FOLLOWING["telemetry"], 1.0)}
     records = [
         record(kinds["compile"], memory={"total_bytes": 1}),
+        record(kinds["target"]),
         record(kinds["throughput"], stage="train_step"),
         *(
             record(kinds["input"], stage=stage)

@@ -63,6 +63,14 @@ def test_work_is_counted_where_it_reaches_memory():
     }
 
 
+def test_what_a_loop_moves_counts_as_often_as_it_runs():
+    known = 'body=%body, backend_config={"known_trip_count":{"n":"4"}}'
+    looped = count_work(GPU.replace("body=%body", known), {512})
+    once = count_work(GPU, {512})
+    assert looped["moved_bytes"] - once["moved_bytes"] == 3 * 2048
+    assert looped["transposes"] == once["transposes"]
+
+
 def test_what_a_cache_holds_and_what_lies_on_the_chip_is_not_moved():
     # Of each array above, 1,000 bytes: seven have 1,024 and one has 2,048.
     assert count_work(GPU, {512}, cache_bytes=1000)["uncached_bytes"] == 7 * 24 + 1048

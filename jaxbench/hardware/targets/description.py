@@ -1,12 +1,13 @@
 """Read XLA's description of a GPU from a file of one's own: GpuTargetConfigProto as text."""
 
-import pathlib
 import re
 
 from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
 
 # What ends the name of a file with a description, in XLA's repository too.
 SUFFIX = ".txtpb"
+_MOST_BYTES = 2**20
 # The device's name, what the targets' table has too, and what XLA cannot compile without.
 _NEEDED = (
     *("platform_name", "device_description_str", "cuda_compute_capability"),
@@ -23,7 +24,11 @@ def read_description(path: str) -> dict[str, str]:
       BadInput: the file cannot be read, or lacks a fact; the message begins with its name.
     """
     try:
-        text = pathlib.Path(path).read_text("utf-8")
+        with open_regular(path, "rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise BadInput(f"{path}: has more than {_MOST_BYTES:,} bytes; no description has")
+        text = content.decode()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -33,10 +38,10 @@ def read_description(path: str) -> dict[str, str]:
         raise BadInput(f"{path}: lacks {', '.join(missing)} of XLA's GpuTargetConfigProto")
     if values["platform_name"] != "CUDA":
         raise BadInput(f"{path}: platform_name is {values['platform_name']!r}, must be 'CUDA'")
-    sizes = {name: values[name] for name in ("device_memory_size", "l2_cache_size")}
+    sizes = {name: values[name] for name in _NEEDED[3:]}
     for name, value in sizes.items():
-        if not value.isdigit():
-            raise BadInput(f"{path}: {name} is {value!r}, must be a number of bytes")
+        if not value.isdigit() or not int(value):
+            raise BadInput(f"{path}: {name} is {value!r}, must be a whole number above 0")
     return {
         "name": path,
         "kind": values["device_description_str"],

@@ -17,7 +17,7 @@ import functools
 import math
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, nearest
 from jaxbench.hardware.targets.description import SUFFIX, read_description
@@ -57,6 +57,20 @@ class Target:
     @property
     def num_devices(self) -> int:
         return math.prod(self.dimensions) * self.cores_per_chip
+
+    def stand_ins(self) -> tuple["StandIn", ...]:
+        """Return what describes its devices where no compiler has made them."""
+        platform, kind = self.platform, self.kind
+        return tuple(StandIn(number, platform, kind) for number in range(self.num_devices))
+
+
+class StandIn(NamedTuple):
+    """What run.json says of a device, under JAX's names."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
 
 
 def list_targets() -> list[str]:

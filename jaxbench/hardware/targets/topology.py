@@ -1,19 +1,19 @@
 """Devices to compile for, made by XLA's compilers for TPUs and GPUs without such a device.
 
 A process makes those of one kind, in an environment that is set before JAX is imported: see
-`enter_environment`.
+`environment`.
 """
 
 import contextlib
 import importlib.metadata
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.errors import BadInput, first_line
+from jaxbench.hardware.accelerators import pip_command
 from jaxbench.hardware.targets.target import Target
 
 # The compilers' packages; any of them will do. They need no such device.
@@ -67,15 +67,6 @@ def environment(target: Target) -> dict[str, str]:
     return variables
 
 
-def enter_environment(target: Target) -> None:
-    """Replace this process by the same command in the target's environment, unless it is there."""
-    variables = environment(target)
-    if any(os.environ.get(name) != value for name, value in variables.items()):
-        sys.stdout.flush()
-        command = [sys.executable, *sys.orig_argv[1:]]
-        os.execve(sys.executable, command, os.environ | variables)
-
-
 def compiler_version(target: Target) -> str:
     """Return the name and version of the compiler's package.
 
@@ -87,7 +78,7 @@ def compiler_version(target: Target) -> str:
     if not found:
         raise BadInput(
             f"--target={target.name}: compiling for it needs {' or '.join(installed)}: "
-            f"pip install 'jaxbench[{_EXTRAS[target.platform]}]'"
+            + pip_command(_EXTRAS[target.platform])
         )
     [(package, version), *_], jaxlib = found, _version("jaxlib")
     if target.platform == "gpu" and version != jaxlib:

@@ -42,6 +42,7 @@ class TrialFigures:
       conv2d_compute_s, conv2d_scipy_s: seconds of the convolution on the devices, and with SciPy.
       latency_p50_s, latency_p95_s, latency_p99_s: percentiles of a step's latency, in seconds.
       mfu: model FLOPs utilization.
+      needed_bytes_per_device: memory on each device of a target, as its compiler says.
       ceiling_images_per_s: most images per second of a target, predicted.
       ceiling_bound_by: what bounds it: compute, memory or links.
       eval_top1, eval_top1_tta, eval_dice: last evaluation.
@@ -83,6 +84,7 @@ class TrialFigures:
     latency_p95_s: float | None = None
     latency_p99_s: float | None = _column("p99", "ms")
     mfu: float | None = _column("MFU", "share")
+    needed_bytes_per_device: int | None = _column("GiB needed", "gib")
     ceiling_images_per_s: float | None = _column("ceiling images/s", "rate")
     ceiling_bound_by: str | None = _column("bound by", "text")
     eval_top1: float | None = _column("top-1", "score", over_seeds="top-1")

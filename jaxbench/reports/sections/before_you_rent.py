@@ -96,7 +96,13 @@ _SCALING = (
     Column("fits (compiled)", lambda row: _yes_or_no(row.record.get("fits")), left=True),
     Column("GiB a device (compiled)", "record.needed_bytes", _gib),
     Column("MB exchanged (compiled)", lambda row: _exchanged_mb(row.record), plain),
-    Column("ceiling images/s (predicted)", "record.ceiling.images_per_s", plain),
+    Column(
+        "ceiling images/s (predicted)",
+        lambda row: (
+            number(row.record, "ceiling", "images_per_s") if row.record.get("fits") else None
+        ),
+        plain,
+    ),
     Column("efficiency [%], nothing hidden (predicted)", "record.efficiency_no_overlap", percent),
     Column("efficiency [%], all hidden (predicted)", "record.efficiency_full_overlap", percent),
 )
