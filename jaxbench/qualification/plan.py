@@ -1,6 +1,7 @@
 """How the minutes are split over the parts of a card."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from jaxbench.errors import BadInput
@@ -88,7 +89,7 @@ def make_plan(
       power_limits: number of points of the power curve.
 
     Raises:
-      BadInput: minutes are too few, or the soak is longer.
+      BadInput: minutes are too few for a card, or for what was asked for.
     """
     _check_minutes(minutes, soak_minutes)
     least_s, skipped = dict(_LEAST_ON_CPU_S if on_cpu else _LEAST_S), {}
@@ -106,7 +107,15 @@ def make_plan(
     left_s = 60 * minutes
     # What was asked for by a flag comes before what every card has.
     asked = [POWER_CURVE] if power_limits else []
-    asked += ["soak"] if soak_minutes is not None else []
+    asked += ["soak"] if soak_minutes else []
+    asked += ["storage"] if storage else []
+    asked_s = sum(least_s[name] for name in asked)
+    if asked_s > left_s:
+        named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in asked)
+        raise BadInput(
+            f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
+            f"give {math.ceil(asked_s / 60)} at least"
+        )
     for name in dict.fromkeys([*asked, *least_s]):
         if name in skipped:
             continue

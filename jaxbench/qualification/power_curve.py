@@ -37,7 +37,10 @@ def parse_watts(texts: Sequence[str]) -> list[int]:
         raise BadInput(
             f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
         )
-    return [*map(int, texts)]
+    watts = [*map(int, texts)]
+    if len({*watts}) < len(watts):
+        raise BadInput(f"--power_limits={','.join(texts)}: name each limit once")
+    return watts
 
 
 def check_power_limits(watts: Sequence[int], devices: Sequence[jax.Device]) -> list[PowerLimit]:

@@ -1,5 +1,6 @@
 """The parts one after the other, whatever happens to one; the exit code; what the console says."""
 
+import errno
 import os
 
 import jax
@@ -16,6 +17,7 @@ from jaxbench.microbench.matmul import MatmulRate, MatmulResult
 from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.plan import ORDER, Plan
+from jaxbench.records import run_lock
 
 _MEASURED = ("fp32", "bf16", "fp16")
 OK = Check("jax", "ok", "0.10.2")
@@ -49,7 +51,7 @@ def qualify(monkeypatch, tmp_path, bench, output, preset):
             code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
         except BaseException as error:
             code = type(error)
-        return code, read_card(out)
+        return code, read_card(out) if (out / "card.json").exists() else None
 
     return go
 
@@ -95,8 +97,19 @@ def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     assert (code, card.verdict.outcome) == (1, "fail")
     assert card.part("doctor").checks[1].found == wrong.found
     text = " ".join(output.getvalue().split())
-    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2" in text
+    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2 -> pip install" in text
     assert "doctor: doctor_problems: 1" in text
+
+
+def test_accelerators_that_are_not_used_end_it_after_the_doctor(qualify, monkeypatch, output):
+    told = "JAX uses the CPU, but the machine has 8 NVIDIA GPUs: pip install"
+    monkeypatch.setattr(run, "unused_accelerators", lambda platform: [told])
+    code, card = qualify(ceilings=lambda *_: pytest.fail("was measured"))
+    assert code == 1
+    assert [part.name for part in card.parts if part.status == "measured"] == ["doctor"]
+    assert card.part("networks").reason == "the accelerators of this machine are not used"
+    text = " ".join(output.getvalue().split())
+    assert f"{told}; or set JAX_PLATFORMS=cpu" in text and "plan:" not in text
 
 
 def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
@@ -142,6 +155,35 @@ def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch,
     with pytest.raises(BadInput, match=f"--out={given}: "):
         run.qualify(1.0, given, load_thresholds(), bench.console)
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
+
+
+def test_a_second_card_in_a_folder_is_refused_while_the_first_is_measured(
+    qualify, tmp_path, monkeypatch, bench
+):
+    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.0)
+    refused = []
+
+    def begin_another(*_):
+        with pytest.raises(BadInput, match="card: is still running in another process") as error:
+            run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
+        refused.append(error)
+
+    code, _ = qualify(doctor=begin_another)
+    assert code == 0 and len(refused) == 1
+    with pytest.raises(BadInput, match="nothing is overwritten"):
+        run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
+
+
+def test_a_full_disk_leaves_the_card_on_the_console(qualify, tmp_path, monkeypatch, output, capsys):
+    def write(folder, card):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run, "write_card", write)
+    code, card = qualify(ceilings=triad)
+    assert code == 1 and card is None
+    assert "memory, triad [GB/s]" in output.getvalue() and "card: " not in output.getvalue()
+    told = f"jaxbench: {tmp_path / 'card' / 'card.json'}: No space left on device: "
+    assert capsys.readouterr().err == f"{told}the card is not written\n"
 
 
 @pytest.fixture
