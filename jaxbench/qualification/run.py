@@ -64,7 +64,7 @@ def qualify(
       BadInput: before anything is measured or written.
       KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
     """
-    # pmap refuses functions of replicated arguments alone, such as the one of `check_repeats`.
+    # pmap refuses functions of replicated arguments alone, such as the one of `RepeatCheck`.
     load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
     plan = make_plan(
         minutes,
