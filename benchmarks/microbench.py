@@ -8,7 +8,8 @@ Without more flags it prints every ceiling with its 95 % interval. --repeat deal
 process out to so many repetitions, in turn, and says whether their intervals overlap; the exit code
 is 1 where two do not. --against_numpy compares, on a CPU and in turn, the best fp32 matmul with
 NumPy's of the same shape, and triad with a C loop as STREAM has it, compiled with
-`cc -O3 -march=native -fopenmp` where there is a compiler. Each uses all cores of the process.
+`cc -O3 -march=native -fopenmp` where there is a compiler. Each uses all cores of the process; on a
+machine that others use, one core disturbs less: `taskset -c 0 python benchmarks/microbench.py ...`.
 """
 
 import ctypes
