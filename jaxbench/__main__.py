@@ -23,7 +23,11 @@ def main() -> int:
         return 2
     sys.argv[1:] = arguments
     # As `python -m` does: the package's attributes of these names are functions.
-    runpy.run_module(f"jaxbench.{command}", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(f"jaxbench.{command}", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # while the command's modules are imported: it handles later ones
+        warn("jaxbench: interrupted")
+        return 130
     return 0
 
 

@@ -41,6 +41,10 @@ _POWER_LIMITS = flags.DEFINE_list(
     "the right to set limits; the old ones are restored.",
 )
 _OF_TABLE = ("out",)
+_ONE_PROCESS = (
+    "qualify measures the devices of one process; separate this host's chips with "
+    "TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and qualify each host alone"
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -70,7 +74,7 @@ def _qualify() -> int:
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
         from jaxbench.xla.compile_cache import use_compile_cache
-    check_single_host()
+    check_single_host(_ONE_PROCESS)
     check_platforms()
     thresholds = load_thresholds(_THRESHOLDS.value)
     watts = parse_watts(_POWER_LIMITS.value)

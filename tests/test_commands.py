@@ -1,9 +1,13 @@
 """The program `jaxbench`: its commands, and what it answers to mistakes."""
 
+import runpy
+import sys
+
 import pytest
 
 import jaxbench
 from jaxbench.cli.commands import COMMANDS
+from tests.conftest import ROOT
 
 
 def test_help_has_a_line_for_each_command(run_cli):
@@ -51,3 +55,14 @@ def test_a_command_is_the_module_and_not_the_attribute(run_cli, monkeypatch):
     done = run_cli("cost", "--list_offers", module="jaxbench")
     assert (done.returncode, done.stderr) == (0, "")
     assert done == run_cli("--list_offers", module="jaxbench.cost")
+
+
+def test_ctrl_c_during_the_imports_of_a_command_is_one_line(monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    main = runpy.run_path(str(ROOT / "jaxbench" / "__main__.py"))["main"]
+    monkeypatch.setattr(runpy, "run_module", interrupt)
+    monkeypatch.setattr(sys, "argv", ["jaxbench", "qualify"])
+    assert main() == 130
+    assert capsys.readouterr().err == "jaxbench: interrupted\n"

@@ -49,3 +49,10 @@ def test_table_lists_the_cards_below_a_folder(run_cli, tmp_path, form):
     assert (done.returncode, done.stdout) == (0, f"2 card(s): cards.{form}\n")
     text = (tmp_path / f"cards.{form}").read_text()
     assert "one" in text and "two" in text
+
+
+def test_one_host_of_a_slice_is_told_what_qualify_can_do(run_cli):
+    environment = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}
+    done = run_cli("--minutes=1", module="jaxbench.qualify", env=environment)
+    assert done.returncode == 2 and "one of 2 hosts of a TPU slice" in done.stderr
+    assert "qualify each host alone" in done.stderr and "--distributed" not in done.stderr

@@ -55,10 +55,16 @@ def check_coordinator(
         )
 
 
-def check_single_host() -> None:
+_ON_ALL_HOSTS = "start the same command with --distributed=auto on all of them"
+
+
+def check_single_host(todo: str = _ON_ALL_HOSTS) -> None:
     """Raise BadInput on one of several hosts of a TPU slice, where one process alone would hang.
 
     For runs without flags about processes: `--distributed=off` skips it.
+
+    Args:
+      todo: what the message tells the user to do.
     """
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     # Whoever has set these has separated the host's own chips from the slice.
@@ -66,7 +72,7 @@ def check_single_host() -> None:
     if len(hosts) > 1 and not separated and os.environ.get("JAX_PLATFORMS") != "cpu":
         raise BadInput(
             f"this is one of {len(hosts)} hosts of a TPU slice (TPU_WORKER_HOSTNAMES), whose chips "
-            "wait for one another: start the same command with --distributed=auto on all of them"
+            f"wait for one another: {todo}"
         )
 
 

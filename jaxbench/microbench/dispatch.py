@@ -10,7 +10,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
@@ -24,15 +23,11 @@ class DispatchTimes:
 
     Attributes:
       latency_s: of a call that is waited for: the median, and its 95 % interval.
-      latency_p95_s: 95 % of these calls took no longer.
-      calls: timed one by one.
       asynchronous_s: seconds a call of calls queued back to back: the median of the windows, and
         its 95 % interval.
     """
 
     latency_s: Interval
-    latency_p95_s: float
-    calls: int
     asynchronous_s: Interval
 
 
@@ -55,9 +50,4 @@ def measure_dispatch(
         times_s.append(watch.elapsed_s())
     queued = Calls("dispatch", queue, [device], window_s, queued_on_cpu=True)
     measure_in_turn([queued], rounds)
-    return DispatchTimes(
-        latency_s=median_interval(times_s),
-        latency_p95_s=float(np.quantile(times_s, 0.95)),
-        calls=calls,
-        asynchronous_s=queued.call_s(),
-    )
+    return DispatchTimes(latency_s=median_interval(times_s), asynchronous_s=queued.call_s())

@@ -49,7 +49,6 @@ class BandwidthRate:
       operation: copy, scale or triad.
       num_devices: that ran at once.
       array_bytes: of each array, on each device.
-      cache_bytes: of the last cache before the memory; None where it is unknown.
       bytes_per_s: of all these devices together, as STREAM counts: the median of the windows, and
         its 95 % interval.
     """
@@ -57,7 +56,6 @@ class BandwidthRate:
     operation: str
     num_devices: int
     array_bytes: int
-    cache_bytes: int | None
     bytes_per_s: Interval
 
 
@@ -127,10 +125,9 @@ def measure_bandwidth(
       window_s: how long a window should take.
     """
     device = mesh.local_devices[0]
-    cache = cache_bytes(device)
     if array_bytes is None:
         is_cpu = device.platform == "cpu"
-        array_bytes = choose_array_bytes(memory_bytes(device), cache, is_cpu)
+        array_bytes = choose_array_bytes(memory_bytes(device), cache_bytes(device), is_cpu)
     turns = {}
     alone = dataclasses.replace(mesh, devices=(device,))
     for group in (alone, mesh) if mesh.num_devices > 1 else (mesh,):
@@ -143,7 +140,6 @@ def measure_bandwidth(
             operation=operation,
             num_devices=count,
             array_bytes=array_bytes,
-            cache_bytes=cache,
             bytes_per_s=calls.per_s(OPERATIONS[operation][0] * array_bytes * count),
         )
         for (operation, count), calls in turns.items()

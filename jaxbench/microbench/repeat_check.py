@@ -7,8 +7,10 @@ then compute wrong values without any error are known from large fleets (P. H. H
 Each array of the results is summed on the device: its bit patterns as unsigned integers, each times
 an odd number by its place, modulo 2**32. A changed bit changes the sum, whatever the order of the
 additions; so do elements that changed places. Sums that differ from the reference's are followed up
-by a comparison of all elements. The reference is the first round of the device whose sums most
-devices share; what is told of a single device is that its rounds differ, not which one is right.
+by a comparison of all elements. The reference is the result that most devices have in the first
+round, or in as many rounds as it takes until one is the most common. As long as none is, as with
+two devices that disagree, any of them may be wrong, and all are named. What is told of a single
+device is that its rounds differ, not which one is right.
 
 A step that is not deterministic by itself (atomics on GPUs) differs, too: run it with
 XLA_FLAGS=--xla_gpu_deterministic_ops=true to know.
@@ -16,7 +18,7 @@ XLA_FLAGS=--xla_gpu_deterministic_ops=true to know.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +45,8 @@ class Mismatch:
         reference is in another process.
       size: elements of the array.
       positions: of the first of them, in the flattened array.
+      is_tied: whether no result is more common than the others, so that any device may be wrong.
+        Then each has a mismatch.
     """
 
     device_id: int
@@ -51,6 +55,7 @@ class Mismatch:
     elements: int | None
     size: int
     positions: tuple[int, ...] = ()
+    is_tied: bool = False
 
 
 def bits(array: jax.Array) -> jax.Array:
@@ -73,67 +78,105 @@ def checksum(array: jax.Array) -> jax.Array:
     return jnp.sum(bits_N * odd_N, dtype=jnp.uint32)
 
 
-def check_repeats(
-    step: Callable[..., Any], inputs: Sequence[Any], mesh: DataMesh, rounds: int
-) -> list[Mismatch]:
-    """Run a step `rounds` times on each device from the same inputs; return what differs.
+class RepeatCheck:
+    """A step that each device runs again and again from the same inputs.
 
-    It is one program, which all devices run at once. Each holds the inputs and two rounds' results.
+    It is one program, compiled once, which all devices run at once. Each holds the inputs and a
+    round's results.
 
     Args:
       step: a function of arrays that JAX can compile, and that is the same in each call: whatever
         is random in it comes from a key in `inputs`.
       inputs: its arguments, the same in every process.
       mesh: devices of one kind: other kinds may rightly compute other bits.
-      rounds: how often each device runs it.
-    """
-    place = {device: number for number, device in enumerate(mesh.local_devices)}
 
-    def own_rows(array: jax.Array) -> list[jax.Array]:
+    Attributes:
+      rounds: that were run.
+    """
+
+    def __init__(self, step: Callable[..., Any], inputs: Sequence[Any], mesh: DataMesh):
+        self.rounds = 0
+        self._mesh, self._arguments = mesh, mesh.replicate(tuple(inputs))
+        self._step = mesh.parallelize(step, sharded=(False,) * len(inputs), sharded_output=True)
+        self._sum_up = mesh.parallelize(
+            lambda tree: jnp.stack([*map(checksum, jax.tree.leaves(tree))]),
+            sharded=(True,),
+            sharded_output=True,
+        )
+        self._seen: collections.Counter[tuple[int, ...]] = collections.Counter()
+        self._expected_L: np.ndarray | None = None
+        # Of the expected arrays, on the host; None where they are in another process.
+        self._expected_bits: list[np.ndarray] | None = None
+        self._is_tied = True
+
+    def burst(self, rounds: int) -> list[Mismatch]:
+        """Run some rounds; return what differs from the reference, also that of earlier bursts."""
+        return [found for _ in range(rounds) for found in self.round()]
+
+    def round(self) -> list[Mismatch]:
+        """Run the step once on each device; return what differs."""
+        result = self._step(*self._arguments)
+        sums_DxL = np.concatenate(jax.device_get(self._own_rows(self._sum_up(result))))
+        named = [
+            (jax.tree_util.keystr(path, simple=True, separator="/"), self._own_rows(array))
+            for path, array in jax.tree_util.tree_leaves_with_path(result)
+        ]
+        if self._is_tied:
+            self._choose_reference(sums_DxL, [rows for _, rows in named])
+        wrong_DxL = sums_DxL != self._expected_L
+        found = [
+            mismatch
+            for leaf in np.flatnonzero(wrong_DxL.any(axis=0))
+            for mismatch in self._compare(*named[leaf], leaf, np.flatnonzero(wrong_DxL[:, leaf]))
+        ]
+        self.rounds += 1
+        return sorted(found, key=lambda one: one.device_id)
+
+    def _compare(
+        self, path: str, own: Sequence[jax.Array], leaf: int, rows: np.ndarray
+    ) -> Iterator[Mismatch]:
+        """Yield the mismatches of one array, by the devices (rows) whose sums are not expected."""
+        places: dict[int, np.ndarray | None] = dict.fromkeys(map(int, rows))
+        if self._expected_bits is not None:
+            expected_N = self._expected_bits[leaf]
+            places = {row: _differing(own[row], expected_N) for row in places}
+        if self._is_tied:  # whichever device is wrong, the same elements differ
+            most = max(places.values(), key=lambda one: 0 if one is None else len(one))
+            places = {row: places.get(row, most) for row in range(len(own))}
+        for row, positions in places.items():
+            yield Mismatch(
+                device_id=self._mesh.local_devices[row].id,
+                round=self.rounds,
+                path=path,
+                elements=None if positions is None else len(positions),
+                size=own[row].size,
+                positions=() if positions is None else tuple(positions[:_MOST_NAMED].tolist()),
+                is_tied=self._is_tied,
+            )
+
+    def _own_rows(self, array: jax.Array) -> list[jax.Array]:
+        """Return the part of each device of this process."""
+        place = {device: number for number, device in enumerate(self._mesh.local_devices)}
         shards = sorted(array.addressable_shards, key=lambda shard: place[shard.device])
         return [shard.data for shard in shards]
 
-    compiled = mesh.parallelize(step, sharded=(False,) * len(inputs), sharded_output=True)
-    sum_up = mesh.parallelize(
-        lambda tree: jnp.stack([*map(checksum, jax.tree.leaves(tree))]),
-        sharded=(True,),
-        sharded_output=True,
-    )
-    arguments = mesh.replicate(tuple(inputs))
-    found: list[Mismatch] = []
-    for number in range(rounds):
-        result = compiled(*arguments)
-        sums_DxL = np.concatenate(jax.device_get(own_rows(sum_up(result))))
-        named = jax.tree_util.tree_leaves_with_path(result)
-        if number == 0:
-            first = [own_rows(array) for _, array in named]
-            expected_L, reference = _reference(sums_DxL)
-        for row, leaf in np.argwhere(sums_DxL != expected_L):
-            path, array = named[leaf]
-            own = own_rows(array)[row]
-            positions = None if reference is None else _differing(own, first[leaf][reference])
-            found.append(
-                Mismatch(
-                    device_id=mesh.local_devices[row].id,
-                    round=number,
-                    path=jax.tree_util.keystr(path, simple=True, separator="/"),
-                    elements=None if positions is None else len(positions),
-                    size=own.size,
-                    positions=() if positions is None else tuple(positions[:_MOST_NAMED]),
-                )
-            )
-    return found
+    def _choose_reference(self, sums_DxL: np.ndarray, leaves: Sequence[Sequence[Any]]) -> None:
+        """Take the sums that process 0's devices had most often so far as what is expected."""
+        rows = [tuple(map(int, sums_L)) for sums_L in sums_DxL]
+        self._seen.update(rows)
+        [(commonest, count), *others] = self._seen.most_common(2)
+        is_tied = any(count == other for _, other in others)
+        expected, self._is_tied = broadcast_value([list(commonest), is_tied])
+        if self._expected_L is not None and self._expected_L.tolist() == expected:
+            return
+        self._expected_L = np.array(expected, np.uint32)
+        row = rows.index(tuple(expected)) if tuple(expected) in rows else None
+        self._expected_bits = (
+            None if row is None else [np.asarray(bits(leaf[row])) for leaf in leaves]
+        )
 
 
-def _reference(sums_DxL: np.ndarray) -> tuple[np.ndarray, int | None]:
-    """Return the sums that most of process 0's devices have, and a row here that has them."""
-    rows = [tuple(map(int, sums_L)) for sums_L in sums_DxL]
-    [(commonest, _)] = collections.Counter(rows).most_common(1)
-    expected = tuple(broadcast_value(list(commonest)))
-    return np.array(expected, np.uint32), rows.index(expected) if expected in rows else None
-
-
-def _differing(own: jax.Array, good: jax.Array) -> list[int]:
+def _differing(own: jax.Array, expected_N: np.ndarray) -> np.ndarray:
     """Return the positions of elements with other bits, in the flattened array."""
-    own_N, good_N = (np.asarray(bits(one)).reshape(one.size, -1) for one in (own, good))
-    return np.flatnonzero((own_N != good_N).any(axis=1)).tolist()
+    differs_N = np.asarray(bits(own)) != expected_N
+    return np.flatnonzero(differs_N.reshape(own.size, -1).any(axis=1))

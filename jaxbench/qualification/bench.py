@@ -52,11 +52,15 @@ class Bench:
         status = f"s, {self.part.replace('_', ' ')}: {what}"
         self.console.progress("qualify", int(done_s), int(self.planned_s), status)
 
-    def note(self, name: str, status: str, found: str) -> None:
-        """Add a line to the part that is being measured."""
-        self.notes.setdefault(self.part, []).append(
-            CheckResult(name=name, status=status, found=found)
-        )
+    def note(self, name: str, status: str, found: str, part: str | None = None) -> None:
+        """Add a line to a part: to the one that is being measured unless another is named.
+
+        A line that is there already, as of a device like another, is not repeated.
+        """
+        lines = self.notes.setdefault(part or self.part, [])
+        line = CheckResult(name=name, status=status, found=found)
+        if line not in lines:
+            lines.append(line)
 
 
 class InnerConsole(Console):

@@ -48,7 +48,7 @@ def measure_ceilings(bench: Bench, time_s: float) -> None:
     for device in devices:
         bench.show(f"memory and transfers of device {device.id}")
         bench.figures += _measure_memory(bench, device, each_s, rounds)
-        bench.figures += _measure_transfers(device, rounds)
+        bench.figures += _measure_transfers(bench, device, rounds)
         latency = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
         value, *ends = latency.latency_s
         bench.figures.append(measured("dispatch_latency_s", value, (*ends,), device=device.id))
@@ -81,6 +81,8 @@ def _measure_matmuls(
     [found] = measure_matmul(first, (searched,), **how)
     if found.best is None:
         raise PartFailed(f"matrix products in {searched}: {found.reason}")
+    shape = " x ".join(map(str, found.best.shape))
+    bench.note("matrix products", "ok", f"m x k x n is {shape}, the best of {found.tried} shapes")
     yield _matmul_figure(searched, first, found.best.operations_per_s)
     for device in devices:
         bench.show(f"matrix products on device {device.id}")
@@ -92,6 +94,9 @@ def _measure_matmuls(
                 continue
             try:
                 turns[arithmetic] = _calls(device, arithmetic, found.best.shape, window_s)
+                if turns[arithmetic][1] != found.best.shape:
+                    smaller = " x ".join(map(str, turns[arithmetic][1]))
+                    bench.note(f"matrix products in {arithmetic}", "ok", smaller)
             except jax.errors.JaxRuntimeError as error:
                 name = f"matrix products in {arithmetic}, device {device.id}"
                 bench.note(name, "warning", f"not measured: {first_line(error)}")
@@ -130,18 +135,24 @@ def _measure_memory(
     window_s = _window_s(time_s, 3, rounds, 0.2)
     peak = find_peak(device.device_kind, "bf16")
     nominal = peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
-    for rate in measure_bandwidth(alone, rounds=rounds, window_s=window_s):
+    rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s)
+    size = f"arrays of {rates[0].array_bytes / 2**20:g} MiB each"
+    bench.note("memory", "ok", size)
+    for rate in rates:
         name = f"{rate.operation}_gb_per_s"
         yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
 
 
-def _measure_transfers(device: jax.Device, rounds: int) -> Iterator[Figure]:
+def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
     """Yield the fastest transfer of each direction: of the largest size mostly."""
     found = measure_transfers(device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds)
     for direction, name in _DIRECTIONS.items():
-        rates = [rate.bytes_per_s for rate in found if rate.direction == direction]
+        rates = [rate for rate in found if rate.direction == direction]
         if rates:
-            yield measured(name, *_in(1e9, max(rates)), device=device.id)
+            best = max(rates, key=lambda rate: rate.bytes_per_s)
+            what = f"{best.num_bytes / 2**20:g} MiB, {best.host_memory.replace('_', ' ')} memory"
+            bench.note(direction.replace("_", " "), "ok", what)
+            yield measured(name, *_in(1e9, best.bytes_per_s), device=device.id)
 
 
 def measure_links(bench: Bench, time_s: float) -> None:

@@ -31,6 +31,8 @@ _LABELS = {
     "checkpoint_restore_gb_per_s": ("restoring a checkpoint", "GB/s"),
 }
 _SCALES = {"dispatch_latency_s": 1e6}
+# A card says by how much it took longer from here on.
+_LATE = 1.2
 _NETWORK = ("network", "precision", "batch")
 
 
@@ -41,6 +43,8 @@ def card_lines(card: Card) -> Iterator[str]:
     asked_s = 60 * card.minutes_asked
     when = card.created_at[:16].replace("T", " ")
     yield f"{when}, took {duration(taken_s)} of {duration(asked_s)}"
+    if taken_s > _LATE * asked_s:
+        yield f"this is {taken_s / asked_s - 1:.0%} longer than asked for"
     yield from _load(card)
     yield ""
     yield from _parts(card)
@@ -67,7 +71,9 @@ def _parts(card: Card) -> list[str]:
         lines.append(f"{part.name:<11} {part.status:<8} {seconds:>6}  {_about(part)}".rstrip())
         if part.name == "doctor":
             marked = [check for check in part.checks if check.status != "ok"]
-            lines += [f"  {check.status}: {check.name}: {check.found}" for check in marked]
+            for check in marked:
+                lines.append(f"  {check.status}: {check.name}: {check.found}")
+                lines += [f"  -> {check.advice}"] * (check.status == "problem")
         else:
             lines += [f"  {check.name}: {check.found}" for check in part.checks]
     return lines

@@ -11,11 +11,13 @@ import numpy as np
 from jax import lax
 
 from jaxbench.cards.card import measured
-from jaxbench.microbench.repeat_check import check_repeats, checksum
+from jaxbench.clock import Stopwatch
+from jaxbench.microbench.repeat_check import Mismatch, RepeatCheck
 from jaxbench.qualification.bench import Bench
 
+_PART = "corruption"
 _LAYERS, _SEED = 4, 20260304
-# The rounds of each burst, which are compared with one another.
+# The rounds of each burst.
 _ROUNDS = 3
 # A card names no more of them; all are counted.
 _MOST_NAMED = 100
@@ -39,50 +41,55 @@ def train_step(weights: dict[str, jax.Array], inputs_BxK: jax.Array) -> dict[str
 
 
 class CorruptionCheck:
-    """Bursts of equal rounds, spread over a time.
-
-    Within a burst rounds and devices are compared with one another, and the first device's results
-    with those of the first burst.
-    """
+    """Bursts of equal rounds, spread over the soak, all compared with one reference."""
 
     def __init__(self, bench: Bench):
         self._bench, width = bench, bench.preset.check_width
         generator = np.random.default_rng(_SEED)
         names = [f"layer{place}" for place in range(_LAYERS)]
-        self._inputs = (
+        inputs = (
             {n: generator.normal(0, width**-0.5, (width, width)).astype("f4") for n in names},
             generator.normal(0, 1, (width, width)).astype("f4"),
         )
-        self._sum_up = jax.jit(lambda *inputs: jax.tree.map(checksum, train_step(*inputs)))
-        self._expected: dict[str, int] | None = None
-        self._rounds = 0
-        self._mismatches = {device.id: 0 for device in bench.mesh.devices}
-        self._named: dict[tuple[int, int, str], int] = {}
+        self._check, self._watch = RepeatCheck(train_step, inputs, bench.mesh), Stopwatch()
+        self._counts = {device.id: 0 for device in bench.mesh.devices}
+        # With the seconds since the soak began.
+        self._found: list[tuple[Mismatch, float]] = []
 
     def burst(self) -> None:
         """Run some rounds on all devices, and compare."""
-        bench = self._bench
-        with bench.clock.phase("corruption"):
-            for found in check_repeats(train_step, self._inputs, bench.mesh, _ROUNDS):
-                self._mismatches[found.device_id] += 1
-                if found.elements is not None:
-                    place = (found.device_id, self._rounds + found.round, found.path)
-                    self._named[place] = found.elements
-            first = bench.mesh.local_devices[0]
-            sums = jax.device_get(self._sum_up(*jax.device_put(self._inputs, first)))
-            sums = {name: int(value) for name, value in sums.items()}
-            self._expected = self._expected or sums
-            self._mismatches[first.id] += sum(sums[n] != self._expected[n] for n in sums)
-            self._rounds += _ROUNDS + 1
+        with self._bench.clock.phase(_PART):
+            for found in self._check.burst(_ROUNDS):
+                self._counts[found.device_id] += 1
+                if len(self._found) < _MOST_NAMED:
+                    self._found.append((found, self._watch.elapsed_s()))
 
     def report(self) -> None:
         """Add the figures of all bursts; none without one."""
-        if not self._rounds:
+        if not self._check.rounds:
             return
-        self._bench.figures.append(measured("rounds", self._rounds))
-        for device, count in self._mismatches.items():
-            self._bench.figures.append(measured("mismatches", count, device=device))
-        for (device, number, path), count in [*self._named.items()][:_MOST_NAMED]:
-            self._bench.figures.append(
-                measured("mismatched_values", count, device=device, round=number, tensor=path)
-            )
+        figures = self._bench.figures
+        figures.append(measured("rounds", self._check.rounds))
+        figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
+        figures += [
+            measured("mismatched_values", one.elements, device=one.device_id, **_labels(one))
+            for one, _ in self._found
+            if one.elements is not None
+        ]
+        self._note_mismatches()
+
+    def _note_mismatches(self) -> None:
+        """Add a line for each device: its first mismatch, and when it was found."""
+        firsts: dict[int, tuple[Mismatch, float]] = {}
+        for one, time_s in self._found:
+            firsts.setdefault(one.device_id, (one, time_s))
+        for device, (one, time_s) in firsts.items():
+            found = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"
+            if one.is_tied:
+                others = ", ".join(str(other) for other in firsts if other != device)
+                found += f"; differs from device {others}, and either may be wrong"
+            self._bench.note(f"device {device}", "warning", found, part=_PART)
+
+
+def _labels(found: Mismatch) -> dict[str, str | int]:
+    return {"round": found.round, "tensor": found.path}

@@ -6,6 +6,8 @@ time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.measured_peak import share_of_measured
@@ -21,7 +23,7 @@ from jaxbench.qualification.preset import PresetNetwork
 from jaxbench.records.run_dir import folder_name
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
-ROUNDS = 6
+_ROUNDS = 6
 # Of the memory that a program may use, what the compiler may plan: the rest is for what it does not
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92
@@ -85,6 +87,20 @@ def measure_networks(bench: Bench, time_s: float) -> None:
         raise PartFailed("; ".join(networks.failed))
 
 
+def pace_of(run_s: float) -> dict[str, float]:
+    """Return the keywords of a throughput run that takes so many seconds, compilation excluded."""
+    window_s = min(0.5, max(0.05, run_s / (8 * _ROUNDS)))
+    # Energy needs readings that are close together, see hardware/telemetry/summary.py.
+    telemetry_s = max(0.1, window_s * _ROUNDS / 12)
+    return {"rounds": _ROUNDS, "window_s": window_s, "telemetry_s": telemetry_s}
+
+
+def energy_j_per_image(summary: Mapping[str, Any]) -> float | None:
+    """Return the energy of an image by a run's summary; None where the windows were too short."""
+    telemetry = summary.get("telemetry") or {}
+    return telemetry["joules_per_image"] if telemetry.get("energy_window_long_enough") else None
+
+
 class Networks:
     """Runs trials until the time is over."""
 
@@ -96,9 +112,7 @@ class Networks:
         self.too_late: list[str] = []
         # A run has two stages; each has windows to warm up and to measure.
         runs = 2 * len(bench.preset.networks) * len(bench.preset.precisions)
-        self._window_s = min(0.5, max(0.05, time_s / runs / (8 * ROUNDS)))
-        # Energy needs readings that are close together, see hardware/telemetry/summary.py.
-        self._telemetry_s = max(0.1, self._window_s * ROUNDS / 12)
+        self._pace = pace_of(time_s / runs)
 
     def measure(self, trial: Trial) -> JobResult | None:
         """Run a trial and add its figures; None where it was not run, or failed."""
@@ -150,9 +164,7 @@ class Networks:
                 trial.config,
                 str(bench.folder / run),
                 InnerConsole(bench, trial.name),
-                rounds=ROUNDS,
-                window_s=self._window_s,
-                telemetry_s=self._telemetry_s,
+                **self._pace,
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
@@ -223,8 +235,6 @@ def figures_of(result: JobResult, trial: Trial, run: str, bench: Bench) -> list[
     """Return the figures of a throughput run; those that are not known are left out."""
     [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
     compiled, labels = _compile_of(result), trial.labels
-    telemetry = result.summary.get("telemetry") or {}
-    is_known = telemetry.get("energy_window_long_enough")
     interval = (step.images_per_s_low, step.images_per_s_high)
     values = {
         "flops_per_image": step.flops_per_image,
@@ -236,7 +246,7 @@ def figures_of(result: JobResult, trial: Trial, run: str, bench: Bench) -> list[
             bench.mesh.num_devices,
             bench.mesh.devices[0].platform,
         ),
-        "energy_j_per_image": telemetry["joules_per_image"] if is_known else None,
+        "energy_j_per_image": energy_j_per_image(result.summary),
         "compile_cold_s": compiled.cold_compile_s,
         "compile_warm_s": compiled.warm_compile_s,
     }

@@ -1,7 +1,8 @@
 """How the minutes are split over the parts of a card."""
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from jaxbench.errors import BadInput
 
@@ -68,6 +69,16 @@ def _check_minutes(minutes: float, soak_minutes: float | None) -> None:
         raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
 
 
+def _check_asked(minutes: float, asked_s: Mapping[str, float]) -> None:
+    """Raise BadInput where the parts that flags ask for take longer than all minutes."""
+    if sum(asked_s.values()) > 60 * minutes:
+        named = ", ".join(f"{_words(name)} {time_s:.0f} s" for name, time_s in asked_s.items())
+        raise BadInput(
+            f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
+            f"give {math.ceil(sum(asked_s.values()) / 60)} at least"
+        )
+
+
 def make_plan(
     minutes: float,
     *,
@@ -88,7 +99,7 @@ def make_plan(
       power_limits: number of points of the power curve.
 
     Raises:
-      BadInput: minutes are too few, or the soak is longer.
+      BadInput: minutes are too few for a card, or for what was asked for.
     """
     _check_minutes(minutes, soak_minutes)
     least_s, skipped = dict(_LEAST_ON_CPU_S if on_cpu else _LEAST_S), {}
@@ -106,7 +117,9 @@ def make_plan(
     left_s = 60 * minutes
     # What was asked for by a flag comes before what every card has.
     asked = [POWER_CURVE] if power_limits else []
-    asked += ["soak"] if soak_minutes is not None else []
+    asked += ["soak"] if soak_minutes else []
+    asked += ["storage"] if storage else []
+    _check_asked(minutes, {name: least_s[name] for name in asked})
     for name in dict.fromkeys([*asked, *least_s]):
         if name in skipped:
             continue

@@ -20,7 +20,7 @@ from jaxbench.hardware.telemetry.boards import PowerLimit, read_power_limits, se
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole
-from jaxbench.qualification.networks import ROUNDS, make_trial
+from jaxbench.qualification.networks import energy_j_per_image, make_trial, pace_of
 from jaxbench.records.writers.tables import text_table
 from jaxbench.terminal import four_digits
 
@@ -37,7 +37,10 @@ def parse_watts(texts: Sequence[str]) -> list[int]:
         raise BadInput(
             f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
         )
-    return [*map(int, texts)]
+    watts = [*map(int, texts)]
+    if len({*watts}) < len(watts):
+        raise BadInput(f"--power_limits={','.join(texts)}: name each limit once")
+    return watts
 
 
 def check_power_limits(watts: Sequence[int], devices: Sequence[jax.Device]) -> list[PowerLimit]:
@@ -88,9 +91,7 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
     limits = check_power_limits(watts, bench.mesh.devices)
     network, precision = bench.preset.networks[0], bench.preset.precisions[0]
     trial = make_trial(network, precision, bench.mesh.num_devices)
-    window_s = max(0.05, time_s / len(watts) / (8 * ROUNDS))
-    telemetry_s = max(0.1, window_s * ROUNDS / 12)
-    rows = []
+    pace, rows = pace_of(time_s / len(watts)), []
     with restored_at_end(limits):
         for limit_w in watts:
             bench.show(f"{trial.name} at {limit_w} W")
@@ -99,9 +100,7 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
                 trial.config,
                 str(bench.folder / "runs" / f"power-{limit_w}w"),
                 InnerConsole(bench, f"{trial.name} at {limit_w} W"),
-                rounds=ROUNDS,
-                window_s=window_s,
-                telemetry_s=telemetry_s,
+                **pace,
             )
             rows.append(_row(limit_w, result.summary))
             _write(bench.folder / _FILE, rows)
@@ -114,10 +113,8 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
 
 
 def _row(limit_w: int, summary: Mapping[str, Any]) -> dict[str, float | None]:
-    telemetry = summary.get("telemetry") or {}
     values = {name: summary.get(name) for name in COLUMNS}
-    is_known = telemetry.get("energy_window_long_enough")
-    energy_j = telemetry["joules_per_image"] if is_known else None
+    energy_j = energy_j_per_image(summary)
     return values | {"power_limit_w": limit_w, "energy_j_per_image": energy_j}
 
 

@@ -1,12 +1,13 @@
 """Qualify a machine: the parts one after the other, whatever happens to one, and the card."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 
 from jaxbench import __version__
 from jaxbench.cards.card import Card, CheckResult, Part
-from jaxbench.cards.card_file import write_card
+from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.thresholds import Thresholds
 from jaxbench.cards.verdict import failures, judge
@@ -15,6 +16,7 @@ from jaxbench.config import Experiment
 from jaxbench.distributed.mesh import create_mesh
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, Terminated, first_line
+from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.checks import run_checks
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.paths import check_can_be_made, user_path
@@ -30,7 +32,9 @@ from jaxbench.qualification.soak import measure_soak
 from jaxbench.qualification.storage import measure_storage
 from jaxbench.records.next_steps import say_command
 from jaxbench.records.run_dir import create_timed_folder
+from jaxbench.records.run_lock import LOCK, lock_run
 from jaxbench.records.writers.console import Console
+from jaxbench.terminal import warn
 
 # {part: (status, reason)} of what was not measured.
 _Ends = dict[str, tuple[str, str]]
@@ -60,7 +64,7 @@ def qualify(
       BadInput: before anything is measured or written.
       KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
     """
-    # pmap refuses functions of replicated arguments alone, such as the one of `check_repeats`.
+    # pmap refuses functions of replicated arguments alone, such as the one of `RepeatCheck`.
     load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
     plan = make_plan(
         minutes,
@@ -72,47 +76,83 @@ def qualify(
     )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
-    folder, preset = _new_folder(out), choose_preset(mesh.devices[0].platform)
-    bench = Bench(mesh, folder, preset, console, plan.total_s)
-    load.count_gpu_processes(mesh.devices)
-    _say_plan(bench, plan)
+    folder, lock = _new_folder(out)
+    try:
+        preset = choose_preset(mesh.devices[0].platform)
+        bench = Bench(mesh, folder, preset, console, plan.total_s)
+        load.count_gpu_processes(mesh.devices)
+        return _qualify(bench, plan, minutes, thresholds, load, power_limits)
+    finally:
+        os.close(lock)
+
+
+def _qualify(
+    bench: Bench,
+    plan: Plan,
+    minutes: float,
+    thresholds: Thresholds,
+    load: LoadWatch,
+    watts: Sequence[int],
+) -> int:
+    """Measure the parts of a plan, then print and write the card; return the exit code."""
+    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
+    unused = unused_accelerators(bench.mesh.devices[0].platform)
+    for line in unused:
+        bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
+    if not unused:
+        _say_plan(bench, plan)
     ends: _Ends = {name: ("skipped", reason) for name, reason in plan.skipped.items()}
     ended: BaseException | None = None
     try:
         for name in plan.times_s:
-            _measure(bench, plan, name, power_limits, ends)
+            if unused and name != "doctor":
+                ends[name] = ("skipped", "the accelerators of this machine are not used")
+                continue
+            _measure(bench, plan, name, watts, ends)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
     with defer_signals():
-        console.close()
+        bench.console.close()
         if not ended:
-            load.count_gpu_processes(mesh.devices)
+            load.count_gpu_processes(bench.mesh.devices)
         card = _make_card(bench, minutes, load, ends)
         card = dataclasses.replace(card, verdict=judge(card, thresholds))
-        _say_card(console, card, write_card(folder, card))
+        is_written = _put_out(bench, card)
     if ended:
         raise ended
     # The power curve is no part of the card.
-    return int(bool(failures(card.verdict)) or ends.get(POWER_CURVE, ("",))[0] == "failed")
+    curve_failed = ends.get(POWER_CURVE, ("",))[0] == "failed"
+    return int(not is_written or bool(unused or failures(card.verdict)) or curve_failed)
 
 
-def _new_folder(out: str | None) -> pathlib.Path:
-    """Make the folder of the card."""
-    if out is None:
-        parent = pathlib.Path("runs", "qualify")
-        check_can_be_made(parent, "out")
-        return create_timed_folder(parent)
-    if not out:
+def _new_folder(out: str | None) -> tuple[pathlib.Path, int]:
+    """Make the folder of the card and lock it; return it and the lock's descriptor."""
+    if out == "":
         raise BadInput("--out=: must name a folder")
-    path = user_path(out)
+    path = user_path(out) if out else pathlib.Path("runs", "qualify")
     try:
-        if path.is_file() or (path.is_dir() and any(path.iterdir())):
-            raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+        _check_unused(path, out)
         check_can_be_made(path, "out")
-        path.mkdir(parents=True, exist_ok=True)
+        if out:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path = create_timed_folder(path)
+        lock = lock_run(path)
+        try:
+            # Only who holds the lock can tell: another process may have written since.
+            _check_unused(path, out)
+        except BaseException:
+            os.close(lock)
+            raise
     except OSError as error:
-        raise BadInput(f"--out={out}: {error.strerror}") from error
-    return path
+        raise BadInput(f"--out={out or path}: {error.strerror}") from error
+    return path, lock
+
+
+def _check_unused(path: pathlib.Path, out: str | None) -> None:
+    """Raise BadInput where --out names a file, or a folder with more than a lock in it."""
+    if out and (path.is_file() or (path.is_dir() and {*os.listdir(path)} - {LOCK})):
+        raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
 
 
 def _say_plan(bench: Bench, plan: Plan) -> None:
@@ -181,15 +221,13 @@ def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Ca
     parts = []
     for name in PARTS:
         figures = [figure for figure in bench.figures if FIGURES[figure.name].part == name]
-        is_done = name in times_s and name not in ends
-        status, reason = (
-            ("measured", None) if is_done else ends.get(name, ("skipped", "interrupted"))
-        )
+        done = ("measured", None) if name in times_s else ("skipped", "interrupted")
+        status, reason = ends.get(name, done)
         parts.append(
             Part(
                 name=name,
-                status="measured" if is_done else status,
-                reason=None if is_done else reason,
+                status=status,
+                reason=reason,
                 time_s=times_s.get(name, 0.0),
                 figures=tuple(figures),
                 checks=tuple(bench.notes.get(name, ())),
@@ -207,9 +245,20 @@ def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Ca
     )
 
 
-def _say_card(console: Console, card: Card, path: pathlib.Path) -> None:
+def _put_out(bench: Bench, card: Card) -> bool:
+    """Print the card, then write it; return whether it could be written.
+
+    In this order: a full disk must not take the results along.
+    """
+    console = bench.console
     for line in ("", *card_lines(card), ""):
         console.say(line) if line else console.print(line)
+    try:
+        path = write_card(bench.folder, card)
+    except OSError as error:
+        warn(f"jaxbench: {bench.folder / CARD}: {error.strerror}: the card is not written")
+        return False
     console.say(f"card: {path}")
     say_command(console, "report", "jaxbench", "report", str(path.parent))
     say_command(console, "check", "jaxbench", "qualify", "check", str(path))
+    return True

@@ -4,6 +4,7 @@ The soak is a run directory of its own, with the telemetry of the whole time. It
 each burst.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ _WARM_UP_ROUNDS = 6
 _FEWEST_WINDOWS = 3 * FEWEST_FOR_INTERVAL
 # Bursts of the search for corruption: one at each end, the others between.
 _BURSTS = 10
+# Of the time between one burst and the next, what a burst may take at most.
+_SHARE_OF_BURSTS = 0.1
 
 
 def measure_soak(bench: Bench, time_s: float) -> None:
@@ -99,15 +102,18 @@ class Soak(Measurement):
         images = train.steps_per_window * train.images_per_step
         self._windows_s = train.windows_s
         with job.clock.phase("measure"):
-            burst_s = self._left_s() / _BURSTS
-            next_burst_s = self._left_s() - burst_s
+            watch, every_s = Stopwatch(), self._left_s() / _BURSTS
+            # No burst between where the set-up has used up the time.
+            next_s = every_s if every_s > 0 else math.inf
             while len(train.windows_s) < _FEWEST_WINDOWS or self._left_s() > window_s:
                 with recorder.telemetry.measured(images):
                     train.measure()
                 job.console.progress("training", 0, 0, "")
-                if self._left_s() < next_burst_s:
-                    next_burst_s -= burst_s
+                if watch.elapsed_s() >= next_s:
+                    burst = Stopwatch()
                     self._between()
+                    wait_s = max(every_s, burst.elapsed_s() / _SHARE_OF_BURSTS)
+                    next_s = watch.elapsed_s() + wait_s
             train.measure_latencies()
         recorder.write(train.describe({"train_step": compiled}))
 

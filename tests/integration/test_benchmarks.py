@@ -50,6 +50,30 @@ def test_the_start_up_is_split_into_parts_that_add_up():
     assert 0.05 < float(ratio[1]) < 1
 
 
+def microbench(*args):
+    small = ("--rounds=6", "--window_s=0.01", "--search_s=1", "--largest=256", "--array_mib=4")
+    return script("microbench", *small, *args, **UNOPTIMIZED)
+
+
+def test_every_ceiling_is_printed():
+    done = microbench()
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("matmul fp32 256x", "triad 4 MiB, 8 device", "dispatch, queued", "all_reduce 1"):
+        line = rf"^{name}.* +\d[\d,.]* \S+ +\(\S+ to \S+\)$"
+        assert re.search(line, done.stdout, re.MULTILINE), name
+
+
+def test_ceilings_are_compared_with_themselves_and_with_others():
+    done = microbench("--repeat=3")
+    overlaps = re.findall(r": (\d) of 3 pairs of intervals overlap$", done.stdout, re.MULTILINE)
+    assert len(overlaps) == 2 and done.returncode == int(overlaps != ["3", "3"])
+    done = microbench("--against_numpy")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ratios = re.findall(r"JAX / (\w+) (\S+) \(95 % interval (\S+) to (\S+)\)", done.stdout)
+    assert [other for other, *_ in ratios] in (["NumPy", "C"], ["NumPy"])
+    assert all(float(low) <= float(ratio) <= float(high) for _, ratio, low, high in ratios)
+
+
 def test_what_a_start_refuses_is_told_in_its_one_line():
     wrong = ("--experiment=quickstart", "--experiment.batch_size=100000")
     done = script("startup", "--rounds=1", *wrong)

@@ -50,8 +50,7 @@ def test_rates_are_sizes_over_times(monkeypatch):
     assert found[1].bytes_per_s == expected
 
 
-def test_dispatch_has_a_median_and_a_tail():
+def test_dispatch_is_timed_both_waited_for_and_queued():
     found = measure_dispatch(jax.devices()[0], calls=40, rounds=3, window_s=0.001)
-    assert found.calls == 40
-    assert 0 < found.latency_s[1] <= found.latency_s[0] <= found.latency_p95_s
+    assert 0 < found.latency_s[1] <= found.latency_s[0] <= found.latency_s[2]
     assert found.asynchronous_s[0] > 0

@@ -1,5 +1,7 @@
 """The card on a console of 80 columns."""
 
+import dataclasses
+
 from jaxbench.cards.card import measured
 from jaxbench.qualification.console_card import card_lines
 from tests.cards import made
@@ -44,3 +46,12 @@ def test_a_busy_host_says_what_to_do():
     place = lines.index("verdict: INCONCLUSIVE")
     assert "end it, and measure again" in lines[place + 1]
     assert "the host was busy: 40.00, limit 10" in lines[place + 2]
+
+
+def test_a_card_that_took_too_long_says_so():
+    card = made.judged()
+    late, in_time = (
+        "\n".join(card_lines(dataclasses.replace(card, minutes_taken=share * card.minutes_asked)))
+        for share in (4.0, 1.1)
+    )
+    assert "this is 300% longer than asked for" in late and "longer" not in in_time

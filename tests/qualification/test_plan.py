@@ -39,14 +39,23 @@ def test_ten_minutes_have_every_part_and_a_long_soak():
 
 
 def test_too_few_minutes_leave_parts_out_and_say_so():
-    plan = make_plan(1, num_devices=8, storage=True)
-    assert "storage" not in plan.times_s
-    assert plan.skipped["storage"] == "it takes 20 s, 7 s are left"
     plan = make_plan(1, False, num_devices=8)
     assert plan.skipped["ceilings"] == "it takes 30 s, 15 s are left"
     plan = make_plan(1, num_devices=1, power_limits=2)
     assert plan.times_s[POWER_CURVE] == 40 and plan.skipped["networks"]
     assert make_plan(1, num_devices=1).skipped["collectives"] == "there is one device"
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_what_was_asked_for_comes_first_or_is_refused(on_cpu):
+    plan = make_plan(1, on_cpu, num_devices=8, storage=True)
+    assert plan.times_s["storage"] == 20
+    assert plan.skipped
+    asked = {"storage": True, "soak_minutes": 0.9, "power_limits": 1}
+    told = r"minutes=1: .*\(power curve 20 s, soak 54 s, storage 20 s\); give 2 at least"
+    with pytest.raises(BadInput, match=told):
+        make_plan(1, on_cpu, num_devices=8, **asked)
+    assert {"storage", "soak", POWER_CURVE} <= {*make_plan(2, num_devices=1, **asked).times_s}
 
 
 def test_the_soaks_minutes_are_kept():

@@ -27,6 +27,11 @@ def test_watts_are_whole_numbers(given):
         power_curve.parse_watts(given)
 
 
+def test_a_limit_that_is_named_twice_is_refused():
+    with pytest.raises(BadInput, match="--power_limits=200,0200: name each limit once"):
+        power_curve.parse_watts(["200", "0200"])
+
+
 def test_limits_that_a_board_does_not_take_are_refused(board):
     assert power_curve.parse_watts(["100", "400"]) == [100, 400]
     [limit] = power_curve.check_power_limits([100, 400], [])

@@ -1,5 +1,6 @@
 """The parts one after the other, whatever happens to one; the exit code; what the console says."""
 
+import errno
 import os
 
 import jax
@@ -13,9 +14,12 @@ from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
 from jaxbench.microbench.matmul import MatmulRate, MatmulResult
+from jaxbench.microbench.memory_bandwidth import BandwidthRate
+from jaxbench.microbench.transfer import TransferRate
 from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.plan import ORDER, Plan
+from jaxbench.records import run_lock
 
 _MEASURED = ("fp32", "bf16", "fp16")
 OK = Check("jax", "ok", "0.10.2")
@@ -49,7 +53,7 @@ def qualify(monkeypatch, tmp_path, bench, output, preset):
             code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
         except BaseException as error:
             code = type(error)
-        return code, read_card(out)
+        return code, read_card(out) if (out / "card.json").exists() else None
 
     return go
 
@@ -95,8 +99,19 @@ def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     assert (code, card.verdict.outcome) == (1, "fail")
     assert card.part("doctor").checks[1].found == wrong.found
     text = " ".join(output.getvalue().split())
-    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2" in text
+    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2 -> pip install" in text
     assert "doctor: doctor_problems: 1" in text
+
+
+def test_accelerators_that_are_not_used_end_it_after_the_doctor(qualify, monkeypatch, output):
+    told = "JAX uses the CPU, but the machine has 8 NVIDIA GPUs: pip install"
+    monkeypatch.setattr(run, "unused_accelerators", lambda platform: [told])
+    code, card = qualify(ceilings=lambda *_: pytest.fail("was measured"))
+    assert code == 1
+    assert [part.name for part in card.parts if part.status == "measured"] == ["doctor"]
+    assert card.part("networks").reason == "the accelerators of this machine are not used"
+    text = " ".join(output.getvalue().split())
+    assert f"{told}; or set JAX_PLATFORMS=cpu" in text and "plan:" not in text
 
 
 def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
@@ -144,6 +159,35 @@ def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch,
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
+def test_a_second_card_in_a_folder_is_refused_while_the_first_is_measured(
+    qualify, tmp_path, monkeypatch, bench
+):
+    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.0)
+    refused = []
+
+    def begin_another(*_):
+        with pytest.raises(BadInput, match="card: is still running in another process") as error:
+            run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
+        refused.append(error)
+
+    code, _ = qualify(doctor=begin_another)
+    assert code == 0 and len(refused) == 1
+    with pytest.raises(BadInput, match="nothing is overwritten"):
+        run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
+
+
+def test_a_full_disk_leaves_the_card_on_the_console(qualify, tmp_path, monkeypatch, output, capsys):
+    def write(folder, card):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run, "write_card", write)
+    code, card = qualify(ceilings=triad)
+    assert code == 1 and card is None
+    assert "memory, triad [GB/s]" in output.getvalue() and "card: " not in output.getvalue()
+    told = f"jaxbench: {tmp_path / 'card' / 'card.json'}: No space left on device: "
+    assert capsys.readouterr().err == f"{told}the card is not written\n"
+
+
 @pytest.fixture
 def as_gpus(monkeypatch):
     """Has the simulated devices be judged as GPUs."""
@@ -180,8 +224,32 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     assert "slowest: device 1" in finding.text
     assert {*rates} == {(0, "bf16"), (0, "fp16")} | {(1, name) for name in _MEASURED}
     notes = [check.found for check in card.part("ceilings").checks]
-    assert notes == ["not measured: UNIMPLEMENTED: int8"] * 2
+    shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes"
+    assert notes == [shape, *["not measured: UNIMPLEMENTED: int8"] * 2]
     assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+
+
+def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
+    rate = BandwidthRate(
+        operation="copy", num_devices=1, array_bytes=2**25, bytes_per_s=(1e9, 0.9e9, 1.1e9)
+    )
+    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: [rate])
+    moved = {"num_bytes": 2**28, "time_s": (1.0, 1.0, 1.0), "bytes_per_s": (2e9, 1e9, 3e9)}
+    rates = [
+        TransferRate(direction="host_to_device", host_memory="pinned_host", **moved),
+        TransferRate(
+            direction="host_to_device", host_memory="pageable", **moved | {"num_bytes": 1}
+        ),
+    ]
+    monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: rates)
+    bench.part = "ceilings"
+    for device in bench.mesh.devices:
+        [*ceilings._measure_memory(bench, device, 1.0, 6)]
+        [*ceilings._measure_transfers(bench, device, 6)]
+    assert [(one.name, one.found) for one in bench.notes["ceilings"]] == [
+        ("memory", "arrays of 32 MiB each"),
+        ("host to device", "256 MiB, pinned host memory"),
+    ]
 
 
 def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
@@ -205,7 +273,7 @@ def test_a_corrupted_device_fails(qualify, monkeypatch):
     code, card = qualify(soak=soak)
     assert code == 1 and card.part("corruption").status == "measured"
     wrong = {figure.device: figure.value for figure in card.part("corruption").named("mismatches")}
-    assert wrong[0] == 0 and wrong[1] > 0
+    assert wrong[0] == wrong[1] > 0  # either may be wrong
 
 
 @pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
