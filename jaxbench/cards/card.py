@@ -179,7 +179,7 @@ class Finding:
 
     part: str
     rule: str
-    status: Literal["pass", "warn", "fail", "inconclusive", "not_judged"]
+    status: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
     text: str
 
 
@@ -193,7 +193,7 @@ class Verdict:
       thresholds: {rule.level: limit}; null where a rule has none.
     """
 
-    outcome: Literal["pass", "warn", "fail", "inconclusive", "not_judged"]
+    outcome: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
     findings: tuple[Finding, ...]
     thresholds: dict[str, float | None]
 

@@ -1,10 +1,11 @@
 """Judge a card by stated limits.
 
 A finding is `pass`, `warn` or `fail`; `not_judged` where nothing is known to judge by, as on a CPU,
-which has no published peak; and `inconclusive` instead of `warn` and `fail` where other work on
-the host may be the cause. The outcome of the card is the first of these that holds: `fail` if a
-finding is, `inconclusive` if the host was busy or its load is not known, `warn`, `pass`.
-The exit code is 1 for `fail` alone.
+which has no published peak; `inconclusive` instead of `warn` and `fail` where other work on the
+host may be the cause; and `incomplete` of a part of the standard set, or a network of the preset,
+that was not measured. The outcome of the card is the first of these that holds: `fail` if a finding
+is, `inconclusive` if the host was busy or its load is not known, `incomplete`, `warn`, `pass`. The
+exit code is 1 for `fail` alone.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from jaxbench.cards.figures import ARITHMETICS, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
-OUTCOMES = ("fail", "inconclusive", "warn", "pass", "not_judged")
+OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
 _MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
@@ -122,8 +123,8 @@ _NO_PEAK = "no published peak of these devices is known"
 _ALONE = "it takes two devices or more, and simulated ones do not count"
 _NO_READINGS = "the device does not tell"
 RULES = (
-    Rule("doctor_problems", "doctor", _checks("problem"), disturbed=False),
-    Rule("doctor_warnings", "doctor", _checks("warning"), disturbed=False),
+    Rule("problems", "doctor", _checks("problem"), disturbed=False),
+    Rule("warnings", "doctor", _checks("warning"), disturbed=False),
     Rule("matmul_share_of_nominal", "ceilings", _shares(*_MATMULS), least=True, missing=_NO_PEAK),
     Rule("bandwidth_share_of_nominal", "ceilings", _shares(*_MEMORY), least=True, missing=_NO_PEAK),
     Rule("device_spread", "ceilings", _spreads(*_MATMULS, *_MEMORY), missing=_ALONE),
@@ -147,11 +148,9 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
     busy = [*_busy(card.load, thresholds)]
     findings = [*busy]
     for name in PARTS:
-        if (part := card.part(name)) is None:
-            continue
-        if part.status != "measured":
-            status = "fail" if part.status == "failed" else "not_judged"
-            findings.append(_finding(name, "status", status, f"{part.status}: {part.reason}"))
+        part = card.part(name)
+        findings += _left_out(name, part, card)
+        if part is None or part.status != "measured":
             continue
         own = [rule for rule in RULES if rule.part == name]
         findings += [_apply(rule, part, card, thresholds, bool(busy)) for rule in own]
@@ -161,6 +160,26 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
     found = {finding.status for finding in findings}
     outcome = next((status for status in OUTCOMES if status in found), "not_judged")
     return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
+
+
+def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
+    """Yield that a part failed, or that all or some of it was not measured."""
+    alone = name == "collectives" and card.environment["num_devices"] < 2
+    status = "not_judged" if alone or name == "storage" else "incomplete"
+    if part is None:
+        if status == "incomplete":
+            yield _finding(name, "status", status, "not in the card")
+    elif part.status == "failed":
+        yield _finding(name, "status", "fail", f"failed: {part.reason}")
+    elif part.status == "skipped":
+        yield _finding(name, "status", status, f"skipped: {part.reason}")
+    elif not part.figures and not part.checks:
+        yield _finding(name, "status", status, "nothing was measured")
+    elif name == "networks":
+        # Those that there was no time or memory for.
+        for check in part.checks:
+            if check.status != "ok":
+                yield _finding(name, "status", status, f"{check.name}: {check.found}")
 
 
 def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
