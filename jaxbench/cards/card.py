@@ -8,14 +8,40 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from jaxbench.cards.decode import decode
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.errors import nearest
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-# What a card is told apart by; all of run.json's environment may be beside it.
-_ENVIRONMENT = {"hostname": str, "backend": str, "device_kind": str, "num_devices": int}
 
 _part_of_card = dataclasses.dataclass(frozen=True, kw_only=True)
+
+
+@_part_of_card
+class Device:
+    """One accelerator of the environment.
+
+    Attributes:
+      id: JAX's number.
+      kind: what it is.
+    """
+
+    id: int
+    kind: str
+
+
+# What is read of the environment; all of run.json's may be beside it.
+_ENVIRONMENT = {
+    **{"hostname": str, "backend": str, "device_kind": str, "num_devices": int},
+    "devices": tuple[Device, ...],
+}
+
+
+def _check_inside(name: str, what: str) -> None:
+    """Raise ValueError unless a path lies below the card's folder."""
+    path = pathlib.PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
+        raise ValueError(f"{what}: {name[:60]!r} leads elsewhere")
 
 
 @_part_of_card
@@ -55,6 +81,8 @@ class Figure:
         numbers = (self.value, *(self.interval or ()), self.nominal, self.share_of_nominal)
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise ValueError(f"{self.name} is not finite")
+        if self.run is not None:
+            _check_inside(self.run, f"run of {self.name}")
         if self.nominal is not None and self.nominal <= 0:
             raise ValueError(f"nominal={self.nominal:g} of {self.name} must be above 0")
 
@@ -228,8 +256,11 @@ class Card:
 
     def __post_init__(self):
         for name, kind in _ENVIRONMENT.items():
-            if type(self.environment.get(name)) is not kind:
+            if name not in self.environment:
                 raise ValueError(f"environment lacks {name}")
+            decode(kind, self.environment[name], f"environment.{name}")
+        if not self.parts:
+            raise ValueError("there is no part")
         names = [part.name for part in self.parts]
         if len(names) > len({*names}):
             raise ValueError("a part is there twice")
@@ -240,14 +271,16 @@ class Card:
         if not aware:
             raise ValueError(f"created_at={self.created_at[:40]!r} is no date with a time zone")
         for name, digest in self.files.items():
-            path = pathlib.PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-                raise ValueError(f"files: {name[:60]!r} leads elsewhere")
+            _check_inside(name, "files")
             if not _DIGEST.fullmatch(digest):
                 raise ValueError(f"files: {name[:60]!r} has no SHA-256")
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return decode(_ENVIRONMENT["devices"], self.environment["devices"], "environment.devices")
 
     def figures(self) -> Iterator[Figure]:
         """Yield the figures of all parts."""
