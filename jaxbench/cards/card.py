@@ -51,7 +51,7 @@ class Figure:
     Attributes:
       name: what it is, its unit included.
       value: the figure.
-      origin: always measured.
+      origin: measured; of whole numbers, such as rounds, counted.
       interval: ends of its 95 % interval.
       device: id of the device; None for all of them together.
       labels: what tells it apart from others of its name, such as the network.
@@ -62,7 +62,7 @@ class Figure:
 
     name: str
     value: float
-    origin: Literal["measured"]
+    origin: Literal["measured", "counted"]
     interval: tuple[float, float] | None = None
     device: int | None = None
     labels: dict[str, str | int] = dataclasses.field(default_factory=dict)
@@ -75,6 +75,8 @@ class Figure:
         if kind is None:
             shown = self.name[:60]
             raise ValueError(f"no figure is called {shown!r}{nearest(shown, FIGURES)}")
+        if self.origin != _origin(self.name):
+            raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
         if {*self.labels} != {*kind.labels}:
             needed = ", ".join(kind.labels) or "none"
             raise ValueError(f"labels of {self.name} must be {needed}")
@@ -101,6 +103,10 @@ class Figure:
         return self.name + labels + ("" if self.device is None else f", device {self.device}")
 
 
+def _origin(name: str) -> str:
+    return "counted" if name in FIGURES and FIGURES[name].is_count else "measured"
+
+
 def measured(
     name: str,
     value: float,
@@ -116,7 +122,7 @@ def measured(
     return Figure(
         name=name,
         value=value,
-        origin="measured",
+        origin=_origin(name),
         interval=interval,
         device=device,
         labels=labels,

@@ -24,7 +24,8 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     assert dataclasses.replace(found, files={}) == card
     assert found == read_card(tmp_path)
     assert [*found.files] == ["runs/resnet50/metrics.jsonl", "runs/resnet50/run.json"]
-    assert {figure.origin for figure in found.figures()} == {"measured"}
+    counted = {figure.name for figure in found.figures() if figure.origin == "counted"}
+    assert counted == {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
     assert not (tmp_path / f"{CARD}.partial").exists()
 
 
@@ -78,11 +79,18 @@ REFUSED = {
     "status": (lambda c: c["parts"][0].update(status="ok"), "must be measured or skipped"),
     "no reason": (lambda c: c["parts"][0].update(status="failed"), "a reason goes with"),
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "did you mean 'mfu'"),
-    "other part": (lambda c: _figure(c, "mfu").update(name="rounds", labels={}), "is no figure of"),
+    "other part": (
+        lambda c: _figure(c, "mfu").update(name="drift_percent", labels={}),
+        "is no figure of",
+    ),
     "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
     "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), "labels.batch must be"),
     "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "must be a list of 2"),
-    "origin": (lambda c: _figure(c, "mfu").update(origin="predicted"), "must be measured"),
+    "origin": (
+        lambda c: _figure(c, "mfu").update(origin="predicted"),
+        "must be measured or counted",
+    ),
+    "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
     "no peak": (lambda c: _figure(c, "mfu").update(nominal=0), "must be above 0"),
     "twice": (
         lambda c: _figure(c, "pair_gb_per_s").update(labels={"source": 0, "target": 2}),

@@ -59,7 +59,7 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     assert rows[0] == first and len(rows) == 12
     assert "Storage" not in found
     # The pairs are a picture, not a hundred rows.
-    assert len(found["Collectives"].rows) == 1
+    assert len(found["Collectives"].rows) == 2
 
 
 def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_path):
