@@ -246,7 +246,7 @@ class Card:
       load: what else the host did.
       parts: what was measured.
       verdict: None until it is judged.
-      files: {path below the card's folder: SHA-256} of the records beside it.
+      files: {path below the card's folder: SHA-256} of every file beside it.
     """
 
     jaxbench_version: str

@@ -1,22 +1,23 @@
 """Check a card that somebody hands in."""
 
+import os
 import pathlib
 from collections.abc import Sequence
 
 from jaxbench.cards.card import Card
-from jaxbench.cards.card_file import card_path, digest_file, read_card
+from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
 from jaxbench.cards.plausibility import implausible
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import judge
 from jaxbench.errors import BadInput
 
-_MOST_NAMED = 3
+_MOST_NAMED, _MOST_FILES = 3, 10
 
 
 def check_card(given: str | pathlib.Path) -> list[str]:
     """Return what is wrong with a card and with the files beside it, a line each.
 
-    Files that are not there are none: a card may travel without its run directories.
+    A card may travel alone. Where one of its files is beside it, all must be, and no others.
     """
     try:
         card = read_card(given)
@@ -26,17 +27,21 @@ def check_card(given: str | pathlib.Path) -> list[str]:
 
 
 def _altered(card: Card, folder: pathlib.Path) -> list[str]:
-    problems = []
+    """Return which files beside the card are not those that it was made of."""
+    if not any(os.path.lexists(folder / name) for name in card.files):
+        return []
+    added = {*list_files(folder)} - {*card.files}
+    problems = [f"{name}: was added to the card's files" for name in sorted(added)]
     for name, digest in card.files.items():
-        path = folder / name
         try:
-            if digest_file(path) != digest:
+            if digest_file(folder / name) != digest:
                 problems.append(f"{name}: is not the file that the card was made of")
         except FileNotFoundError:
-            continue
+            problems.append(f"{name}: was removed from the card's files")
         except OSError as error:
             problems.append(f"{name}: {error.strerror}")
-    return problems
+    more = len(problems) - _MOST_FILES
+    return [*problems[:_MOST_FILES], *([f"{more} more files"] if more > 0 else [])]
 
 
 def _misjudged(card: Card) -> list[str]:

@@ -106,8 +106,24 @@ def _is_corrected(figure: Figure) -> bool:
 
 
 def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
-    for figure in part.named("mismatches", "mismatched_values"):
-        yield Judged(figure.value, str(figure))
+    """Yield the results that differ, all devices together; some of them have a name."""
+    counted = [figure for figure in part.named("mismatches") if figure.value]
+    named = [*part.named("mismatched_values")]
+    count = max(sum(figure.value for figure in counted), len(named))
+    if not count and not any(part.named("mismatches")):
+        return
+    what = "results that differ"
+    if named:
+        first = min(named, key=lambda figure: str(figure.labels["round"]).zfill(18))
+        what += (
+            f"; first: device {first.device}, round {first.labels['round']}, tensor "
+            f"{str(first.labels['tensor'])[:60]}, {_shown(first.value)} elements"
+        )
+    elif counted:
+        what += f"; first: device {counted[0].device}"
+    if count > 1:
+        what += f"; {_shown(count - 1)} more"
+    yield Judged(count, what)
 
 
 def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
@@ -192,7 +208,7 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
         if value is None:
             yield _finding("host", rule, "inconclusive", "the load of the host is not known")
         elif value > limit:
-            text = f"the host was busy: {four_digits(value)}, limit {limit:g}"
+            text = f"the host was busy: {_shown(value)}, limit {limit:g}"
             yield _finding("host", rule, "inconclusive", text)
 
 
@@ -213,14 +229,17 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     passed = [level for level, limit in known.items() if beyond(worst, limit)]
     status = passed[-1] if passed else "pass"
     limit = known[status] if passed else next(iter(known.values()))
-    text = (
-        f"{four_digits(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
-    )
+    text = f"{_shown(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
     if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
         return _finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
     return _finding(part.name, rule.name, status, text)
+
+
+def _shown(value: float) -> str:
+    """Return a number; whole ones have no decimals."""
+    return f"{value:,.0f}" if float(value).is_integer() else four_digits(value)
 
 
 def _finding(part: str, rule: str, status: str, text: str) -> Finding:
@@ -238,7 +257,7 @@ def outcomes_of_parts(verdict: Verdict) -> Mapping[str, str]:
 def failures(verdict: Verdict) -> list[str]:
     """Return a line for each failed finding; with one the exit code is 1, else 0."""
     return [
-        f"{finding.part}: {finding.rule}: {finding.text}"
+        f"{finding.part}: {finding.rule.replace('_', ' ')}: {finding.text}"
         for finding in verdict.findings
         if finding.status == "fail"
     ]

@@ -187,9 +187,32 @@ def test_files_beside_it_are_compared(tmp_path):
     assert check_card(path) == [
         "runs/resnet50/metrics.jsonl: is not the file that the card was made of"
     ]
-    # It may travel alone.
     (records / "metrics.jsonl").unlink()
+    assert check_card(path) == ["runs/resnet50/metrics.jsonl: was removed from the card's files"]
+    # It may travel alone.
+    (records / "run.json").unlink()
     assert check_card(path) == []
+
+
+def test_every_file_beside_it_counts(tmp_path):
+    for name in ("power_curve.csv", "runs/resnet50/telemetry.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a\n")
+    path = made.write(tmp_path)
+    assert {"power_curve.csv", "runs/resnet50/telemetry.csv"} < {*read_card(path).files}
+    assert check_card(path) == []
+    (tmp_path / "power_curve.csv").write_text("b\n")
+    (tmp_path / "runs/resnet50/telemetry.csv").unlink()
+    (tmp_path / "runs/more").mkdir()
+    (tmp_path / "runs/more/run.json").write_text("{}")
+    assert sorted(check_card(path)) == [
+        "power_curve.csv: is not the file that the card was made of",
+        "runs/more/run.json: was added to the card's files",
+        "runs/resnet50/telemetry.csv: was removed from the card's files",
+    ]
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("")
+    assert len(check_card(path)) == 11 and check_card(path)[-1] == "13 more files"
 
 
 def test_swapped_digests_are_noticed(tmp_path):
@@ -236,7 +259,7 @@ def test_findings_must_follow_from_the_figures(tmp_path):
         "its findings are not those that its figures give: doctor: problems"
     ]
     made.alter(made.write(tmp_path), lambda c: c["verdict"].update(findings=[]))
-    assert "doctor: problems" in check_card(path)[0] and "more" in check_card(path)[0]
+    assert "ceilings: device spread" in check_card(path)[0] and "more" in check_card(path)[0]
     twice = made.alter(made.write(tmp_path), lambda c: c["verdict"]["findings"].reverse())
     assert "in another order" in check_card(twice)[0]
 

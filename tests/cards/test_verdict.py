@@ -77,11 +77,26 @@ def test_a_failure_names_the_device_and_the_limit():
     assert "1 more of 4 beyond it" in line
 
 
+def test_mismatches_say_where_and_how_many():
+    def text(*how):
+        return finding(judge(made.card(made.corruption(*how))), "mismatches").text
+
+    assert text(0) == "0 (results that differ); most 0"
+    assert text(1) == "1 (results that differ; first: device 1); most 0"
+    # Results and elements are counted apart.
+    assert text(60, [(11, "layer0"), (3, "layer2"), (4, "layer1")]) == (
+        "60 (results that differ; first: device 1, round 3, tensor layer2, 2 elements; 59 more); "
+        "most 0"
+    )
+    long = text(1, [(1, "a" * 500)])
+    assert len(long) < 200
+
+
 def test_a_busy_host_decides_nothing_that_it_disturbs():
     slow = made.ceilings(0.25 * PEAK)
     verdict = judge(made.card(slow, load=(60.0, 0)))
     assert verdict.outcome == "inconclusive" and not failures(verdict)
-    assert "busy: 60" in finding(verdict, "other_cpu_percent").text
+    assert "busy: 60, limit 10" in finding(verdict, "other_cpu_percent").text
     assert finding(verdict, "matmul_share_of_nominal").status == "inconclusive"
     # What passes passes, whoever else was there.
     assert finding(verdict, "bandwidth_share_of_nominal").status == "pass"

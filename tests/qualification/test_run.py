@@ -79,7 +79,7 @@ def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
     code, card = qualify()
     assert (code, card.verdict.outcome) == (0, "inconclusive")
     assert card.load.other_cpu_percent == 100
-    assert "the host was busy: 100.0, limit 10" in output.getvalue()
+    assert "the host was busy: 100, limit 10" in output.getvalue()
 
 
 def test_the_work_of_this_process_is_no_other(monkeypatch):

@@ -73,7 +73,7 @@ CARD_COLUMNS = (
 _FINDINGS = (
     CARD,
     Column("part", lambda row: printable(row.own.part)),
-    Column("rule", lambda row: printable(row.own.rule)),
+    Column("rule", lambda row: printable(row.own.rule.replace("_", " "))),
     Column("says", lambda row: status_cell(row.own.status), left=True),
     Column("because", lambda row: printable(row.own.text)),
 )
