@@ -1,7 +1,6 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
 import dataclasses
-import datetime
 import math
 import pathlib
 import re
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from jaxbench.cards.decode import decode
 from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.clock import seconds_ago
 from jaxbench.errors import nearest
 
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -270,11 +270,7 @@ class Card:
         names = [part.name for part in self.parts]
         if len(names) > len({*names}):
             raise ValueError("a part is there twice")
-        try:
-            aware = datetime.datetime.fromisoformat(self.created_at).tzinfo is not None
-        except ValueError:
-            aware = False
-        if not aware:
+        if seconds_ago(self.created_at) is None:
             raise ValueError(f"created_at={self.created_at[:40]!r} is no date with a time zone")
         for name, digest in self.files.items():
             _check_inside(name, "files")

@@ -1,13 +1,12 @@
 """Sanity checks: which figures of a card cannot be true."""
 
 import collections
-import datetime
 from collections.abc import Collection, Iterator
 
 from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.figures import ARITHMETICS, FIGURES
-from jaxbench.clock import now
+from jaxbench.clock import seconds_ago
 from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
 from jaxbench.terminal import four_digits
 
@@ -61,7 +60,7 @@ def _environment(card: Card) -> Iterator[str]:
     if processes is not None and processes < 0:
         yield f"other_gpu_processes is {processes}: at least 0"
     # A day for clocks that are set wrong.
-    if datetime.datetime.fromisoformat(card.created_at) > now() + datetime.timedelta(days=1):
+    if seconds_ago(card.created_at) < -24 * 3600:
         yield f"created_at is {card.created_at}, which is yet to come"
 
 

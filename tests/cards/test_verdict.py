@@ -201,6 +201,10 @@ def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
         ("name,level,limit\nmismatches,fail,-1\n", "must be a number, 0 or more"),
         ("name,level,limit\nmismatches,fail,1_0\n", "must be a number"),
         ("name,level,limit\nmismatches,fail,1\nmismatches,fail,2\n", "is there twice"),
+        ("name,level,limit\nhello\n", ": 'hello': a line has name,level,limit"),
+        ("name,level,limit\nmismatches,fail,1,2,3\n", "'mismatches': a line has name,level,limit"),
+        ("name,level,limit\nhello,warn,1\n", "'hello.warn'; `jaxbench/cards/thresholds.csv` has"),
+        (f"name,level,limit\n{'a' * 900},warn,1\n", "there is no limit 'aaa"),
         ("name,limit\nmismatches,1\n", "has no column level"),
         ("", "has no column name"),
         ('name,level,limit\n"a', "unexpected end of data"),
@@ -213,6 +217,7 @@ def test_bad_limits_are_one_line(text, message, tmp_path):
     with pytest.raises(BadInput) as error:
         load_thresholds(str(path))
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < len(str(path)) + 150
 
 
 def test_limits_that_are_not_there(tmp_path):
