@@ -90,13 +90,13 @@ def _label(name: str, value: str | int) -> str:
 
 def _number(name: str, value: float) -> str:
     """Return a value of a figure; counts are whole numbers, large ones in short."""
-    if not FIGURES[name].is_count or not value.is_integer():
+    if not FIGURES[name].is_count or not float(value).is_integer():
         return four_digits(value)
     return f"{value:,.0f}" if value < 1e6 else f"{value:.4g}"
 
 
 def _with_interval(figure: Figure) -> str:
-    value = _number(figure.name, float(figure.value))
+    value = _number(figure.name, figure.value)
     if figure.interval is None:
         return value
     half = max(abs(end - figure.value) for end in figure.interval)

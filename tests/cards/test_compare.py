@@ -146,7 +146,7 @@ def test_of_counts_and_drift_there_is_no_ratio():
 def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     cards = [made.card(), made.card(made.networks(9_000.0), preset="cpu-1")]
     cards[0].environment["versions"] = {"jax": "0.10.2"}
-    cards[1].environment |= {"versions": {"jax": "0.12.0"}, "num_devices": 8}
+    cards[1].environment.update(versions={"jax": "0.12.0"}, num_devices=8)
     lines = [*describe_cards(cards)]
     assert lines[2:6] == [
         "different number of devices: A 4, B 8",
@@ -156,14 +156,8 @@ def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     ]
     assert max(map(len, lines[5:])) <= 80
     rows = {line.split("  ")[0]: line.split() for line in lines}
-    assert rows["drift_percent, device 0"][2:] == [
-        "-0.5000",
-        "±0.7",
-        "-0.5000",
-        "±0.7",
-        "no",
-        "difference",
-    ]
+    drift = " ".join(rows["drift_percent, device 0"])
+    assert drift.endswith("device 0 -0.5000 ±0.7 -0.5000 ±0.7 no difference")
     assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
     assert rows["rounds"] == ["rounds", "8", "8", "equal"]
     assert rows["flops_per_image"][1] == "2.46e+10"
@@ -180,10 +174,10 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
     assert sum(line.startswith("node") for line in lines[16:]) == 16
     assert not any("more outliers" in line for line in lines)
     odd.append(made.card(made.ceilings(500.0, 2000.0), host="node9"))
-    lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), (8, odd[2]), count=13))]
-    assert sum(line.startswith("node") for line in lines[17:]) == 20
+    lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), (8, odd[2]), count=20))]
+    assert sum(line.startswith("node") for line in lines[24:]) == 20
     assert "4 more outliers, nearer to their medians: --json has all" in lines
-    assert max(map(len, lines[17:])) <= 80
+    assert max(map(len, lines[24:])) <= 80
 
 
 def test_scores_by_hand():
