@@ -24,6 +24,8 @@ _ROUNDING = 1e-6
 _UNACCOUNTED_S = 1.0
 # Twice the longest that a card may be asked to take.
 _MOST_MINUTES = 14 * 24 * 60.0
+# No round of a step and its comparison is shorter.
+_SHORTEST_CALL_S = 1e-6
 _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
 # The least of labels that are whole numbers.
 _COUNTS = {"batch": 1, "bytes": 1, "round": 0}
@@ -185,8 +187,11 @@ def _networks(card: Card) -> Iterator[str]:
 
 
 def _corruption(card: Card) -> Iterator[str]:
-    """Yield which device has more mismatches named than counted."""
+    """Yield which device has more mismatches named than counted, and too many rounds."""
     if part := card.part("corruption"):
+        for figure in part.named("rounds"):
+            if figure.value * _SHORTEST_CALL_S > 60 * card.minutes_taken:
+                yield f"{figure}: {figure.value:g} in {card.minutes_taken:g} min"
         counted = {figure.device: figure.value for figure in part.named("mismatches")}
         named = collections.Counter(figure.device for figure in part.named("mismatched_values"))
         for device, count in named.items():

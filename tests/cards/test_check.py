@@ -71,6 +71,7 @@ IMPOSSIBLE = {
     ),
     "times": (dataclasses.replace(made.soak(), time_s=400.0), "the parts took 711.0 s"),
     "count": (with_figure(made.corruption(), "rounds", value=2.5), "2.5 is no whole number"),
+    "rounds": (with_figure(made.corruption(), "rounds", value=1e12), "rounds: 1e+12 in 8 min"),
     "peak": (
         with_figure(made.ceilings(), "triad_gb_per_s", nominal=6000.0, share_of_nominal=0.5),
         "nominal is 6000; the published peak of NVIDIA H100 80GB HBM3 is 3352",

@@ -181,7 +181,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     assert {*rates} == {(0, "bf16"), (0, "fp16")} | {(1, name) for name in _MEASURED}
     notes = [check.found for check in card.part("ceilings").checks]
     assert notes == ["not measured: UNIMPLEMENTED: int8"] * 2
-    assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+    assert "ceilings: device spread: " in " ".join(output.getvalue().split())
 
 
 def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
