@@ -581,7 +581,7 @@ def pytorch_task(config: Any, variant: str, platform: str) -> dict[str, Any]:
 def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str, Any]:
     """Returns a contestant's record; what is unknown is null."""
     from jaxbench.analysis.statistics import median_interval
-    from jaxbench.hardware.peaks import find_peak
+    from jaxbench.hardware.peak_table import find_peak
     from jaxbench.jobs.windows import describe_windows
 
     record = {

@@ -115,6 +115,14 @@ def process_age_s() -> float | None:
         return None
 
 
+def seconds_ago(moment: str) -> float | None:
+    """Return the age of an ISO date and time; None where it is none, or has no time zone."""
+    try:
+        return (now() - datetime.datetime.fromisoformat(moment)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
 def now() -> datetime.datetime:
     """Return the date and time, with the local time zone."""
     return datetime.datetime.now().astimezone()

@@ -14,8 +14,8 @@ With --baseline BASE is what the others must reach: exit code 1 where one is slo
 --tolerance.
 
 Of two cards (card.json, or a folder that holds one) each figure that both have is printed, and
-whether their intervals overlap. Of more, from devices of one kind: each figure's median over the
-fleet, its spread, and the outliers by node and device.
+whether their intervals overlap. Of more, from devices of one kind: the outliers by node and device,
+and each figure's median over the fleet and its spread.
 """
 
 import json
@@ -25,7 +25,8 @@ from typing import Any
 from absl import flags
 
 from jaxbench.cards.card_file import is_card, read_card
-from jaxbench.cards.compare import compare_cards, describe_cards
+from jaxbench.cards.compare import compare_cards
+from jaxbench.cards.compare_text import describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.reports.sides import compare_trials, describe_comparison, is_work, read_sides

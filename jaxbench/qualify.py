@@ -11,6 +11,7 @@ check says whether a card was altered or holds figures that cannot be true. tabl
 all cards in or below a folder, as Markdown or HTML.
 """
 
+import contextlib
 import pathlib
 
 from absl import flags
@@ -91,10 +92,14 @@ def _qualify() -> int:
 
 
 def _check(path: str) -> int:
-    from jaxbench.cards.check import check_card
+    from jaxbench.cards.card_file import read_card
+    from jaxbench.cards.check import check_card, own_limits
 
     problems = check_card(path)
-    print_wrapped(*map(printable, problems or [f"{path}: intact, and its figures are plausible"]))
+    lines = problems or [f"{path}: intact, and its figures are plausible"]
+    with contextlib.suppress(BadInput):  # one of the problems then
+        lines += filter(None, [own_limits(read_card(path))])
+    print_wrapped(*map(printable, lines))
     return int(bool(problems))
 
 

@@ -549,7 +549,7 @@ doubled_records_are_no_matter records/reader.py: compare
 - if summaries > 1:
 + if summaries > 9:
 
-a_cpu_has_no_limit hardware/peaks.py: peaks
+a_cpu_has_no_limit hardware/peak_table.py: peaks
 - return cores * _CPU_HZ * (per_cycle or fastest)
 + return cores * _CPU_HZ * fastest * 1e6
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from jaxbench.analysis.published import load_published
-from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 
 # By how a published row begins to name its hardware, and how many of it. The 2016 article's log

@@ -56,6 +56,15 @@ def ring_bytes(num_devices: int, size: float) -> float:
     return 2 * (num_devices - 1) / num_devices * size
 
 
+def bus_factor(operation: str, num_devices: int) -> float:
+    """Return bus bandwidth / algorithm bandwidth, as nccl-tests has it."""
+    if operation == "exchange":
+        return 1.0
+    if operation == "all_reduce":
+        return ring_bytes(num_devices, 1.0)
+    return (num_devices - 1) / num_devices
+
+
 def predict(
     num_devices: int,
     *,

@@ -1,21 +1,47 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
 import dataclasses
-import datetime
 import math
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from jaxbench.cards.decode import decode
 from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.clock import seconds_ago
 from jaxbench.errors import nearest
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-# What a card is told apart by; all of run.json's environment may be beside it.
-_ENVIRONMENT = {"hostname": str, "backend": str, "device_kind": str, "num_devices": int}
 
 _part_of_card = dataclasses.dataclass(frozen=True, kw_only=True)
+
+
+@_part_of_card
+class Device:
+    """One accelerator of the environment.
+
+    Attributes:
+      id: JAX's number.
+      kind: what it is.
+    """
+
+    id: int
+    kind: str
+
+
+# What is read of the environment; all of run.json's may be beside it.
+_ENVIRONMENT = {
+    **{"hostname": str, "backend": str, "device_kind": str, "num_devices": int},
+    "devices": tuple[Device, ...],
+}
+
+
+def _check_inside(name: str, what: str) -> None:
+    """Raise ValueError unless a path lies below the card's folder."""
+    path = pathlib.PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
+        raise ValueError(f"{what}: {name[:60]!r} leads elsewhere")
 
 
 @_part_of_card
@@ -25,7 +51,7 @@ class Figure:
     Attributes:
       name: what it is, its unit included.
       value: the figure.
-      origin: always measured.
+      origin: measured; of whole numbers, such as rounds, counted.
       interval: ends of its 95 % interval.
       device: id of the device; None for all of them together.
       labels: what tells it apart from others of its name, such as the network.
@@ -36,7 +62,7 @@ class Figure:
 
     name: str
     value: float
-    origin: Literal["measured"]
+    origin: Literal["measured", "counted"]
     interval: tuple[float, float] | None = None
     device: int | None = None
     labels: dict[str, str | int] = dataclasses.field(default_factory=dict)
@@ -49,12 +75,16 @@ class Figure:
         if kind is None:
             shown = self.name[:60]
             raise ValueError(f"no figure is called {shown!r}{nearest(shown, FIGURES)}")
+        if self.origin != _origin(self.name):
+            raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
         if {*self.labels} != {*kind.labels}:
             needed = ", ".join(kind.labels) or "none"
             raise ValueError(f"labels of {self.name} must be {needed}")
         numbers = (self.value, *(self.interval or ()), self.nominal, self.share_of_nominal)
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise ValueError(f"{self.name} is not finite")
+        if self.run is not None:
+            _check_inside(self.run, f"run of {self.name}")
         if self.nominal is not None and self.nominal <= 0:
             raise ValueError(f"nominal={self.nominal:g} of {self.name} must be above 0")
 
@@ -73,6 +103,10 @@ class Figure:
         return self.name + labels + ("" if self.device is None else f", device {self.device}")
 
 
+def _origin(name: str) -> str:
+    return "counted" if name in FIGURES and FIGURES[name].is_count else "measured"
+
+
 def measured(
     name: str,
     value: float,
@@ -88,7 +122,7 @@ def measured(
     return Figure(
         name=name,
         value=value,
-        origin="measured",
+        origin=_origin(name),
         interval=interval,
         device=device,
         labels=labels,
@@ -179,7 +213,7 @@ class Finding:
 
     part: str
     rule: str
-    status: Literal["pass", "warn", "fail", "inconclusive", "not_judged"]
+    status: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
     text: str
 
 
@@ -193,7 +227,7 @@ class Verdict:
       thresholds: {rule.level: limit}; null where a rule has none.
     """
 
-    outcome: Literal["pass", "warn", "fail", "inconclusive", "not_judged"]
+    outcome: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
     findings: tuple[Finding, ...]
     thresholds: dict[str, float | None]
 
@@ -212,7 +246,7 @@ class Card:
       load: what else the host did.
       parts: what was measured.
       verdict: None until it is judged.
-      files: {path below the card's folder: SHA-256} of the records beside it.
+      files: {path below the card's folder: SHA-256} of every file beside it.
     """
 
     jaxbench_version: str
@@ -228,26 +262,27 @@ class Card:
 
     def __post_init__(self):
         for name, kind in _ENVIRONMENT.items():
-            if type(self.environment.get(name)) is not kind:
+            if name not in self.environment:
                 raise ValueError(f"environment lacks {name}")
+            decode(kind, self.environment[name], f"environment.{name}")
+        if not self.parts:
+            raise ValueError("there is no part")
         names = [part.name for part in self.parts]
         if len(names) > len({*names}):
             raise ValueError("a part is there twice")
-        try:
-            aware = datetime.datetime.fromisoformat(self.created_at).tzinfo is not None
-        except ValueError:
-            aware = False
-        if not aware:
+        if seconds_ago(self.created_at) is None:
             raise ValueError(f"created_at={self.created_at[:40]!r} is no date with a time zone")
         for name, digest in self.files.items():
-            path = pathlib.PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-                raise ValueError(f"files: {name[:60]!r} leads elsewhere")
+            _check_inside(name, "files")
             if not _DIGEST.fullmatch(digest):
                 raise ValueError(f"files: {name[:60]!r} has no SHA-256")
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return decode(_ENVIRONMENT["devices"], self.environment["devices"], "environment.devices")
 
     def figures(self) -> Iterator[Figure]:
         """Yield the figures of all parts."""

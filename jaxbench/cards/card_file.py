@@ -18,8 +18,7 @@ KIND, SCHEMA_VERSION = "card", 1
 CARD = "card.json"
 # A card of 64 devices with its matrix of pairs has 1 MiB.
 MOST_BYTES = 8 * 2**20
-# The records of run directories, whose digests a card has.
-_RECORDS = ("run.json", "metrics.jsonl")
+_PARTIAL = f"{CARD}.partial"
 
 
 def to_json(card: Card) -> dict[str, Any]:
@@ -42,24 +41,26 @@ def digest_file(path: pathlib.Path) -> str:
 
 
 def digest_records(folder: pathlib.Path) -> dict[str, str]:
-    """Return {path below the folder: SHA-256} of the run directories' records, links left out."""
-    paths = sorted(path for name in _RECORDS for path in folder.rglob(name))
-    return {
-        path.relative_to(folder).as_posix(): digest_file(path)
-        for path in paths
-        if path.is_file() and not path.is_symlink()
-    }
+    """Return {path below the folder: SHA-256} of all files beside the card, links left out."""
+    return {name: digest_file(folder / name) for name in list_files(folder)}
+
+
+def list_files(folder: pathlib.Path) -> list[str]:
+    """Return the paths of all files below the card's folder but its own, links left out."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    return sorted(name for name in names if name not in (CARD, _PARTIAL))
 
 
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
-    """Write card.json, whole or not at all, with the digests of the records beside it; return it.
+    """Write card.json, whole or not at all, with the digests of the files beside it; return it.
 
     Raises:
       OSError: it cannot be written.
     """
     content = to_json(dataclasses.replace(card, files=digest_records(folder)))
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    partial, path = folder / f"{CARD}.partial", folder / CARD
+    partial, path = folder / _PARTIAL, folder / CARD
     try:
         # It may be a link to somewhere else, which is not written through.
         partial.unlink(missing_ok=True)

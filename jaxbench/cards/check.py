@@ -1,18 +1,23 @@
 """Check a card that somebody hands in."""
 
+import os
 import pathlib
+from collections.abc import Sequence
 
 from jaxbench.cards.card import Card
-from jaxbench.cards.card_file import card_path, digest_file, read_card
+from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
 from jaxbench.cards.plausibility import implausible
+from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import judge
 from jaxbench.errors import BadInput
+
+_MOST_NAMED, _MOST_FILES = 3, 10
 
 
 def check_card(given: str | pathlib.Path) -> list[str]:
     """Return what is wrong with a card and with the files beside it, a line each.
 
-    Files that are not there are none: a card may travel without its run directories.
+    A card may travel alone. Where one of its files is beside it, all must be, and no others.
     """
     try:
         card = read_card(given)
@@ -22,27 +27,61 @@ def check_card(given: str | pathlib.Path) -> list[str]:
 
 
 def _altered(card: Card, folder: pathlib.Path) -> list[str]:
-    problems = []
+    """Return which files beside the card are not those that it was made of."""
+    if not any(os.path.lexists(folder / name) for name in card.files):
+        return []
+    added = {*list_files(folder)} - {*card.files}
+    problems = [f"{name}: was added to the card's files" for name in sorted(added)]
     for name, digest in card.files.items():
-        path = folder / name
         try:
-            if digest_file(path) != digest:
+            if digest_file(folder / name) != digest:
                 problems.append(f"{name}: is not the file that the card was made of")
         except FileNotFoundError:
-            continue
+            problems.append(f"{name}: was removed from the card's files")
         except OSError as error:
             problems.append(f"{name}: {error.strerror}")
-    return problems
+    more = len(problems) - _MOST_FILES
+    return [*problems[:_MOST_FILES], *([f"{more} more files"] if more > 0 else [])]
 
 
 def _misjudged(card: Card) -> list[str]:
-    """Return whether the verdict is not what the figures give by the limits that it names."""
+    """Return where the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
         return ["it has no verdict"]
-    try:
-        found = judge(card, card.verdict.thresholds).outcome
-    except KeyError as error:
-        return [f"its verdict names no limit {error}"]
-    if found == card.verdict.outcome:
-        return []
-    return [f"its verdict is {card.verdict.outcome}, its figures give {found}"]
+    if unlike := {*card.verdict.thresholds} ^ {*load_thresholds()}:
+        return [f"its verdict names other limits than there are: {_few(sorted(unlike))}"]
+    found = judge(card, card.verdict.thresholds)
+    problems = []
+    if found.outcome != card.verdict.outcome:
+        problems.append(f"its verdict is {card.verdict.outcome}, its figures give {found.outcome}")
+    unlike = {(one.part, one.rule) for one in {*found.findings} ^ {*card.verdict.findings}}
+    if unlike:
+        told = _few(sorted(f"{part}: {rule.replace('_', ' ')}" for part, rule in unlike))
+        problems.append(f"its findings are not those that its figures give: {told}")
+    elif found.findings != card.verdict.findings:
+        problems.append("its findings are in another order, or there twice")
+    return problems
+
+
+def own_limits(card: Card) -> str | None:
+    """Return a line with the limits that are not those that ship with jaxbench, None without."""
+    if card.verdict is None:
+        return None
+    shipped, given = load_thresholds(), card.verdict.thresholds
+    unlike = [
+        f"{name.replace('_', ' ')} {_limit(given[name])} in place of {_limit(limit)}"
+        for name, limit in shipped.items()
+        if name in given and given[name] != limit
+    ]
+    return f"judged by limits of its own: {_few(unlike)}" if unlike else None
+
+
+def _limit(limit: float | None) -> str:
+    return "none" if limit is None else f"{limit:g}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    shown = ", ".join(name[:60] for name in names[:_MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown

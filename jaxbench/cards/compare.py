@@ -11,19 +11,20 @@ be 1 % from the median, and its own interval, where it has one, must leave the m
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.figures import FIGURES
 from jaxbench.errors import BadInput
-from jaxbench.terminal import four_digits, printable
 
 CUTOFF = 3.5
 _LEAST_SHARE = 0.01
 _MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
 # Of fewer values one that is a little apart would be an outlier too often.
 FEWEST = 5
+# The bus bandwidth is the algorithm's times a number.
+_REPEATED = ("bus_gb_per_s",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Difference:
     Attributes:
       figure: its name, labels and device.
       values: of both.
-      ratio: the second over the first; None where the first is 0.
+      ratio: the second over the first; None of counts, drift and temperatures, and where the
+        first is 0.
       verdict: better, worse, higher or lower where the intervals do not overlap, else no
         difference; without intervals equal, or no interval.
     """
@@ -66,12 +68,14 @@ class FleetFigure:
 
     Attributes:
       figure: its name and labels.
+      like: one of its figures.
       n: values.
       spread: max / min - 1; None where the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST` values.
     """
 
     figure: str
+    like: Figure
     n: int
     median: float
     spread: float | None
@@ -84,26 +88,39 @@ def compare_two(first: Card, second: Card) -> list[Difference]:
     Raises:
       BadInput: there is none.
     """
+    return [difference(*pair) for pair in common_figures(first, second)]
+
+
+def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
+    """Return the figures that both cards have; of two that follow from each other one.
+
+    Raises:
+      BadInput: there is none.
+    """
     others = {figure.key: figure for figure in second.figures()}
     found = [
-        _difference(figure, others[figure.key])
+        (figure, others[figure.key])
         for figure in first.figures()
-        if figure.key in others
+        if figure.key in others and figure.name not in _REPEATED
     ]
     if not found:
         raise BadInput("the cards have no figure in common")
     return found
 
 
-def _difference(first: Figure, second: Figure) -> Difference:
-    ratio = second.value / first.value if first.value else None
+def difference(first: Figure, second: Figure) -> Difference:
+    """Return how a figure of two cards differs."""
+    kind = FIGURES[first.name]
+    # Of counts, and of what may be below 0, a ratio says nothing.
+    has_ratio = first.value and not kind.is_count and kind.low >= 0
+    ratio = second.value / first.value if has_ratio else None
     if first.interval is None or second.interval is None:
         verdict = "equal" if first.value == second.value else "no interval"
     elif first.ends[0] <= second.ends[1] and second.ends[0] <= first.ends[1]:
         verdict = "no difference"
     else:
         verdict = "higher" if second.ends[0] > first.ends[1] else "lower"
-        if better := FIGURES[first.name].better:
+        if better := kind.better:
             verdict = "better" if verdict == better else "worse"
     return Difference(str(first), (first.value, second.value), ratio, verdict)
 
@@ -125,6 +142,8 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         node = f"{card.environment['hostname']} (card {number})"
         for figure in card.figures():
             name, _, labels = figure.key
+            if name in _REPEATED:
+                continue
             values.setdefault((name, labels), []).append((node, figure))
     return [_over_fleet(own) for own in values.values() if len(own) > 2]
 
@@ -141,8 +160,10 @@ def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
             and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
             and not figure.ends[0] <= median <= figure.ends[1]
         )
+    like = dataclasses.replace(own[0][1], device=None)
     return FleetFigure(
-        str(dataclasses.replace(own[0][1], device=None)),
+        str(like),
+        like,
         len(values),
         median,
         max(values) / min(values) - 1 if min(values) > 0 else None,
@@ -177,42 +198,7 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
     ]
     if len(cards) == 2:
         return {"cards": told, "figures": [vars(one) for one in compare_two(*cards)]}
-    return {"cards": told, "fleet": [dataclasses.asdict(one) for one in compare_fleet(cards)]}
-
-
-def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield the lines of a comparison for a console.
-
-    Raises:
-      BadInput: they cannot be compared.
-    """
-    for letter, card in zip(_letters(len(cards)), cards, strict=True):
-        judged = card.verdict.outcome if card.verdict else "not judged"
-        yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
-    lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
-    yield from map(printable, lines)
-
-
-def _letters(count: int) -> Sequence[str]:
-    return "AB" if count == 2 else [f"card {number}" for number in range(1, count + 1)]
-
-
-def _describe_two(first: Card, second: Card) -> Iterator[str]:
-    found = compare_two(first, second)
-    kinds = [card.environment["device_kind"] for card in (first, second)]
-    if kinds[0] != kinds[1]:
-        yield f"different devices: A {kinds[0]}, B {kinds[1]}"
-    for one in found:
-        ratio = "" if one.ratio is None else f"; B / A {one.ratio:.3f}"
-        a, b = one.values
-        yield f"{one.figure}: A {four_digits(a)}; B {four_digits(b)}{ratio}: {one.verdict}"
-
-
-def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
-    for one in compare_fleet(cards):
-        spread = "" if one.spread is None else f", spread {one.spread:.1%}"
-        few = f"; fewer than {FEWEST}: no outliers are looked for" if one.outliers is None else ""
-        yield f"{one.figure}: median {four_digits(one.median)} of {one.n}{spread}{few}"
-        for own in one.outliers or ():
-            device = "" if own.device is None else f", device {own.device}"
-            yield f"  outlier: {own.node}{device}: {four_digits(own.value)}, z {own.z:+.1f}"
+    fleet = [dataclasses.asdict(one) for one in compare_fleet(cards)]
+    for one in fleet:
+        del one["like"]
+    return {"cards": told, "fleet": fleet}

@@ -20,17 +20,21 @@ def parse(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-      ValueError: it is none, holds NaN or an infinity, a number beyond reason, a name twice, or is
-        nested too deeply.
+      ValueError: it is none, holds NaN or an infinity, a number beyond reason, a name twice, a lone
+        surrogate, or is nested too deeply.
     """
     try:
-        return json.loads(
+        value = json.loads(
             text,
             parse_constant=_refuse_constant,
             parse_float=_parse_float,
             parse_int=_parse_int,
             object_pairs_hook=_parse_object,
         )
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise ValueError("holds a lone surrogate, which is no text") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error}") from error
     except RecursionError as error:

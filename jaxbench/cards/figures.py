@@ -17,6 +17,7 @@ class FigureKind(NamedTuple):
       labels: what tells figures of this name and device apart; each has exactly these.
       better: higher, lower, or "" where neither is.
       low, high: what no such figure can lie outside of.
+      is_count: whether it is a whole number, which is counted and not measured.
     """
 
     part: str
@@ -25,6 +26,7 @@ class FigureKind(NamedTuple):
     better: str = ""
     low: float = 0.0
     high: float = math.inf
+    is_count: bool = False
 
 
 _COLLECTIVE = ("collective", "bytes")
@@ -59,7 +61,7 @@ FIGURES: dict[str, FigureKind] = {
     "images_per_s": FigureKind("networks", "steady state over all devices", _NETWORK, "higher"),
     "flops_per_image": FigureKind(
         "networks", "operations of a training step for an image, by the network's count", _NETWORK
-    ),
+    )._replace(is_count=True),
     "mfu": FigureKind(
         "networks", "share of the peak that these operations use", _NETWORK, "higher", 0.0, 1.0
     ),
@@ -80,13 +82,19 @@ FIGURES: dict[str, FigureKind] = {
     )._replace(high=1.0),
     "temperature_max_c": FigureKind("soak", "highest temperature", (), "lower", -273.15),
     "power_mean_w": FigureKind("soak", "mean power"),
-    "errors_before": FigureKind("soak", "an error counter before the soak", ("counter",)),
-    "errors_after": FigureKind("soak", "the same counter after it", ("counter",)),
-    "rounds": FigureKind("corruption", "rounds of equal work whose results were compared"),
-    "mismatches": FigureKind("corruption", "results that differ from the others", (), "lower"),
-    "mismatched_values": FigureKind(
-        "corruption", "values that differ in one tensor", ("round", "tensor"), "lower"
-    ),
+    **{
+        name: FigureKind(part, meaning, labels, better, is_count=True)
+        for name, part, meaning, labels, better in (
+            ("errors_before", "soak", "an error counter before the soak", ("counter",), ""),
+            ("errors_after", "soak", "the same counter after it", ("counter",), ""),
+            ("rounds", "corruption", "rounds of equal work whose results were compared", (), ""),
+            ("mismatches", "corruption", "results that differ from the others", (), "lower"),
+            (
+                *("mismatched_values", "corruption", "elements that differ in one tensor"),
+                *(("round", "tensor"), "lower"),
+            ),
+        )
+    },
     "decode_images_per_s": FigureKind("storage", "images read and decoded", (), "higher"),
     "read_cold_gb_per_s": FigureKind("storage", "reads past the page cache", (), "higher"),
     "read_warm_gb_per_s": FigureKind("storage", "reads from the page cache", (), "higher"),

@@ -1,10 +1,13 @@
 """Sanity checks: which figures of a card cannot be true."""
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.figures import ARITHMETICS, FIGURES
+from jaxbench.clock import seconds_ago
+from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
 from jaxbench.terminal import four_digits
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
@@ -19,47 +22,149 @@ _MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": (
 _ROUNDING = 1e-6
 # The time between parts is counted, and a part's end is not that of the card.
 _UNACCOUNTED_S = 1.0
+# Twice the longest that a card may be asked to take.
+_MOST_MINUTES = 14 * 24 * 60.0
+# No round of a step and its comparison is shorter.
+_SHORTEST_CALL_S = 1e-6
+_DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
+# The least of labels that are whole numbers.
+_COUNTS = {"batch": 1, "bytes": 1, "round": 0}
+# Where the card does not tell the cores: no host has more; and what no core of one moves.
+_MOST_CORES, _BYTES_PER_S = 4096, 192 * 6.5e9
+_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
+_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 
 
 def implausible(card: Card) -> list[str]:
     """Return why figures of a card cannot be true, a reason an entry."""
-    devices = card.environment.get("devices")
-    ids = {one.get("id") for one in devices if isinstance(one, dict)} if devices else None
-    reasons = []
+    kinds = {device.id: device.kind for device in card.devices}
+    reasons = [*_environment(card), *_times(card)]
     for figure in card.figures():
-        reasons += [f"{figure}: {why}" for why in _alone(figure)]
-        if ids is not None and figure.device not in (None, *ids):
-            reasons.append(f"{figure}: there is no such device")
-    return [*reasons, *_networks(card), *_corruption(card), *_times(card)]
+        found = [*_alone(figure), *_labels(figure, kinds), *_beyond(figure, card)]
+        if figure.device in (None, *kinds):
+            found += _nominal(figure, kinds.get(figure.device, card.environment["device_kind"]))
+        else:
+            found.append("there is no such device")
+        reasons += [f"{figure}: {why}" for why in found]
+    return [*reasons, *_collectives(card), *_networks(card), *_corruption(card)]
+
+
+def _environment(card: Card) -> Iterator[str]:
+    """Yield what is wrong with the devices, the load and the date."""
+    count, ids = card.environment["num_devices"], {device.id for device in card.devices}
+    if count < 1 or count != len(card.devices) or count != len(ids):
+        yield f"num_devices is {count}, {len(ids)} different device(s) are listed"
+    if card.environment["device_kind"] != ", ".join(sorted({d.kind for d in card.devices})):
+        yield "device_kind is not the kind of the devices"
+    percent, processes = card.load.other_cpu_percent, card.load.other_gpu_processes
+    if percent is not None and not 0 <= percent <= 100:
+        yield f"other_cpu_percent is {percent:g}: at least 0, at most 100"
+    if processes is not None and processes < 0:
+        yield f"other_gpu_processes is {processes}: at least 0"
+    # A day for clocks that are set wrong.
+    if seconds_ago(card.created_at) < -24 * 3600:
+        yield f"created_at is {card.created_at}, which is yet to come"
 
 
 def _alone(figure: Figure) -> Iterator[str]:
     """Yield what is wrong with a figure, whatever the others are."""
-    value, (low, high), kind = figure.value, figure.ends, FIGURES[figure.name]
+    value, (low, high), kind = float(figure.value), figure.ends, FIGURES[figure.name]
     if not low <= value <= high:
         yield f"{value:g} lies outside its own interval, {low:g} to {high:g}"
     if not kind.low <= value <= kind.high:
         yield f"{value:g} cannot be: at least {kind.low:g}, at most {kind.high:g}"
+    if kind.is_count and not value.is_integer():
+        yield f"{value:g} is no whole number"
     if figure.nominal is None:
         return
-    margin = next((m for unit, m in _ABOVE_NOMINAL.items() if figure.name.endswith(unit)), 1.0)
-    if value > margin * figure.nominal:
-        yield f"{value:g} is more than {margin:g} times the published {figure.nominal:g}"
     share = value / figure.nominal
     if figure.share_of_nominal is None or abs(figure.share_of_nominal - share) > _ROUNDING:
         yield f"its share of {figure.nominal:g} is {share:.4f}, not {figure.share_of_nominal}"
 
 
+def _labels(figure: Figure, ids: Collection[int]) -> Iterator[str]:
+    for name, least in _COUNTS.items():
+        value = figure.labels.get(name, least)
+        if type(value) is not int or value < least:
+            yield f"{name} must be a whole number, {least} or more"
+    for name in ("source", "target"):
+        if name in figure.labels and figure.labels[name] not in ids:
+            yield f"{name} is no device"
+
+
+def _nominal(figure: Figure, kind: str) -> Iterator[str]:
+    """Yield what is wrong with a published peak, and with a value that is above it."""
+    published = _published(figure.name, kind)
+    given = "none" if figure.nominal is None else f"{figure.nominal:g}"
+    if published is None:
+        if figure.nominal is not None:
+            yield f"nominal is {given}; no published peak of {kind[:60]} is known"
+        return
+    if figure.nominal is None or abs(figure.nominal / published - 1) > _ROUNDING:
+        yield f"nominal is {given}; the published peak of {kind[:60]} is {published:g}"
+    margin = next(m for unit, m in _ABOVE_NOMINAL.items() if figure.name.endswith(unit))
+    if figure.value > margin * published:
+        yield f"{figure.value:g} is more than {margin:g} times the published {published:g}"
+
+
+def _published(name: str, kind: str) -> float | None:
+    """Return the published peak that a figure is held against, in its unit."""
+    arithmetic = name.removeprefix("matmul_").removesuffix("_tflops")
+    if arithmetic in ARITHMETICS:
+        peak = find_peak(kind, arithmetic, "highest")
+        return peak and peak.flops_per_s / 1e12
+    if name in _MEMORY:
+        peak = find_peak(kind, "bf16")
+        return peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
+    return None
+
+
+def _beyond(figure: Figure, card: Card) -> Iterator[str]:
+    """Yield that a rate is above what no such hardware does, whether a peak is known or not."""
+    unit = next((unit for unit in _ABOVE_NOMINAL if figure.name.endswith(unit)), None)
+    if unit is None or FIGURES[figure.name].part == "storage":
+        return
+    if card.environment["backend"] == "cpu":
+        cores = card.environment.get("cpu_cores")
+        cores = cores if type(cores) is int and 0 < cores <= _MOST_CORES else _MOST_CORES
+        per_cycle = cpu_flops_limit(cores, ()) if unit == "tflops" else cores * _BYTES_PER_S
+        limit = per_cycle / {"tflops": 1e12, "gb_per_s": 1e9}[unit]
+    else:
+        limit = accelerator_limit(unit)
+    if figure.value > limit:
+        yield f"{figure.value:g} is more than any such hardware reaches: {limit:g}"
+
+
+def _collectives(card: Card) -> Iterator[str]:
+    """Yield which bus bandwidths do not follow from the algorithm's."""
+    if part := card.part("collectives"):
+        rates = {figure.key[1:]: figure.value for figure in part.named("algorithm_gb_per_s")}
+        for figure in part.named("bus_gb_per_s"):
+            rate, count = rates.get(figure.key[1:]), max(1, card.environment["num_devices"])
+            factor = bus_factor(str(figure.labels["collective"]), count)
+            if rate is None:
+                yield f"{figure}: there is no algorithm_gb_per_s of it"
+            elif abs(figure.value - factor * rate) > _ROUNDING * max(figure.value, rate):
+                yield f"{figure}: {figure.value:g} is not {factor:g} times {rate:g}"
+
+
 def _networks(card: Card) -> Iterator[str]:
     """Yield which networks compute more than products of matrices on the same devices do."""
     ceilings, networks = card.part("ceilings"), card.part("networks")
-    if ceilings is None or networks is None:
+    if networks is None:
         return
     flops = {figure.key[1:]: figure.value for figure in networks.named("flops_per_image")}
+    for figure in networks.named("images_per_s"):
+        if not flops.get(figure.key[1:]):
+            yield f"{figure}: there is no flops_per_image of it"
+    if ceilings is None:
+        return
+    on_cpu = card.environment["backend"] == "cpu"
     for figure in networks.named("mfu", "images_per_s"):
         precision = figure.labels["precision"]
         names = [f"matmul_{own}_tflops" for own in _MULTIPLIED_IN.get(precision, ())]
-        matmuls = [*ceilings.named(*names)]
+        # A CPU computes bf16 in fp32, too.
+        matmuls = [*ceilings.named(*(_MATMULS if on_cpu else names))]
         margin = _ABOVE_CEILING * (_WINOGRAD if precision == "fp32" else 1.0)
         if figure.name == "mfu":
             shares = [own.value / own.nominal for own in matmuls if own.nominal]
@@ -69,7 +174,9 @@ def _networks(card: Card) -> Iterator[str]:
                     f"{max(shares):.3f}"
                 )
         elif matmuls and figure.key[1:] in flops:
-            count = 1 if figure.device is not None else card.environment["num_devices"]
+            # Simulated devices share the processor that one of them measured.
+            alone = figure.device is not None or on_cpu
+            count = 1 if alone else card.environment["num_devices"]
             tflops = figure.value * flops[figure.key[1:]] / 1e12
             most_tflops = count * max(own.ends[1] for own in matmuls)
             if tflops > margin * most_tflops:
@@ -80,8 +187,11 @@ def _networks(card: Card) -> Iterator[str]:
 
 
 def _corruption(card: Card) -> Iterator[str]:
-    """Yield which device has more mismatches named than counted."""
+    """Yield which device has more mismatches named than counted, and too many rounds."""
     if part := card.part("corruption"):
+        for figure in part.named("rounds"):
+            if figure.value * _SHORTEST_CALL_S > 60 * card.minutes_taken:
+                yield f"{figure}: {figure.value:g} in {card.minutes_taken:g} min"
         counted = {figure.device: figure.value for figure in part.named("mismatches")}
         named = collections.Counter(figure.device for figure in part.named("mismatched_values"))
         for device, count in named.items():
@@ -90,6 +200,9 @@ def _corruption(card: Card) -> Iterator[str]:
 
 
 def _times(card: Card) -> Iterator[str]:
+    for name in ("minutes_asked", "minutes_taken"):
+        if not 0 < getattr(card, name) <= _MOST_MINUTES:
+            yield f"{name} is {getattr(card, name):g}: above 0, at most {_MOST_MINUTES:g}"
     taken_s = card.minutes_taken * 60
     parts_s = sum(part.time_s for part in card.parts)
     if parts_s > taken_s + _UNACCOUNTED_S:
@@ -97,3 +210,6 @@ def _times(card: Card) -> Iterator[str]:
     for part in card.parts:
         if part.time_s < 0 or (part.figures and part.time_s == 0):
             yield f"{part.name}: took {part.time_s:g} s for {len(part.figures)} figures"
+    for figure in card.figures():
+        if figure.name in _DURATIONS and not 0 < figure.value <= taken_s:
+            yield f"{figure}: {figure.value:g} s, the whole card took {taken_s:.1f} s"

@@ -38,10 +38,8 @@ def load_thresholds(path: str | None = None) -> Thresholds:
     own = _parse(text, path)
     for name in own:
         if name not in limits:
-            raise BadInput(
-                f"{path}: there is no limit {name!r}; there are {', '.join(limits)}"
-                + nearest(name, limits)
-            )
+            close = nearest(name[:60], limits) or "; `jaxbench/cards/thresholds.csv` has all"
+            raise BadInput(f"{path}: there is no limit {name[:60]!r}{close}")
     return {**limits, **own}
 
 
@@ -56,9 +54,12 @@ def _parse(text: str, path: str) -> dict[str, float | None]:
         raise BadInput(f"{path}: has no column {', '.join(missing)}")
     limits: dict[str, float | None] = {}
     for row in listed:
+        if None in row or row["level"] is None:
+            shown = (row["name"] or "")[:60]
+            raise BadInput(f"{path}: {shown!r}: a line has {','.join(rows.fieldnames)[:60]}")
         name = f"{row['name']}.{row['level']}"
         if name in limits:
-            raise BadInput(f"{path}: {name} is there twice")
+            raise BadInput(f"{path}: {name[:60]} is there twice")
         limits[name] = _limit(path, name, (row["limit"] or "").strip())
     return limits
 
@@ -71,5 +72,5 @@ def _limit(path: str, name: str, cell: str) -> float | None:
     except ValueError:
         limit = math.nan
     if not 0 <= limit < math.inf:
-        raise BadInput(f"{path}: {name}={cell}: must be a number, 0 or more, or nothing")
+        raise BadInput(f"{path}: {name[:60]}={cell[:60]}: must be a number, 0 or more, or nothing")
     return limit

@@ -1,10 +1,11 @@
 """Judge a card by stated limits.
 
 A finding is `pass`, `warn` or `fail`; `not_judged` where nothing is known to judge by, as on a CPU,
-which has no published peak; and `inconclusive` instead of `warn` and `fail` where other work on
-the host may be the cause. The outcome of the card is the first of these that holds: `fail` if a
-finding is, `inconclusive` if the host was busy or its load is not known, `warn`, `pass`.
-The exit code is 1 for `fail` alone.
+which has no published peak; `inconclusive` instead of `warn` and `fail` where other work on the
+host may be the cause; and `incomplete` of a part of the standard set, or a network of the preset,
+that was not measured. The outcome of the card is the first of these that holds: `fail` if a finding
+is, `inconclusive` if the host was busy or its load is not known, `incomplete`, `warn`, `pass`. The
+exit code is 1 for `fail` alone.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from jaxbench.cards.figures import ARITHMETICS, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
-OUTCOMES = ("fail", "inconclusive", "warn", "pass", "not_judged")
+OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
 _MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
@@ -105,8 +106,24 @@ def _is_corrected(figure: Figure) -> bool:
 
 
 def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
-    for figure in part.named("mismatches", "mismatched_values"):
-        yield Judged(figure.value, str(figure))
+    """Yield the results that differ, all devices together; some of them have a name."""
+    counted = [figure for figure in part.named("mismatches") if figure.value]
+    named = [*part.named("mismatched_values")]
+    count = max(sum(figure.value for figure in counted), len(named))
+    if not count and not any(part.named("mismatches")):
+        return
+    what = "results that differ"
+    if named:
+        first = min(named, key=lambda figure: str(figure.labels["round"]).zfill(18))
+        what += (
+            f"; first: device {first.device}, round {first.labels['round']}, tensor "
+            f"{str(first.labels['tensor'])[:60]}, {_shown(first.value)} elements"
+        )
+    elif counted:
+        what += f"; first: device {counted[0].device}"
+    if count > 1:
+        what += f"; {_shown(count - 1)} more"
+    yield Judged(count, what)
 
 
 def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
@@ -122,8 +139,8 @@ _NO_PEAK = "no published peak of these devices is known"
 _ALONE = "it takes two devices or more, and simulated ones do not count"
 _NO_READINGS = "the device does not tell"
 RULES = (
-    Rule("doctor_problems", "doctor", _checks("problem"), disturbed=False),
-    Rule("doctor_warnings", "doctor", _checks("warning"), disturbed=False),
+    Rule("problems", "doctor", _checks("problem"), disturbed=False),
+    Rule("warnings", "doctor", _checks("warning"), disturbed=False),
     Rule("matmul_share_of_nominal", "ceilings", _shares(*_MATMULS), least=True, missing=_NO_PEAK),
     Rule("bandwidth_share_of_nominal", "ceilings", _shares(*_MEMORY), least=True, missing=_NO_PEAK),
     Rule("device_spread", "ceilings", _spreads(*_MATMULS, *_MEMORY), missing=_ALONE),
@@ -147,11 +164,9 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
     busy = [*_busy(card.load, thresholds)]
     findings = [*busy]
     for name in PARTS:
-        if (part := card.part(name)) is None:
-            continue
-        if part.status != "measured":
-            status = "fail" if part.status == "failed" else "not_judged"
-            findings.append(_finding(name, "status", status, f"{part.status}: {part.reason}"))
+        part = card.part(name)
+        findings += _left_out(name, part, card)
+        if part is None or part.status != "measured":
             continue
         own = [rule for rule in RULES if rule.part == name]
         findings += [_apply(rule, part, card, thresholds, bool(busy)) for rule in own]
@@ -161,6 +176,26 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
     found = {finding.status for finding in findings}
     outcome = next((status for status in OUTCOMES if status in found), "not_judged")
     return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
+
+
+def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
+    """Yield that a part failed, or that all or some of it was not measured."""
+    alone = name == "collectives" and card.environment["num_devices"] < 2
+    status = "not_judged" if alone or name == "storage" else "incomplete"
+    if part is None:
+        if status == "incomplete":
+            yield _finding(name, "status", status, "not in the card")
+    elif part.status == "failed":
+        yield _finding(name, "status", "fail", f"failed: {part.reason}")
+    elif part.status == "skipped":
+        yield _finding(name, "status", status, f"skipped: {part.reason}")
+    elif not part.figures and not part.checks:
+        yield _finding(name, "status", status, "nothing was measured")
+    elif name == "networks":
+        # Those that there was no time or memory for.
+        for check in part.checks:
+            if check.status != "ok":
+                yield _finding(name, "status", status, f"{check.name}: {check.found}")
 
 
 def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
@@ -173,7 +208,7 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
         if value is None:
             yield _finding("host", rule, "inconclusive", "the load of the host is not known")
         elif value > limit:
-            text = f"the host was busy: {four_digits(value)}, limit {limit:g}"
+            text = f"the host was busy: {_shown(value)}, limit {limit:g}"
             yield _finding("host", rule, "inconclusive", text)
 
 
@@ -194,14 +229,17 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     passed = [level for level, limit in known.items() if beyond(worst, limit)]
     status = passed[-1] if passed else "pass"
     limit = known[status] if passed else next(iter(known.values()))
-    text = (
-        f"{four_digits(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
-    )
+    text = f"{_shown(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
     if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
         return _finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
     return _finding(part.name, rule.name, status, text)
+
+
+def _shown(value: float) -> str:
+    """Return a number; whole ones have no decimals."""
+    return f"{value:,.0f}" if float(value).is_integer() else four_digits(value)
 
 
 def _finding(part: str, rule: str, status: str, text: str) -> Finding:
@@ -219,7 +257,7 @@ def outcomes_of_parts(verdict: Verdict) -> Mapping[str, str]:
 def failures(verdict: Verdict) -> list[str]:
     """Return a line for each failed finding; with one the exit code is 1, else 0."""
     return [
-        f"{finding.part}: {finding.rule}: {finding.text}"
+        f"{finding.part}: {finding.rule.replace('_', ' ')}: {finding.text}"
         for finding in verdict.findings
         if finding.status == "fail"
     ]

@@ -16,7 +16,7 @@ from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
-from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxbench.analysis.scaling_model import Interval, ring_bytes
+from jaxbench.analysis.scaling_model import Interval, bus_factor
 from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.transfer import sizes_up_to
@@ -31,15 +31,6 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 _WIDTH = np.dtype(np.float32).itemsize
 # Mesh positions of two devices.
 Pair = tuple[int, int]
-
-
-def bus_factor(operation: str, num_devices: int) -> float:
-    """Return bus bandwidth / algorithm bandwidth, as nccl-tests has it."""
-    if operation == "exchange":
-        return 1.0
-    if operation == "all_reduce":
-        return ring_bytes(num_devices, 1.0)
-    return (num_devices - 1) / num_devices
 
 
 class Collective(Calls):

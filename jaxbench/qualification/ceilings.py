@@ -11,7 +11,7 @@ from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn

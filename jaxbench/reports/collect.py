@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
-from jaxbench.cards.check import check_card
+from jaxbench.cards.check import check_card, own_limits
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
@@ -103,7 +103,7 @@ class ReportedCard:
     Attributes:
       id: C1, C2 ..., as tables name it.
       name: its folder's path below the folder that was given.
-      problems: what is wrong with it, see `check_card`.
+      problems: what is wrong with it, see `check_card`, and whether it has limits of its own.
     """
 
     id: str
@@ -161,8 +161,9 @@ class Collection:
           BadInput: it cannot be read.
         """
         if path.resolve() not in self._by_path:
-            problems = check_card(path)
-            card = ReportedCard(f"C{len(self.cards) + 1}", name, read_card(path), problems)
+            card = read_card(path)
+            remarks = [*check_card(path), *filter(None, [own_limits(card)])]
+            card = ReportedCard(f"C{len(self.cards) + 1}", name, card, remarks)
             self.cards.append(card)
             self._by_path[path.resolve()] = card
 

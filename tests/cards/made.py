@@ -36,7 +36,9 @@ def ceilings(matmul=700.0, triad=3000.0):
 def collectives():
     pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
     figures = [measured("pair_gb_per_s", 100.0 + a + b, source=a, target=b) for a, b in pairs]
-    figures.append(measured("bus_gb_per_s", 380.0, collective="all_reduce", bytes=2**28))
+    of = {"collective": "all_reduce", "bytes": 2**28}
+    figures.append(measured("algorithm_gb_per_s", 250.0, **of))
+    figures.append(measured("bus_gb_per_s", 375.0, **of))
     return Part(name="collectives", status="measured", time_s=20.0, figures=tuple(figures))
 
 

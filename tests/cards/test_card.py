@@ -24,7 +24,8 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     assert dataclasses.replace(found, files={}) == card
     assert found == read_card(tmp_path)
     assert [*found.files] == ["runs/resnet50/metrics.jsonl", "runs/resnet50/run.json"]
-    assert {figure.origin for figure in found.figures()} == {"measured"}
+    counted = {figure.name for figure in found.figures() if figure.origin == "counted"}
+    assert counted == {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
     assert not (tmp_path / f"{CARD}.partial").exists()
 
 
@@ -78,17 +79,34 @@ REFUSED = {
     "status": (lambda c: c["parts"][0].update(status="ok"), "must be measured or skipped"),
     "no reason": (lambda c: c["parts"][0].update(status="failed"), "a reason goes with"),
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "did you mean 'mfu'"),
-    "other part": (lambda c: _figure(c, "mfu").update(name="rounds", labels={}), "is no figure of"),
+    "other part": (
+        lambda c: _figure(c, "mfu").update(name="drift_percent", labels={}),
+        "is no figure of",
+    ),
     "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
     "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), "labels.batch must be"),
     "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "must be a list of 2"),
-    "origin": (lambda c: _figure(c, "mfu").update(origin="predicted"), "must be measured"),
+    "origin": (
+        lambda c: _figure(c, "mfu").update(origin="predicted"),
+        "must be measured or counted",
+    ),
+    "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
     "no peak": (lambda c: _figure(c, "mfu").update(nominal=0), "must be above 0"),
     "twice": (
         lambda c: _figure(c, "pair_gb_per_s").update(labels={"source": 0, "target": 2}),
         "is there twice",
     ),
     "environment": (lambda c: c["environment"].pop("hostname"), "environment lacks hostname"),
+    "no devices": (lambda c: c["environment"].pop("devices"), "environment lacks devices"),
+    "devices": (lambda c: c["environment"].update(devices=5), "environment.devices must be a list"),
+    "device": (
+        lambda c: c["environment"].update(devices=[{"id": [1], "kind": "a"}]),
+        "environment.devices[0].id must be a whole number",
+    ),
+    "hostname": (lambda c: c["environment"].update(hostname=1), "environment.hostname must be"),
+    "surrogate": (lambda c: c["environment"].update(hostname="a\ud800"), "a lone surrogate"),
+    "no parts": (lambda c: c.update(parts=[]), "there is no part"),
+    "run": (lambda c: _figure(c, "mfu").update(run="../../etc"), "run of mfu: '../../etc' leads"),
     "date": (lambda c: c.update(created_at="2026-03-04"), "no date with a time zone"),
     "elsewhere": (lambda c: c.update(files={"../a": "0" * 64}), "leads elsewhere"),
     "absolute": (lambda c: c.update(files={"/etc/passwd": "0" * 64}), "leads elsewhere"),

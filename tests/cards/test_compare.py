@@ -7,7 +7,8 @@ import random
 import pytest
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, describe_cards, z_scores
+from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, z_scores
+from jaxbench.cards.compare_text import describe_cards
 from jaxbench.errors import BadInput
 from tests.cards import made
 
@@ -128,7 +129,55 @@ def test_spread_and_median_of_a_fleet():
     [matmul] = [one for one in found if one.figure == "matmul_bf16_tflops"]
     assert matmul.n == 12 and matmul.outliers == ()
     lines = "\n".join(describe_cards([made.card(made.networks(rate)) for rate in rates]))
-    assert "median 10,000 of 3, spread 22.2%; fewer than 5" in lines
+    [row] = [line.split() for line in lines.splitlines() if line.startswith("images_per_s")]
+    assert row == ["images_per_s", "3", "10,000", "22.2%"]
+    assert "figures have fewer than 5 values: no outliers are looked for" in lines
+
+
+def test_of_counts_and_drift_there_is_no_ratio():
+    found = {one.figure.split(",")[0]: one for one in compare_two(made.card(), made.card())}
+    without = {name for name, one in found.items() if one.ratio is None}
+    counts = {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
+    assert without == counts | {"drift_percent", "throttled_share"}  # nothing was throttled
+    # The bus bandwidth follows from the algorithm's.
+    assert "algorithm_gb_per_s" in found and "bus_gb_per_s" not in found
+
+
+def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
+    cards = [made.card(), made.card(made.networks(9_000.0), preset="cpu-1")]
+    cards[0].environment["versions"] = {"jax": "0.10.2"}
+    cards[1].environment.update(versions={"jax": "0.12.0"}, num_devices=8)
+    lines = [*describe_cards(cards)]
+    assert lines[2:6] == [
+        "different number of devices: A 4, B 8",
+        "different preset: A standard-1, B cpu-1",
+        "different JAX: A 0.10.2, B 0.12.0",
+        "",
+    ]
+    assert max(map(len, lines[5:])) <= 80
+    rows = {line.split("  ")[0]: line.split() for line in lines}
+    drift = " ".join(rows["drift_percent, device 0"])
+    assert drift.endswith("device 0 -0.5000 ±0.7 -0.5000 ±0.7 no difference")
+    assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
+    assert rows["rounds"] == ["rounds", "8", "8", "equal"]
+    assert rows["flops_per_image"][1] == "2.46e+10"
+
+
+def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
+    odd = [made.card(made.ceilings(500.0 + at, 2000.0), host=f"node{at}") for at in (3, 7)]
+    lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]
+    assert lines[13:16] == [
+        "",
+        "node3 (card 3): 8 outliers of 26 figures",
+        "node7 (card 7): 8 outliers of 26 figures",
+    ]
+    assert sum(line.startswith("node") for line in lines[16:]) == 16
+    assert not any("more outliers" in line for line in lines)
+    odd.append(made.card(made.ceilings(500.0, 2000.0), host="node9"))
+    lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), (8, odd[2]), count=20))]
+    assert sum(line.startswith("node") for line in lines[24:]) == 20
+    assert "4 more outliers, nearer to their medians: --json has all" in lines
+    assert max(map(len, lines[24:])) <= 80
 
 
 def test_scores_by_hand():
@@ -162,7 +211,7 @@ def test_the_command_compares_cards(run_cli, two):
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "A a (4 x NVIDIA H100 80GB HBM3), 2026-03-04T05:06:07+00:00: pass" in text
-    assert "batch 256: A 10,000; B 9,000; B / A 0.900: worse" in text
+    assert "images_per_s 10,000 ±1.0% 9,000 ±1.0% 0.900 worse" in text
     done = compare(run_cli, "--json", str(two / "a"), str(two / "b"))
     figures = json.loads(done.stdout)["figures"]
     assert {one["verdict"] for one in figures} == {"no difference", "equal", "worse"}

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from jaxbench.cards.card import CheckResult
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import RULES, failures, judge, outcomes_of_parts
 from jaxbench.errors import BadInput
@@ -12,8 +13,8 @@ from tests.cards import made
 PEAK = made.PEAK_TFLOPS
 
 
-def finding(verdict, rule):
-    [found] = [one for one in verdict.findings if one.rule == rule]
+def finding(verdict, rule, part=None):
+    [found] = [one for one in verdict.findings if one.rule == rule and part in (None, one.part)]
     return found
 
 
@@ -48,8 +49,8 @@ CASES = {
     "replays": (made.soak(errors=2, counter="pcie_replay"), "corrected_errors", "warn"),
     "old errors": (made.soak(errors=0), "errors", "pass"),
     "mismatches": (made.corruption(1, [(3, "kernel")]), "mismatches", "fail"),
-    "a problem": (made.doctor(driver="problem"), "doctor_problems", "fail"),
-    "a warning": (made.doctor(disk="warning"), "doctor_warnings", "warn"),
+    "a problem": (made.doctor(driver="problem"), "problems", "fail"),
+    "a warning": (made.doctor(disk="warning"), "warnings", "warn"),
 }
 
 
@@ -76,11 +77,26 @@ def test_a_failure_names_the_device_and_the_limit():
     assert "1 more of 4 beyond it" in line
 
 
+def test_mismatches_say_where_and_how_many():
+    def text(*how):
+        return finding(judge(made.card(made.corruption(*how))), "mismatches").text
+
+    assert text(0) == "0 (results that differ); most 0"
+    assert text(1) == "1 (results that differ; first: device 1); most 0"
+    # Results and elements are counted apart.
+    assert text(60, [(11, "layer0"), (3, "layer2"), (4, "layer1")]) == (
+        "60 (results that differ; first: device 1, round 3, tensor layer2, 2 elements; 59 more); "
+        "most 0"
+    )
+    long = text(1, [(1, "a" * 500)])
+    assert len(long) < 200
+
+
 def test_a_busy_host_decides_nothing_that_it_disturbs():
     slow = made.ceilings(0.25 * PEAK)
     verdict = judge(made.card(slow, load=(60.0, 0)))
     assert verdict.outcome == "inconclusive" and not failures(verdict)
-    assert "busy: 60" in finding(verdict, "other_cpu_percent").text
+    assert "busy: 60, limit 10" in finding(verdict, "other_cpu_percent").text
     assert finding(verdict, "matmul_share_of_nominal").status == "inconclusive"
     # What passes passes, whoever else was there.
     assert finding(verdict, "bandwidth_share_of_nominal").status == "pass"
@@ -116,10 +132,49 @@ def test_a_part_that_failed_fails_and_one_that_was_skipped_says_why():
     failed = judge(made.card(made.skipped("soak", "failed", "out of memory")))
     assert failures(failed) == ["soak: status: failed: out of memory"]
     left_out = judge(made.card(made.skipped("soak")))
-    assert left_out.outcome == "pass"
-    assert outcomes_of_parts(left_out)["soak"] == "not_judged"
-    nothing = made.card(parts=(made.skipped("soak"),), load=(1.0, 0))
-    assert judge(nothing).outcome == "not_judged"
+    assert left_out.outcome == "incomplete" and not failures(left_out)
+    assert finding(left_out, "status", "soak").text == "skipped: there is no time"
+
+
+def of_networks(found, name="no time was left for"):
+    check = CheckResult(name=name, status="warning", found=found)
+    return dataclasses.replace(made.networks(), checks=(check,))
+
+
+@pytest.mark.parametrize(
+    "parts, text",
+    [
+        ([made.skipped("ceilings", reason="interrupted")], "skipped: interrupted"),
+        ([made.skipped("doctor")], "skipped: there is no time"),
+        ([made.skipped("collectives")], "skipped: there is no time"),
+        ([of_networks("cnn10 bf16 64")], "no time was left for: cnn10 bf16 64"),
+        ([of_networks("does not fit", "cnn10 bf16 64")], "cnn10 bf16 64: does not fit"),
+        ([dataclasses.replace(made.soak(), figures=())], "nothing was measured"),
+    ],
+)
+def test_what_was_left_out_is_incomplete(parts, text):
+    verdict = judge(made.card(*parts))
+    assert verdict.outcome == "incomplete"
+    [found] = [one for one in verdict.findings if one.status == "incomplete"]
+    assert (found.part, found.text) == (parts[0].name, text)
+    # It is graver than a warning, and neither a failure nor an excuse for one.
+    assert judge(made.card(*parts, load=(60.0, 0))).outcome == "inconclusive"
+    assert judge(made.card(*parts, made.soak(errors=1))).outcome == "fail"
+    if parts[0].name != "doctor":
+        assert judge(made.card(*parts, made.doctor(disk="warning"))).outcome == "incomplete"
+
+
+def test_a_part_that_nobody_asked_for_is_not_left_out():
+    parts = {part.name: part for part in made.card().parts}
+    assert judge(made.card(made.skipped("storage"))).outcome == "pass"
+    del parts["corruption"]
+    gone = judge(made.card(parts=tuple(parts.values())))
+    assert gone.outcome == "incomplete"
+    assert finding(gone, "status", "corruption").text == "not in the card"
+    # One device has no links.
+    one = made.card(made.skipped("collectives", reason="there is one device"))
+    alone = dataclasses.replace(one, environment=one.environment | {"num_devices": 1})
+    assert judge(alone).outcome == "pass" and judge(one).outcome == "incomplete"
 
 
 def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
@@ -146,6 +201,10 @@ def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
         ("name,level,limit\nmismatches,fail,-1\n", "must be a number, 0 or more"),
         ("name,level,limit\nmismatches,fail,1_0\n", "must be a number"),
         ("name,level,limit\nmismatches,fail,1\nmismatches,fail,2\n", "is there twice"),
+        ("name,level,limit\nhello\n", ": 'hello': a line has name,level,limit"),
+        ("name,level,limit\nmismatches,fail,1,2,3\n", "'mismatches': a line has name,level,limit"),
+        ("name,level,limit\nhello,warn,1\n", "'hello.warn'; `jaxbench/cards/thresholds.csv` has"),
+        (f"name,level,limit\n{'a' * 900},warn,1\n", "there is no limit 'aaa"),
         ("name,limit\nmismatches,1\n", "has no column level"),
         ("", "has no column name"),
         ('name,level,limit\n"a', "unexpected end of data"),
@@ -158,6 +217,7 @@ def test_bad_limits_are_one_line(text, message, tmp_path):
     with pytest.raises(BadInput) as error:
         load_thresholds(str(path))
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < len(str(path)) + 150
 
 
 def test_limits_that_are_not_there(tmp_path):

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from jaxbench.hardware.peaks import _rows, cpu_flops_limit, find_peak, flops_limit, utilization
+from jaxbench.hardware.peak_table import cpu_flops_limit, find_peak, rows
+from jaxbench.hardware.peaks import flops_limit, utilization
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 
@@ -82,9 +83,9 @@ def test_what_is_unknown_has_no_peak():
 
 
 def test_every_row_is_whole():
-    rows = _rows()
-    assert len({row["kind"] for row in rows}) == len(rows)
-    for row in rows:
+    table = rows()
+    assert len({row["kind"] for row in table}) == len(table)
+    for row in table:
         assert row["kind"] and row["source"] and int(row["per_chip"]) in (1, 2)
         figures = {name: float(row[f"{name}_tflops"] or 0) for name in ARITHMETIC}
         assert any(figures.values())
@@ -103,7 +104,7 @@ def test_tpus_are_named_as_jax_names_them():
     tpu_info = pytest.importorskip("jax._src.pallas.mosaic.tpu_info")
     if not hasattr(tpu_info, "chip_version_from_device_kind"):
         pytest.skip("this JAX has no list of TPUs")
-    kinds = [row["kind"] for row in _rows() if row["kind"].startswith("TPU")]
+    kinds = [row["kind"] for row in rows() if row["kind"].startswith("TPU")]
     versions = {str(tpu_info.chip_version_from_device_kind(kind)) for kind in kinds}
     assert versions == {"v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"}
 
@@ -123,7 +124,7 @@ def test_no_device_exceeds_its_limit():
     # Of what is unknown, nothing is said that is not true of all.
     assert cpu_flops_limit(1, []) == cpu_flops_limit(1, ["amx_tile", "avx512f"]) == 6.5e9 * 2048
     gpu = types.SimpleNamespace(platform="gpu", process_index=0)
-    fastest = max(float(row["bf16_tflops"] or 0) for row in _rows())
+    fastest = max(float(row["bf16_tflops"] or 0) for row in rows())
     assert flops_limit([gpu]) > 2e12 * fastest
 
 

@@ -20,7 +20,7 @@ CONVOLUTION = """
 import sys
 import jax
 from jax.sharding import SingleDeviceSharding
-from jaxbench.hardware.peaks import find_peak
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.hardware.targets.topology import create_devices
 

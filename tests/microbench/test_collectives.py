@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.microbench import collectives
-from jaxbench.microbench.collectives import Collective, bus_factor
+from jaxbench.microbench.collectives import Collective
 from jaxbench.xla.collectives import count_collectives
 
 

@@ -64,7 +64,7 @@ def triad(bench, time_s):
 
 def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
     code, card = qualify(ceilings=triad)
-    assert code == 0 and card.verdict.outcome == "pass"
+    assert code == 0 and card.verdict.outcome == "incomplete"  # the parts measure nothing
     assert check_card(tmp_path / "card") == []
     assert [(part.name, part.status) for part in card.parts] == [
         *((name, "measured") for name in ORDER[:5]),
@@ -73,7 +73,7 @@ def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
     ]
     assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
     text = output.getvalue()
-    assert "plan: doctor 0 s" in text and "verdict: PASS" in text
+    assert "plan: doctor 0 s" in text and "verdict: INCOMPLETE" in text
     assert f"report: jaxbench report {tmp_path / 'card'}" in text.replace(" \\\n   ", "")
 
 
@@ -83,7 +83,7 @@ def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
     code, card = qualify()
     assert (code, card.verdict.outcome) == (0, "inconclusive")
     assert card.load.other_cpu_percent == 100
-    assert "the host was busy: 100.0, limit 10" in output.getvalue()
+    assert "the host was busy: 100, limit 10" in output.getvalue()
 
 
 def test_the_work_of_this_process_is_no_other(monkeypatch):
@@ -100,7 +100,7 @@ def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     assert card.part("doctor").checks[1].found == wrong.found
     text = " ".join(output.getvalue().split())
     assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2 -> pip install" in text
-    assert "doctor: doctor_problems: 1" in text
+    assert "doctor: problems: 1" in text
 
 
 def test_accelerators_that_are_not_used_end_it_after_the_doctor(qualify, monkeypatch, output):
@@ -226,7 +226,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     notes = [check.found for check in card.part("ceilings").checks]
     shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes"
     assert notes == [shape, *["not measured: UNIMPLEMENTED: int8"] * 2]
-    assert "ceilings: device_spread: " in " ".join(output.getvalue().split())
+    assert "ceilings: device spread: " in " ".join(output.getvalue().split())
 
 
 def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):

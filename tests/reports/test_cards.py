@@ -52,14 +52,14 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     found = tables(section)
     [[_, host, hardware, verdict, *_]] = texts(found["Cards"])
     assert (host, hardware, verdict) == ("lab", "4 x NVIDIA H100 80GB HBM3", "fail")
-    [row] = [row for row in texts(found["Verdict by rule"]) if row[2] == "matmul_share_of_nominal"]
+    [row] = [row for row in texts(found["Verdict by rule"]) if row[2] == "matmul share of nominal"]
     assert row[3] == "fail" and "device 2" in row[4]
     rows = texts(found["Ceilings"])
     first = ["C1", "matmul_bf16_tflops", "device 0", "700.0 (693.0 to 707.0)", "989.4", "70.75"]
     assert rows[0] == first and len(rows) == 12
     assert "Storage" not in found
     # The pairs are a picture, not a hundred rows.
-    assert len(found["Collectives"].rows) == 1
+    assert len(found["Collectives"].rows) == 2
 
 
 def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_path):

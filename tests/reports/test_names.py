@@ -14,7 +14,7 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.scaling_model import predict
 from jaxbench.analysis.statistics import spread
-from jaxbench.hardware.peaks import Peak
+from jaxbench.hardware.peak_table import Peak
 from jaxbench.hardware.telemetry import summary as telemetry
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import RECORDS, EpochRecord

@@ -13,7 +13,14 @@ from jaxbench.reports.formats import UNKNOWN, moment, percent, plain, with_inter
 from jaxbench.reports.tables import Column, make_table, with_figures
 from jaxbench.terminal import printable
 
-_MARKS = {"pass": "good", "ok": "good", "warn": "soft", "fail": "bad", "problem": "bad"}
+_MARKS = {
+    "pass": "good",
+    "ok": "good",
+    "warn": "soft",
+    "incomplete": "soft",
+    "fail": "bad",
+    "problem": "bad",
+}
 _PAIRS = "pair_gb_per_s"
 
 
@@ -66,7 +73,7 @@ CARD_COLUMNS = (
 _FINDINGS = (
     CARD,
     Column("part", lambda row: printable(row.own.part)),
-    Column("rule", lambda row: printable(row.own.rule)),
+    Column("rule", lambda row: printable(row.own.rule.replace("_", " "))),
     Column("says", lambda row: status_cell(row.own.status), left=True),
     Column("because", lambda row: printable(row.own.text)),
 )

@@ -1,0 +1,159 @@
+"""Cards side by side on a console of 80 columns."""
+
+import collections
+from collections.abc import Iterator, Sequence
+
+from jaxbench.cards.card import Card, Figure
+from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, difference
+from jaxbench.cards.figures import FIGURES
+from jaxbench.records.writers.tables import text_table
+from jaxbench.terminal import four_digits, printable
+
+# The widest first column that leaves 80 columns to a table.
+_WIDEST = 28
+# Of a fleet no more outliers are shown; --json has all.
+_MOST_OUTLIERS = 20
+_NETWORK = ("network", "precision", "batch")
+
+
+def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield the lines of a comparison.
+
+    Raises:
+      BadInput: they cannot be compared.
+    """
+    for letter, card in zip(_letters(len(cards)), cards, strict=True):
+        judged = card.verdict.outcome if card.verdict else "not judged"
+        yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
+    lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
+    yield from map(printable, lines)
+
+
+def _letters(count: int) -> Sequence[str]:
+    return "AB" if count == 2 else [f"card {number}" for number in range(1, count + 1)]
+
+
+def _describe_two(first: Card, second: Card) -> Iterator[str]:
+    pairs = common_figures(first, second)
+    facts = [_facts(card) for card in (first, second)]
+    for name, own in facts[0].items():
+        if own != (other := facts[1][name]):
+            yield f"different {name}: A {own}, B {other}"
+    yield ""
+    yield "± is the larger half of the 95 % interval."
+    rows = []
+    for a, b in pairs:
+        found = difference(a, b)
+        ratio = "" if found.ratio is None else f"{found.ratio:.3f}"
+        rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, found.verdict])
+    yield from _grouped(("figure", "A", "B", "B / A", "difference"), rows)
+
+
+def _facts(card: Card) -> dict[str, object]:
+    """Return what must be the same for figures to be of the same work."""
+    versions = card.environment.get("versions")
+    return {
+        "devices": card.environment["device_kind"],
+        "number of devices": card.environment["num_devices"],
+        "preset": card.preset,
+        "JAX": versions.get("jax") if isinstance(versions, dict) else None,
+    }
+
+
+def _place(figure: Figure) -> tuple[str, str]:
+    """Return the heading that a figure stands under, and its own words there."""
+    labels, words = figure.labels, []
+    if {*_NETWORK} <= {*labels}:
+        heading = f"{labels['network']} {labels['precision']}, batch {labels['batch']}"
+        words.append(figure.name)
+    elif labels:
+        heading = figure.name
+        for name, value in labels.items():
+            is_size = name == "bytes" and type(value) is int
+            words.append(_size(value) if is_size else _label(name, value))
+    else:
+        heading = FIGURES[figure.name].part
+        words.append(figure.name)
+    if figure.device is not None:
+        words.append(f"device {figure.device}")
+    return heading, ", ".join(words)[:_WIDEST]
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:g} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:g} KiB"
+
+
+def _label(name: str, value: str | int) -> str:
+    # A number alone says nothing.
+    return value if isinstance(value, str) else f"{name} {value}"
+
+
+def _number(name: str, value: float) -> str:
+    """Return a value of a figure; counts are whole numbers, large ones in short."""
+    if not FIGURES[name].is_count or not float(value).is_integer():
+        return four_digits(value)
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.4g}"
+
+
+def _with_interval(figure: Figure) -> str:
+    value = _number(figure.name, figure.value)
+    if figure.interval is None:
+        return value
+    half = max(abs(end - figure.value) for end in figure.interval)
+    # A share of what may be below 0 says nothing.
+    if FIGURES[figure.name].low < 0 or not figure.value:
+        return f"{value} ±{half:.2g}"
+    return f"{value} ±{half / abs(figure.value):.1%}"
+
+
+def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; where the first cell of its rows changes it is a line of its own."""
+    width = max(len(row[1]) for row in rows)
+    cells = [[row[1].ljust(width), *row[2:]] for row in rows]
+    first, *lines = text_table([headings[0].ljust(width), *headings[1:]], cells)
+    yield first
+    heading = None
+    for row, line in zip(rows, lines, strict=True):
+        if row[0] != heading:
+            heading = row[0]
+            yield f"{heading[:76]}:"
+        yield line
+
+
+def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
+    figures = compare_fleet(cards)
+    found = [(one, outlier) for one in figures for outlier in one.outliers or ()]
+    counts = collections.Counter(outlier.node for _, outlier in found)
+    yield ""
+    searched = sum(one.outliers is not None for one in figures)
+    for node, count in counts.most_common():
+        yield f"{node}: {count} outlier{'s' * (count != 1)} of {searched} figures"
+    if not found:
+        yield f"no outliers of {searched} figures"
+    if searched < len(figures):
+        few = len(figures) - searched
+        yield f"{few} figures have fewer than {FEWEST} values: no outliers are looked for"
+    if found:
+        found.sort(key=lambda pair: -abs(pair[1].z))
+        yield ""
+        rows = []
+        for one, own in found[:_MOST_OUTLIERS]:
+            device = "" if own.device is None else str(own.device)
+            row = [
+                own.node[-_WIDEST:],
+                device,
+                *(_number(one.like.name, float(value)) for value in (own.value, one.median)),
+            ]
+            rows.append([one.figure, *row, f"{own.z:+.1f}"])
+        rows.sort(key=lambda row: [one.figure for one, _ in found].index(row[0]))
+        yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
+        if (more := len(found) - _MOST_OUTLIERS) > 0:
+            yield f"{more} more outliers, nearer to their medians: --json has all"
+    yield ""
+    rows = []
+    for one in figures:
+        spread = "" if one.spread is None else f"{one.spread:.1%}"
+        rows.append(
+            [*_place(one.like), str(one.n), _number(one.like.name, float(one.median)), spread]
+        )
+    yield from _grouped(("figure", "values", "median", "spread"), rows)

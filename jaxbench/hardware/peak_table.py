@@ -1,0 +1,91 @@
+"""Look up the peak rates of devices in `peaks.csv`, and bounds that no device exceeds. No JAX.
+
+Peaks are as the makers publish them: for dense matrices with fp32 accumulation, at the boost clock
+that the maker names.
+"""
+
+import csv
+import functools
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_TABLE = pathlib.Path(__file__).with_name("peaks.csv")
+# No processor has a faster clock; and what a core of one can do in a cycle at most, by its flags in
+# /proc/cpuinfo: AMX tiles in bf16, two AVX-512 units with dot products in bf16, two AVX2 units.
+_CPU_HZ = 6.5e9
+_FLOPS_PER_CYCLE = {"amx_tile": 2048, "sve": 256, "avx512f": 128, "fma": 32, "avx": 32}
+# An accelerator that is not in the table is at most this many times as fast as the fastest in it.
+_NEWER = 4.0
+
+
+class Peak(NamedTuple):
+    """The peak rates of one JAX device, which is a core where a chip has two of them.
+
+    Attributes:
+      kind: the device's name in the table.
+      arithmetic: the type of the multiplications.
+      flops_per_s: floating-point operations per second.
+      bytes_per_s: memory bandwidth; None where no source was found.
+      source: of these figures.
+    """
+
+    kind: str
+    arithmetic: str
+    flops_per_s: float
+    bytes_per_s: float | None
+    source: str
+
+
+def find_peak(device_kind: str, precision: str, matmul_precision: str | None = None) -> Peak | None:
+    """Return a device's peak for a network's precision, None where the table has none.
+
+    With the default `jax_default_matmul_precision`, None, fp32 networks are multiplied in TF32 on
+    NVIDIA's Ampere and later, and in bf16 on TPUs.
+    """
+    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
+    # else may differ: an RTX 3090 Ti is no RTX 3090.
+    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
+    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
+    row = named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
+    if row is None:
+        return None
+    arithmetic = precision
+    if precision == "fp32" and matmul_precision in (None, "default", "tensorfloat32"):
+        arithmetic = "bf16" if row["kind"].startswith("TPU") else "tf32"
+        if not row[f"{arithmetic}_tflops"]:
+            arithmetic = "fp32"
+    tflops = row.get(f"{arithmetic}_tflops")
+    if not tflops:
+        return None
+    bandwidth_gb_per_s = row["bandwidth_gb_per_s"]
+    chips = 1 / int(row["per_chip"])
+    return Peak(
+        kind=row["kind"],
+        arithmetic=arithmetic,
+        flops_per_s=float(tflops) * 1e12 * chips,
+        bytes_per_s=float(bandwidth_gb_per_s) * 1e9 * chips if bandwidth_gb_per_s else None,
+        source=row["source"],
+    )
+
+
+@functools.cache
+def rows() -> list[dict[str, str]]:
+    """Return the rows of peaks.csv."""
+    with open(_TABLE, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def accelerator_limit(unit: str) -> float:
+    """Return what no accelerator exceeds, in `tflops` or `gb_per_s`: far above any peak."""
+    cells = (row[name] for row in rows() for name in row if name.endswith(f"_{unit}"))
+    return _NEWER * max(float(cell) for cell in cells if cell)
+
+
+def cpu_flops_limit(cores: int, flags: Iterable[str]) -> float:
+    """Return the FLOP/s that a processor with these flags cannot exceed; without flags, any."""
+    known = set(flags)
+    fastest = max(_FLOPS_PER_CYCLE.values())
+    per_cycle = next((n for flag, n in _FLOPS_PER_CYCLE.items() if flag in known), None)
+    return cores * _CPU_HZ * (per_cycle or fastest)
