@@ -31,6 +31,7 @@ kernels, layouts and bytes are the GPU's, times stay unknown.
 import contextlib
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -307,11 +308,16 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 def absent_devices(name: str) -> Any:
     """Returns the devices of a target, which can only be compiled for."""
     from jaxbench.hardware.targets.target import parse_target
-    from jaxbench.hardware.targets.topology import compiler_version, enter_environment
+    from jaxbench.hardware.targets.topology import compiler_version, environment
 
     target = parse_target(name)
     compiler_version(target)
-    enter_environment(target)
+    variables = environment(target)
+    if any(os.environ.get(name) != value for name, value in variables.items()):
+        # The same command again, in variables that must be set before JAX is imported.
+        sys.stdout.flush()
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, command, os.environ | variables)
     from jaxbench.jobs.target_step import devices_of
 
     return devices_of(target)

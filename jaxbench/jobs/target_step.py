@@ -32,6 +32,16 @@ from jaxbench.xla.hlo_work import count_work
 _GPU_MEMORY_SHARE = 0.75
 
 
+def devices_of(target: Target) -> tuple[Any, ...]:
+    """Return the devices of a target, for a process in the variables of `topology.environment`.
+
+    Raises:
+      BadInput: the compiler is missing or does not know the machine.
+    """
+    peak = find_peak(target.kind, "fp32")
+    return create_devices(target, peak.bytes_per_s if peak else None)
+
+
 def compile_for_target(
     config: Config, target: Target, clock: Clock
 ) -> tuple[TargetRecord, dict[str, Any]]:
@@ -50,8 +60,7 @@ def compile_for_target(
     """
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
     with clock.phase("devices"):
-        peak = find_peak(target.kind, "fp32")
-        devices = create_devices(target, peak.bytes_per_s if peak else None)
+        devices = devices_of(target)
     geometry = BatchGeometry.create(config, len(devices))
     with get_precision(config.precision).enabled():
         with clock.phase("build"):
