@@ -187,7 +187,7 @@ def verdict_lines(card: Card) -> Iterator[str]:
     if card.verdict.outcome == "inconclusive":
         yield "  other work on this machine may be the cause: end it, and measure again"
     yield from (f"  {line}" for line in failures(card.verdict))
-    for status in ("inconclusive", "warn"):
+    for status in ("inconclusive", "incomplete", "warn"):
         for one in card.verdict.findings:
             if one.status == status:
                 yield f"  {status}: {one.part}: {one.rule.replace('_', ' ')}: {one.text}"
