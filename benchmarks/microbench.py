@@ -4,9 +4,9 @@
     python benchmarks/microbench.py --repeat=10
     python benchmarks/microbench.py --against_numpy
 
-Without more flags it prints every ceiling with its 95 % interval. --repeat deals the windows of one
-process out to so many repetitions, in turn, and says whether their intervals overlap; the exit code
-is 1 where two do not. --against_numpy compares, on a CPU and in turn, the best fp32 matmul with
+Without more flags it prints every ceiling with its 95 % interval. --repeat measures every ceiling N
+times, with the windows of all repetitions in turn, and says whether the intervals overlap. The exit
+code is 1 if two do not. --against_numpy compares, on a CPU and in turn, the best fp32 matmul with
 NumPy's of the same shape, and triad with a C loop as STREAM has it, compiled with
 `cc -O3 -march=native -fopenmp` where there is a compiler. Each uses all cores of the process; on a
 machine that others use, one core disturbs less: `taskset -c 0 python benchmarks/microbench.py ...`.
@@ -231,7 +231,7 @@ def _numpy_chain(shape: tuple[int, int, int]) -> Callable[[], object]:
 
 
 def _c_triad(folder: pathlib.Path, count: int) -> Callable[[], object] | None:
-    """Return STREAM's triad of so many elements, compiled here; None without a compiler."""
+    """Compile STREAM's triad over arrays of this size; return None without a compiler."""
     from jaxbench.hardware.system import available_cores
 
     source, library = folder / "triad.c", folder / "triad.so"

@@ -173,7 +173,7 @@ class Part:
         if self.name not in PARTS:
             raise ValueError(f"no part is called {self.name[:60]!r}{nearest(self.name, PARTS)}")
         if (self.reason is None) != (self.status == "measured"):
-            raise ValueError(f"{self.name}: a reason goes with skipped and failed, and only there")
+            raise ValueError(f"{self.name}: skipped and failed need a reason, measured has none")
         seen = set()
         for figure in self.figures:
             if FIGURES[figure.name].part != self.name:

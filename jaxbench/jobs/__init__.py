@@ -77,7 +77,7 @@ def find_mode(experiment: Experiment, mode: str | None) -> str:
     if mode not in (*allowed, "describe"):
         raise BadInput(
             f"--mode={mode}: {experiment.name} is an experiment for --mode="
-            f"{' or '.join(allowed)}; --mode=describe goes with any"
+            f"{' or '.join(allowed)}; --mode=describe is for any experiment"
         )
     return mode
 

@@ -8,12 +8,12 @@ Each array of the results is summed on the device: its bit patterns as unsigned 
 an odd number by its place, modulo 2**32. A changed bit changes the sum, whatever the order of the
 additions; so do elements that changed places. Sums that differ from the reference's are followed up
 by a comparison of all elements. The reference is the result that most devices have in the first
-round, or in as many rounds as it takes until one is the most common. As long as none is, as with
-two devices that disagree, any of them may be wrong, and all are named. What is told of a single
-device is that its rounds differ, not which one is right.
+round, or in as many rounds as it takes until one is the most common. As long as none is, any
+device may be wrong, and all are named: so with two devices that disagree. With a single device the
+check says that its rounds differ, not which of them is right.
 
-A step that is not deterministic by itself (atomics on GPUs) differs, too: run it with
-XLA_FLAGS=--xla_gpu_deterministic_ops=true to know.
+A step with atomics on GPUs is not deterministic, and differs without a fault. Run it with
+XLA_FLAGS=--xla_gpu_deterministic_ops=true to tell the two apart.
 """
 
 import collections
