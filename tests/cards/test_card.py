@@ -77,7 +77,7 @@ REFUSED = {
     "part": (lambda c: c["parts"][0].update(name="docter"), "did you mean 'doctor'"),
     "part twice": (lambda c: c["parts"].append(c["parts"][0]), "a part is there twice"),
     "status": (lambda c: c["parts"][0].update(status="ok"), "must be measured or skipped"),
-    "no reason": (lambda c: c["parts"][0].update(status="failed"), "a skipped and failed need a reason"),
+    "no reason": (lambda c: c["parts"][0].update(status="failed"), "failed need a reason"),
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "did you mean 'mfu'"),
     "other part": (
         lambda c: _figure(c, "mfu").update(name="drift_percent", labels={}),
