@@ -1,9 +1,8 @@
 """What the operating system tells, without JAX."""
 
+import os
 import pathlib
 import re
-
-import psutil
 
 
 def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
@@ -17,9 +16,9 @@ def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
 
 def available_cores() -> int:
     """Return the number of CPU cores that this process may use."""
-    if hasattr(psutil.Process, "cpu_affinity"):
-        return len(psutil.Process().cpu_affinity())
-    return psutil.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def last_level_cache_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:

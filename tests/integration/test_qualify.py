@@ -56,7 +56,7 @@ def test_a_card_is_measured_checked_altered_and_compared(tmp_path):
     assert refused.returncode == 1 and "digest" in refused.stdout
     made.alter(other, lambda content: None)  # the digest follows
     compared = run(tmp_path, "compare", "card", "other.json")
-    assert compared.returncode == 0 and " 2.000 " in compared.stdout
+    assert compared.returncode == 0 and " 2.000" in compared.stdout
     report = run(tmp_path, "report", "card", "--out=report.html")
     assert report.returncode == 0 and "1 card(s)" in report.stdout
 
