@@ -170,9 +170,11 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Any:
 
 
 def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
+    from jaxbench.hardware.backend_flags import add_backend_flags
     from jaxbench.xla.compile_cache import use_compile_cache
 
     use_compile_cache("off")
+    add_backend_flags()
     import jax
     import numpy as np
     from pytorch_names import NAMES, convert

@@ -315,12 +315,14 @@ def _measure(
     check_single_host()
     run: Callable[..., Any] = import_job(mode)
     from jaxbench.hardware.accelerators import check_platforms
+    from jaxbench.hardware.backend_flags import add_backend_flags
     from jaxbench.jobs.options import check_options
     from jaxbench.xla.compile_cache import use_compile_cache
 
     check_platforms()
     check_options(config, options)
     use_compile_cache()
+    add_backend_flags()
     workdir = None if workdir is None else os.fspath(workdir)
     with handle_ctrl_c():
         result = run(config, workdir, _console(quiet), **options)

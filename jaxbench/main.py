@@ -58,6 +58,10 @@ def main() -> int:
     check_flags(experiment)
     if main_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, main_flags.LOCAL_PROCESSES.value)
+    if main_flags.BACKEND_FLAGS.value:
+        from jaxbench.hardware.backend_flags import add_backend_flags
+
+        add_backend_flags()
     if main_flags.XLA_FLAGS.value:
         from jaxbench.xla.flags import add_xla_flags
 

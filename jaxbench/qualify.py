@@ -71,6 +71,7 @@ def _qualify() -> int:
     with entry_point.importing():
         from jaxbench.cards.thresholds import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
+        from jaxbench.hardware.backend_flags import add_backend_flags
         from jaxbench.qualification.power_curve import parse_watts
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
@@ -80,6 +81,7 @@ def _qualify() -> int:
     thresholds = load_thresholds(_THRESHOLDS.value)
     watts = parse_watts(_POWER_LIMITS.value)
     use_compile_cache()
+    add_backend_flags()
     return qualify(
         _MINUTES.value,
         _OUT.value,

@@ -167,6 +167,7 @@ def test_what_cannot_be_measured_on_a_cpu_is_told_first(run_script, monkeypatch)
     # The script keeps its process to one core of the CPU.
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "")
     done = run_script("conv_on_cpu", "--experiment=nope")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nope" in done.stderr and done.stderr.count("\n") == 1

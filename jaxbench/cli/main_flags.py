@@ -37,6 +37,12 @@ XLA_FLAGS = flags.DEFINE_string(
     "Flags for XLA's compiler, --xla_NAME=VALUE apart by spaces, appended to $XLA_FLAGS; those "
     "that this XLA does not know are left out, with a line.",
 )
+BACKEND_FLAGS = flags.DEFINE_bool(
+    "backend_flags",
+    True,
+    "On CPU devices, add the flags to $XLA_FLAGS that were measured to make steps quicker "
+    "(jaxbench/hardware/backend_flags.csv).",
+)
 FEED = flags.DEFINE_enum(
     "feed",
     "synthetic",
@@ -171,7 +177,16 @@ WANDB = flags.DEFINE_string(
 flags.adopt_module_key_flags(price_flags)
 # These flags decide which steps the devices take, so they are the same in all processes, as most
 # fields are. All other flags count in process 0 only, and each process has these fields of its own.
-OF_ALL = ("xla_flags", "feed", "steps_per_call", "rounds", "window_s", "profile", "target_accuracy")
+OF_ALL = (
+    "xla_flags",
+    "backend_flags",
+    "feed",
+    "steps_per_call",
+    "rounds",
+    "window_s",
+    "profile",
+    "target_accuracy",
+)
 OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 # The flags that go with --target, beside those of every mode.
 OF_TARGETS = ("target", "json", "workdir", "scaling", "experiment", "mode")
