@@ -5,9 +5,14 @@ from collections.abc import Collection, Iterator
 
 from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import ARITHMETICS, FIGURES
+from jaxbench.cards.figures import ARITHMETICS, FIGURES, MATMULS, MEMORY
 from jaxbench.clock import seconds_ago
-from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
+from jaxbench.hardware.peak_table import (
+    accelerator_limit,
+    cpu_flops_limit,
+    find_bandwidth,
+    find_peak,
+)
 from jaxbench.terminal import four_digits
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
@@ -31,8 +36,6 @@ _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
 _COUNTS = {"batch": 1, "bytes": 1, "round": 0}
 # Where the card does not tell the cores: no host has more; and what no core of one moves.
 _MOST_CORES, _BYTES_PER_S = 4096, 192 * 6.5e9
-_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
-_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 
 
 def implausible(card: Card) -> list[str]:
@@ -113,9 +116,9 @@ def _published(name: str, kind: str) -> float | None:
     if arithmetic in ARITHMETICS:
         peak = find_peak(kind, arithmetic, "highest")
         return peak and peak.flops_per_s / 1e12
-    if name in _MEMORY:
-        peak = find_peak(kind, "bf16")
-        return peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
+    if name in MEMORY:
+        peak = find_bandwidth(kind)
+        return peak and peak / 1e9
     return None
 
 
@@ -164,7 +167,7 @@ def _networks(card: Card) -> Iterator[str]:
         precision = figure.labels["precision"]
         names = [f"matmul_{own}_tflops" for own in _MULTIPLIED_IN.get(precision, ())]
         # A CPU computes bf16 in fp32, too.
-        matmuls = [*ceilings.named(*(_MATMULS if on_cpu else names))]
+        matmuls = [*ceilings.named(*(MATMULS if on_cpu else names))]
         margin = _ABOVE_CEILING * (_WINOGRAD if precision == "fp32" else 1.0)
         if figure.name == "mfu":
             shares = [own.value / own.nominal for own in matmuls if own.nominal]

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
-from jaxbench.cards.figures import ARITHMETICS, PARTS
+from jaxbench.cards.figures import MATMULS, MEMORY, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
 OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
-_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
-_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
 _POWER_CAP = "sw_power_cap"
 
@@ -141,9 +139,9 @@ _NO_READINGS = "the device does not tell"
 RULES = (
     Rule("problems", "doctor", _checks("problem"), disturbed=False),
     Rule("warnings", "doctor", _checks("warning"), disturbed=False),
-    Rule("matmul_share_of_nominal", "ceilings", _shares(*_MATMULS), least=True, missing=_NO_PEAK),
-    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*_MEMORY), least=True, missing=_NO_PEAK),
-    Rule("device_spread", "ceilings", _spreads(*_MATMULS, *_MEMORY), missing=_ALONE),
+    Rule("matmul_share_of_nominal", "ceilings", _shares(*MATMULS), least=True, missing=_NO_PEAK),
+    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*MEMORY), least=True, missing=_NO_PEAK),
+    Rule("device_spread", "ceilings", _spreads(*MATMULS, *MEMORY), missing=_ALONE),
     Rule("transfer_spread", "ceilings", _spreads(*_TRANSFERS), missing=_ALONE),
     Rule("slowdown_percent", "soak", _slowdowns),
     Rule("throttled_share", "soak", _throttled(False), missing=_NO_READINGS),

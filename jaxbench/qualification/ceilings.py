@@ -11,7 +11,7 @@ from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.hardware.peak_table import find_peak
+from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -133,14 +133,15 @@ def _measure_memory(
 ) -> Iterator[Figure]:
     alone = dataclasses.replace(bench.mesh, devices=(device,))
     window_s = _window_s(time_s, 3, rounds, 0.2)
-    peak = find_peak(device.device_kind, "bf16")
-    nominal = peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
+    peak = find_bandwidth(device.device_kind)
     rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s)
     size = f"arrays of {rates[0].array_bytes / 2**20:g} MiB each"
     bench.note("memory", "ok", size)
     for rate in rates:
         name = f"{rate.operation}_gb_per_s"
-        yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
+        yield measured(
+            name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=peak and peak / 1e9
+        )
 
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
