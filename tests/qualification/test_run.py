@@ -135,7 +135,7 @@ def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
 def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, output, tmp_path):
     def end(bench, time_s):
-        bench.figures.append(measured("flops_per_image", 1.0, network="a", precision="b", batch=1))
+        bench.figures.append(measured("copy_gb_per_s", 20.0, device=0))
         raise error
 
     code, card = qualify(ceilings=triad, networks=end)
