@@ -24,6 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
+from jaxbench.microbench.interleaved import show_nothing
 
 PINNED = "pinned_host"
 
@@ -54,7 +55,11 @@ def sizes_up_to(most_bytes: int, fewest_bytes: int = 1024) -> list[int]:
 
 
 def measure_transfers(
-    device: jax.Device, *, most_bytes: int = 2**28, rounds: int = 11
+    device: jax.Device,
+    *,
+    most_bytes: int = 2**28,
+    rounds: int = 11,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[TransferRate]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 
@@ -64,11 +69,13 @@ def measure_transfers(
       device: of this process.
       most_bytes: of a transfer.
       rounds: transfers of each size.
+      show: gets what is done next.
     """
     if device.platform == "cpu":
         return []
     times_s: dict[tuple[str, str, int], list[float]] = {}
     for number in range(rounds + 1):
+        show(f"transfers, round {number} of {rounds}")
         for size in sizes_up_to(most_bytes):
             for direction, host_memory, start in _transfers(device, size):
                 watch = Stopwatch()
