@@ -8,8 +8,7 @@ is, `inconclusive` if the host was busy or its load is not known, `incomplete`, 
 exit code is 1 for `fail` alone.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
@@ -242,14 +241,6 @@ def _shown(value: float) -> str:
 
 def _finding(part: str, rule: str, status: str, text: str) -> Finding:
     return Finding(part=part, rule=rule, status=status, text=text)
-
-
-def outcomes_of_parts(verdict: Verdict) -> Mapping[str, str]:
-    """Return {part: the worst that is said of it}."""
-    by_part = itertools.groupby(verdict.findings, key=lambda finding: finding.part)
-    return {
-        part: min((finding.status for finding in own), key=OUTCOMES.index) for part, own in by_part
-    }
 
 
 def failures(verdict: Verdict) -> list[str]:

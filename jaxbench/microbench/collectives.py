@@ -114,15 +114,13 @@ class CollectiveRate:
       operation: all_reduce, all_gather or reduce_scatter.
       num_devices: n.
       num_bytes: S, see the module.
-      time_s: of one call: the median of the windows, and its 95 % interval.
-      algorithm_bytes_per_s: S / time.
+      algorithm_bytes_per_s: S / time: the median of the windows, and its 95 % interval.
       bus_bytes_per_s: that times the bus factor.
     """
 
     operation: str
     num_devices: int
     num_bytes: int
-    time_s: Interval
     algorithm_bytes_per_s: Interval
     bus_bytes_per_s: Interval
 
@@ -175,7 +173,6 @@ def measure_collectives(
             operation=turn.operation,
             num_devices=mesh.num_devices,
             num_bytes=turn.num_bytes,
-            time_s=turn.call_s(),
             algorithm_bytes_per_s=turn.algorithm_bytes_per_s(),
             bus_bytes_per_s=turn.bus_bytes_per_s(),
         )

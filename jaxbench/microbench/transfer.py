@@ -37,14 +37,12 @@ class TransferRate:
       direction: host_to_device or device_to_host.
       host_memory: pageable or pinned_host.
       num_bytes: of a transfer.
-      time_s: of a transfer: the median, and its 95 % interval.
-      bytes_per_s: likewise.
+      bytes_per_s: the median, and its 95 % interval.
     """
 
     direction: str
     host_memory: str
     num_bytes: int
-    time_s: Interval
     bytes_per_s: Interval
 
 
@@ -88,7 +86,6 @@ def measure_transfers(
             direction=direction,
             host_memory=host_memory,
             num_bytes=size,
-            time_s=median_interval(taken_s),
             bytes_per_s=median_interval([size / time_s for time_s in taken_s]),
         )
         for (direction, host_memory, size), taken_s in sorted(times_s.items())

@@ -70,7 +70,7 @@ def test_bandwidths_are_sizes_over_times(mesh, monkeypatch):
     ]
     by_name = {(r.operation, r.num_bytes): r for r in found}
     largest = by_name["all_reduce", 4096]
-    assert largest.time_s == (2.0,) * 3 and largest.num_devices == 4
+    assert largest.num_devices == 4
     assert largest.algorithm_bytes_per_s == (2048.0,) * 3
     assert largest.bus_bytes_per_s == (1.5 * 2048,) * 3
     assert by_name["all_gather", 1024].bus_bytes_per_s[0] == 0.75 * 512
