@@ -18,6 +18,7 @@ from jaxbench.hardware.peak_table import (
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
 _ABOVE_NOMINAL = {"tflops": 1.3, "gb_per_s": 1.05}
 _ROUNDING = 1e-6
+_PAIR = "pair_gb_per_s"
 # The time between parts is counted, and a part's end is not that of the card.
 _UNACCOUNTED_S = 1.0
 # Twice the longest that a card may be asked to take.
@@ -132,7 +133,7 @@ def _beyond(figure: Figure, card: Card) -> Iterator[str]:
 
 
 def _collectives(card: Card) -> Iterator[str]:
-    """Yield which bus bandwidths do not follow from the algorithm's."""
+    """Yield which bandwidths do not follow from others."""
     if part := card.part("collectives"):
         rates = {figure.key[1:]: figure.value for figure in part.named("algorithm_gb_per_s")}
         for figure in part.named("bus_gb_per_s"):
@@ -142,6 +143,11 @@ def _collectives(card: Card) -> Iterator[str]:
                 yield f"{figure}: there is no algorithm_gb_per_s of it"
             elif abs(figure.value - factor * rate) > _ROUNDING * max(figure.value, rate):
                 yield f"{figure}: {figure.value:g} is not {factor:g} times {rate:g}"
+        ends = {(one.labels["source"], one.labels["target"]): one for one in part.named(_PAIR)}
+        for (source, target), figure in ends.items():
+            back = ends.get((target, source))
+            if back is None or back.value != figure.value:
+                yield f"{figure}: is not that of the way back, which is measured at once"
 
 
 def _corruption(card: Card) -> Iterator[str]:

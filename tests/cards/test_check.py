@@ -114,6 +114,10 @@ IMPOSSIBLE = {
         with_figure(made.collectives(), "bus_gb_per_s", value=1e3),
         "1000 is not 1.5 times 250",
     ),
+    "pair": (
+        with_figure(made.collectives(), "pair_gb_per_s", value=50.0),
+        "source 1, target 0: is not that of the way back",
+    ),
     "operations": (
         dataclasses.replace(made.networks(), figures=made.networks().figures[:1]),
         "there is no flops_per_image of it",
