@@ -48,10 +48,9 @@ def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Itera
         yield f"{one}: is not in {preset.name}"
         return
     [network], batch = networks, one.labels["batch"]
-    larger = type(batch) is int and batch > network.batch_per_device * count
-    if batch != network.batch_per_device * count and not (
-        preset.largest and larger and batch % (MULTIPLE * count) == 0
-    ):
+    stated = network.batch_per_device * count
+    is_larger = type(batch) is int and batch > stated and batch % (MULTIPLE * count) == 0
+    if batch != stated and not (preset.largest and is_larger):
         yield f"{one}: is not in {preset.name} on {count} device(s)"
     if missing := [name for name in ("images_per_s", "flops_per_image") if name not in work]:
         yield f"{one}: there is no {' and no '.join(missing)} of it"

@@ -205,6 +205,18 @@ def fp32_networks(rate):
     return dataclasses.replace(made.networks(), figures=figures)
 
 
+def test_memory_has_a_peak_whatever_the_device_computes_in():
+    """V100s have no bf16."""
+
+    def found(nominal):
+        figures = (measured("triad_gb_per_s", 800.0, device=0, nominal=nominal),)
+        part = dataclasses.replace(made.ceilings(), figures=figures)
+        lines = implausible(made.card(part, kind="Tesla V100-SXM2-16GB"))
+        return [line for line in lines if line.startswith("triad")]
+
+    assert found(900.0) == [] and "the published peak of Tesla V100" in found(None)[0]
+
+
 def test_a_card_is_of_its_preset():
     for fields in ({"preset": "standard-9"}, {"preset": "cpu-1"}, {"backend": "cpu"}):
         [line] = [one for one in implausible(made.card(**fields)) if "preset" in one]
