@@ -40,7 +40,8 @@ def check_can_be_made(path: pathlib.Path, flag: str) -> None:
 def hide_paths(text: str) -> str:
     """Return a text with `...` in place of absolute paths, which may name a user.
 
-    What follows the working folder or the user's home folder stays.
+    What follows the working folder or the user's home folder stays. In all others a space ends a
+    path.
     """
     known = {os.getcwd(), os.path.expanduser("~")} - {"/", "~"}
     # The longer one first: the one may lie in the other.
