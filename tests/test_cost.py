@@ -160,6 +160,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
         "images_per_s_per_usd_per_hour": 2000 / 3.6,
         "usd_per_million_images": 0.5,
         "wall_s": 3600.0,
+        "paid_s": 3600.0,
         "wall_usd": 3.6,
         "target": 0.94,
         "target_epoch": 2,

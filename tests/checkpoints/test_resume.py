@@ -36,6 +36,7 @@ from tests.conftest import MICRO, needs_devices, records, run_document, run_json
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
     r"_s$|^elapsed|images_per_s|^mfu$|memory|^telemetry$|^warnings$|^compile_cache$|^phases|flops_per_s"
+    r"|^goodput$|^num_resumes$"
 )
 
 
