@@ -180,7 +180,8 @@ def lost_s(resumes: Any, elapsed_s: float = math.inf) -> float:
 
 def _seconds(entry: Mapping[str, Any], name: str) -> float:
     found = entry.get(name)
-    is_known = type(found) in (int, float) and 0 <= found < math.inf
+    # Anybody may have written it; whole numbers that no float holds could not be added.
+    is_known = type(found) in (int, float) and 0 <= found < 1e12
     return found if is_known else 0.0
 
 

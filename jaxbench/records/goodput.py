@@ -27,7 +27,6 @@ directory.
 
 import datetime
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +48,8 @@ CAUSES = (*_PHASES, "lost_work", "down", "other")
 _STEPS, _REPEATED = "train", ("train", "data_wait", "eval", "profile")
 # Dates of two processes that overlap by more are no measure: those of two hosts, say.
 _OVERLAP_S = 1.0
+# Anybody may have written a run.json; whole numbers that no float holds could not be added.
+_LONGEST_S = 1e12
 
 
 class Goodput(NamedTuple):
@@ -165,4 +166,4 @@ def _is_stretch(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) in (int, float) and 0 <= value < _LONGEST_S

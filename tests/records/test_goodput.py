@@ -165,7 +165,7 @@ def test_a_process_killed_before_its_first_step(played, doing):
 
 
 def test_a_checkpoint_that_is_older_than_the_last_process(played):
-    """The newest ones are corrupt: steps of two processes are lost, no start-up is counted twice."""
+    """The newest are corrupt: steps of two processes are lost, no start-up is counted twice."""
     played.begin_training()
     played.spend(train=20)
     played.save()

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import datetime
+import math
 import pathlib
 
 from jaxbench.files import open_regular
@@ -26,6 +27,8 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
                 values = {name: float(row[name]) for name in KEPT if row.get(name)}
                 date_s = datetime.datetime.fromisoformat(row["time"]).timestamp()
                 device, kind = row["device"], row["kind"]
+                if not math.isfinite(elapsed_s):
+                    raise ValueError("not a time")
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if kind in ("gpu", "mig"):

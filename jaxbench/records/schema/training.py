@@ -257,7 +257,7 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
       best_epoch: epoch of the best evaluation.
       diverged_seeds: seeds of the models that diverged, where several train.
       target: with --target_accuracy: the target, and the epochs, steps, images and seconds that it
-        took.
+        took; its cost includes work that was lost in kills.
       profile: steps that were profiled, and where the trace is.
       num_resumes: how often the run was resumed.
       goodput: share of `total_wall_s` that was steps whose result is in the final state.

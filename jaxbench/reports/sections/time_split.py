@@ -36,7 +36,7 @@ _COLUMNS = (
 )
 _GOODPUT = (
     *shared("run", "status", "experiment"),
-    Column("resumes", "run.summary.num_resumes", plain),
+    Column("resumes", "run.summary.num_resumes"),
     Column("goodput [%]", "run.summary.goodput", percent),
     *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
     Column("total wall [s]", "run.summary.total_wall_s", plain),
