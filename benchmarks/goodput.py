@@ -10,8 +10,9 @@ started ends with this program (on Linux, however that ends).
 The figures are those of the runs' own summaries (jaxbench/records/goodput.py says what they mean).
 The last lines compare them with this program's clock: the steps and all causes must add up to the
 time from the first launch to the last end, and `down` to the time between an end and the next
-launch. A run does not see its last moments, and counts them as down. Exit code 1 where the sum is
-off by more than --max_error, or where the run was done before all kills.
+launch. A run does not see the last moments of a killed process, nor one that was killed before it
+opened the run directory, and counts both as down. Exit code 1 where the sum is off by more than
+--max_error, or where the run was done before all kills.
 """
 
 import contextlib
@@ -193,6 +194,7 @@ def _check(found: dict[str, Any], processes: list[Process]) -> bool:
     sum_s = found["goodput"] * found["total_wall_s"] + sum(found["badput_s"].values())
     error = sum_s / wall_s - 1
     agrees = abs(error) <= _MAX_ERROR.value
+    print(f"processes: {len(processes)}, of which the record knows {found['num_resumes'] + 1}")
     print(f"goodput and badput add up to {sum_s:.2f} s, by this program's clock {wall_s:.2f} s")
     print(f"down: {found['badput_s']['down']:.2f} s, by this program's clock {down_s:.2f} s")
     print(f"--max_error={_MAX_ERROR.value:g}: {error:+.1%}, {'within' if agrees else 'above'}")
