@@ -162,11 +162,38 @@ def first_at_target(
     return next((record for record, own in scores if own is not None and own >= target), None)
 
 
-def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
+def lost_s(resumes: Any, elapsed_s: float = math.inf) -> float:
+    """Return the seconds that the processes of a resumed run took and its clock leaves out.
+
+    Processes that were killed took them for work that was lost. They were paid for.
+
+    Args:
+      resumes: run.json's; anything else has none.
+      elapsed_s: up to which moment of the run's clock.
+    """
+    listed = resumes if isinstance(resumes, list) else []
+    entries = [one for one in listed if isinstance(one, Mapping)]
+    # A process may go on before the place where an earlier one did.
+    before = [i for i, one in enumerate(entries) if _seconds(one, "elapsed_s") < elapsed_s]
+    return sum(_seconds(one, "lost_s") for one in entries[: max(before, default=-1) + 1])
+
+
+def _seconds(entry: Mapping[str, Any], name: str) -> float:
+    found = entry.get(name)
+    # Anybody may have written it; whole numbers that no float holds could not be added.
+    is_known = type(found) in (int, float) and 0 <= found < 1e12
+    return found if is_known else 0.0
+
+
+def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any = None) -> None:
     """Add to a summary record what the run took: USD, and energy and USD up to its target.
 
+    The time of all processes is paid for, that of lost work too, but none between two processes.
     Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
     ended there, so that all of it was spent on the way.
+
+    Args:
+      resumes: run.json's, of a run that was resumed.
     """
     target = summary.get("target")
     if target is not None:
@@ -175,6 +202,6 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
             target[name] = telemetry.get(name) if target["reached"] else None
         time_s = target["time_s"]
         known = time_s is not None and usd_per_hour is not None
-        target["usd"] = usd(time_s, usd_per_hour) if known else None
+        target["usd"] = usd(time_s + lost_s(resumes), usd_per_hour) if known else None
     if usd_per_hour is not None and "wall_s" in summary:
-        summary["usd"] = usd(summary["wall_s"], usd_per_hour)
+        summary["usd"] = usd(summary["wall_s"] + lost_s(resumes), usd_per_hour)
