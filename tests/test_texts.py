@@ -64,6 +64,9 @@ def parse(command: str, *arguments: str) -> None:
     if command == "main" and not {"--experiment=list", "--target=list"} & {*arguments}:
         assert not positional
         module.chosen_mode(entry_point.load_experiment(spec or "", overrides))
+    elif command == "offers":
+        module.parse_accelerators(flags.FLAGS.accelerator)
+        module.chosen_mode(entry_point.load_experiment(spec or "quickstart", overrides))
     elif command == "sweep":
         assert not positional
         module.sweep_flags.check_sweep_flags()

@@ -30,14 +30,16 @@ class Price(NamedTuple):
 
 
 COLUMNS = Price._fields
+# What tells a catalogue of SkyPilot apart, one file of each cloud.
+_CATALOGUE = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region"}
 
 
 def load_prices(path: str | None = None) -> list[Price]:
     """Return the offers that ship with jaxbench and those of a user's file.
 
     Args:
-      path: a CSV file with the columns `COLUMNS`; one of its offers takes the place of a shipped
-        one of the same name.
+      path: a CSV file with the columns `COLUMNS`, or a catalogue of SkyPilot; one of its offers
+        takes the place of a shipped one of the same name.
 
     Raises:
       BadInput: the file cannot be read, or a row lacks something: a price is worth nothing without
@@ -82,11 +84,13 @@ def read_prices(path: str) -> list[Price]:
         raise BadInput(f"--prices={path}: {reason}") from error
     if rows.fieldnames and not listed:
         raise BadInput(f"--prices={path}: has no offer below its first line")
+    if _CATALOGUE.issubset(rows.fieldnames or ()):
+        return _lowest_of_catalogue(path, listed)
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
         raise BadInput(
             f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
-            f"{','.join(COLUMNS)}"
+            f"{','.join(COLUMNS)}, or a catalogue of SkyPilot"
         )
     prices = [_parse(path, number, row) for number, row in enumerate(listed, 2)]
     names = [price.offer for price in prices]
@@ -123,6 +127,47 @@ def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
     return Price(
         **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
     )
+
+
+def _lowest_of_catalogue(path: str, rows: list[dict[str | None, Any]]) -> list[Price]:
+    """Return the lowest price of each number of each accelerator in a catalogue of SkyPilot.
+
+    Spot prices are left out: such a machine may be taken away. So are prices of accelerators
+    without a machine (Google's GPUs); a TPU slice is a machine of its own.
+    """
+    file = user_path(path)
+    # The file's own time says when it was copied.
+    dated = re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", file.name)
+    date = "-".join(dated.groups()) if dated else "date unknown"
+    prices: dict[str, Price] = {}
+    for row in rows:
+        name, machine, region = (
+            (row.get(column) or "").strip()
+            for column in ("AcceleratorName", "InstanceType", "Region")
+        )
+        is_tpu = name.startswith("tpu-")
+        count, amount = _number(row, "AcceleratorCount"), _number(row, "Price")
+        odd = not "".join((name, machine, region)).isprintable()
+        if not name or not (machine or is_tpu) or amount is None or count is None or odd:
+            continue
+        if count != int(count):  # a part of a GPU
+            continue
+        offer = name if is_tpu else f"{name}:{count:.0f}"
+        source = f"SkyPilot's catalogue {file.name}, {machine or name} in {region or 'some region'}"
+        price = Price(offer, name, None if is_tpu else int(count), amount, date, source)
+        prices[offer] = min(price, prices.get(offer, price), key=lambda own: own.usd_per_hour)
+    if not prices:
+        raise BadInput(f"--prices={path}: a catalogue without a price of an accelerator")
+    return [*prices.values()]
+
+
+def _number(row: Mapping[str | None, Any], column: str) -> float | None:
+    """Return a number above 0 of a catalogue; None where it has none."""
+    try:
+        found = float(row.get(column) or "nan")
+    except (TypeError, ValueError):
+        return None
+    return found if 0 < found < math.inf else None
 
 
 def rate_per_price(images_per_s: float, usd_per_hour: float) -> float:
