@@ -8,40 +8,40 @@ written.
 import pathlib
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 
 from jaxbench.distributed.child import ProcessResult, run_child
 from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.errors import Terminated
-from jaxbench.launchers.launcher import Limits, TrialJob, read_json, write_json
+from jaxbench.launchers.launcher import read_json, write_json
 
 
 def write_job(
     path: pathlib.Path,
-    job: TrialJob,
-    limits: Limits,
+    arguments: Sequence[str],
+    limits: Mapping[str, float | None],
+    variables: Mapping[str, str],
     *,
-    workdir: str,
-    log: str,
-    result: str,
-    variables: dict[str, str],
+    run_path: pathlib.Path,
+    log: pathlib.Path,
+    end: pathlib.Path,
 ) -> None:
     """Write what `run_job` reads.
 
     Args:
-      workdir, log, result: paths on the machine of the trial, for its records, its output and its
-        end.
-      variables: of the trial's environment, beside that machine's own.
+      arguments: those of jaxbench.main, see `TrialJob`.
+      limits: see `Limits`.
+      variables: of the trial's environment, beside that of `run_job`.
+      run_path, log, end: for its records, its output, and how it ended; on its own machine.
     """
-    write_json(
-        path,
-        {
-            "arguments": [*job.arguments, f"--workdir={workdir}"],
-            "limits": limits._asdict(),
-            "log": log,
-            "result": result,
-            "variables": variables,
-        },
-    )
+    job = {
+        "arguments": [*arguments, f"--workdir={run_path}"],
+        "limits": dict(limits),
+        "variables": dict(variables),
+        "log": str(log),
+        "end": str(end),
+    }
+    write_json(path, job)
 
 
 def run_job(path: pathlib.Path) -> None:
@@ -51,7 +51,7 @@ def run_job(path: pathlib.Path) -> None:
     result = run_child(
         command, pathlib.Path(job["log"]), variables=job["variables"], **job["limits"]
     )
-    write_json(pathlib.Path(job["result"]), result._asdict() | {"host": platform.node()})
+    write_json(pathlib.Path(job["end"]), result._asdict() | {"host": platform.node()})
 
 
 def read_end(path: pathlib.Path) -> tuple[ProcessResult, str] | None:
