@@ -26,7 +26,8 @@ class ProcessResult(NamedTuple):
 
     status: str  # `exited`, `timeout`, or `oom` where the system or the program says so
     reason: str | None  # None where it exited with 0
-    exit_code: int  # as a shell has it: 128 + the signal's number for a signal
+    # As a shell has it: 128 + the signal's number for a signal; None where nobody knows.
+    exit_code: int | None
     wall_s: float
 
 

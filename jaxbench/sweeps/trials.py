@@ -113,7 +113,8 @@ class TrialRunner:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
                     self._live.add(attempt.trial)
-                    self.console.say(f"{attempt.what}: {ended.process.reason}; it is run again")
+                    lost = f"lost with {ended.host} ({ended.process.reason})"
+                    self.console.say(f"{attempt.what}: {lost}; it is run again")
                 else:
                     yield self._keep(attempt, ended, len(waiting) + len(self._running))
             self._draw(len(waiting))
