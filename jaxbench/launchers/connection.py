@@ -64,7 +64,7 @@ class Connection:
           HostLost: it did not.
           Closed: `close` was called.
         """
-        with tempfile.TemporaryFile() as output:
+        with tempfile.TemporaryFile(buffering=0) as output:
             self._ask(verb, request, patience_s, output)
             return json.loads(output.read().splitlines()[-1])
 
@@ -73,7 +73,7 @@ class Connection:
     ) -> None:
         """Copy an attempt's files into a new folder; raises what `ask` raises."""
         folder.mkdir()
-        with tempfile.TemporaryFile(dir=folder) as output:
+        with tempfile.TemporaryFile(buffering=0, dir=folder) as output:
             self._ask("files", request, patience_s, output)
             try:
                 with tarfile.open(fileobj=output, mode="r|") as archive:
@@ -85,8 +85,8 @@ class Connection:
     def _ask(
         self, verb: str, request: Mapping[str, Any], patience_s: float, output: BinaryIO
     ) -> None:
-        """Write an answer to a file, and go to its beginning."""
-        silent = Stopwatch()
+        """Write an answer to a file without a buffer, and go to its beginning."""
+        silent = None  # since the first failure
         while True:
             output.seek(0)
             output.truncate()
@@ -97,6 +97,7 @@ class Connection:
                 output.seek(start + len(MARK))
                 return
             error = error or f"{self.host.python} did not answer"
+            silent = silent or Stopwatch()
             if silent.elapsed_s() >= patience_s:
                 raise HostLost(error)
             if self._closed.wait(min(_LONGEST_RETRY_S, patience_s / 5)):

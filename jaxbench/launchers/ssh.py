@@ -22,8 +22,8 @@ from jaxbench.launchers.ssh_check import check_hosts, forwarded_variables
 from jaxbench.paths import user_path
 
 _POLL_S = 0.5
-# A host answers when the trial ends, or after this.
-_STATE_WAIT_S = 30.0
+# A host answers when the trial ends, or after this; the first time sooner, to have a line to show.
+_STATE_WAIT_S, _FIRST_WAIT_S = 30.0, 1.0
 _LOST_AFTER_S = 180.0
 
 
@@ -156,7 +156,7 @@ class SshLauncher:
         self._ended.put((run, Ended(run.job.key, result, run.host)))
 
     def _result(self, run: _Run) -> ProcessResult:
-        wait_s = 1.0  # soon has something to show
+        wait_s = _FIRST_WAIT_S
         while (reply := self._ask(run, "state", wait_s=wait_s))["state"] == "running":
             run.line, wait_s = reply["line"], _STATE_WAIT_S
         if reply["state"] == "gone":

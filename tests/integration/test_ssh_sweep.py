@@ -115,7 +115,7 @@ def results(folder):
 
 def test_a_sweep_over_hosts_survives_the_death_of_one(tmp_path, hosts):
     one, two = hosts
-    sweep = start(tmp_path, "--grid=seed=0,1,2", "--lost_after_s=1")
+    sweep = start(tmp_path, "--grid=seed=0,1", "--lost_after_s=1")
     wait_until(lambda: two.trials("run/run.json"))
     two.kill()
     output, _ = sweep.communicate(timeout=300)
@@ -123,10 +123,10 @@ def test_a_sweep_over_hosts_survives_the_death_of_one(tmp_path, hosts):
     assert f"localhost:{one.port}: is left out: " in output
     assert f"127.0.0.1:{two.port}: is left out from here on: " in output
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
-    assert [(row["seed"], row["status"]) for row in rows] == [(seed, "done") for seed in "012"]
+    assert [(row["seed"], row["status"]) for row in rows] == [(seed, "done") for seed in "01"]
     # The lost one ran once more, elsewhere.
     attempts = {row["seed"]: pathlib.Path(row["run"]).name for row in rows}
-    assert attempts == {"0": "run1", "1": "run2", "2": "run1"}
+    assert attempts == {"0": "run1", "1": "run2"}
     for row in rows:
         assert run_json(tmp_path / "s" / row["run"])["status"] == "done"
     assert not one.trials("*")  # nothing is left on a host that answers

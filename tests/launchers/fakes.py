@@ -12,6 +12,7 @@ class FakeLauncher:
 
     Attributes:
       jobs: all attempts that were started, in their order.
+      attachable: keys of trials that an earlier sweep has started.
       closed: those that `close` ended.
     """
 
@@ -23,15 +24,22 @@ class FakeLauncher:
     ):
         self._launch, self.slots, self.hardware = launch, slots, tuple(hardware)
         self.jobs, self.closed, self._running = [], [], {}
+        self.attachable = set()
         self.line, self._waited = "", 0
 
     def start(self, job):
+        job.note_path.write_text("{}")
+        self._begin(job)
+
+    def _begin(self, job):
         self.jobs.append(job)
         self._running[job.key] = job
         assert len(self._running) <= self.slots
 
     def attach(self, job):
-        return False
+        if job.key in self.attachable:
+            self._begin(job)
+        return job.key in self.attachable
 
     def wait(self):
         """The attempt that began last ends first, by the second call after it began."""
