@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from jaxbench.clock import Stopwatch, pause
 from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.errors import Terminated, first_line
-from jaxbench.launchers.launcher import read_json
+from jaxbench.launchers.launcher import read_json, write_json
 from jaxbench.launchers.run_job import run_job, write_job
 from jaxbench.terminal import warn
 
@@ -52,16 +52,23 @@ def _folder(request: Mapping[str, Any]) -> pathlib.Path:
 
 def _check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Make the folder; return versions, devices and processor."""
-    _folder(request).mkdir(parents=True, exist_ok=True)
-    os.environ.update(request["variables"])
+    folder, variables = _folder(request), request["variables"]
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not to take memory from other programs of the devices.
+    os.environ.update({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | variables)
     # Imported here: only this verb needs JAX, and its variables must be set before.
     import jax
 
     from jaxbench.hardware.environment import describe_code, describe_environment
 
-    environment = describe_environment(jax.devices())
-    names = ("backend", "cpu", "device_kind", "num_devices")
-    return {name: environment[name] for name in names} | {"versions": describe_code()}
+    found = read_json(folder / "devices.json")
+    # A trial that a killed sweep has left here may have the devices to itself.
+    if not _is_locked(folder) or found.get("variables") != variables:
+        environment = describe_environment(jax.devices())
+        names = ("backend", "cpu", "device_kind", "num_devices")
+        found = {name: environment[name] for name in names} | {"variables": variables}
+        write_json(folder / "devices.json", found)
+    return found | {"versions": describe_code()}
 
 
 def _start(folder: pathlib.Path, request: Mapping[str, Any]) -> dict[str, Any]:

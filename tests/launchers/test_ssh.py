@@ -1,18 +1,22 @@
 """Sweeps over ssh: hosts that die, come back and are taken up again. No process is started."""
 
+import fcntl
 import io
 import json
 import os
 import pathlib
 import tarfile
 import threading
+from unittest import mock
 
+import jax
 import pytest
 
 from jaxbench.clock import wait_until
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers import remote, ssh, ssh_check
 from jaxbench.launchers.connection import Connection
+from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.hosts import Host
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json
 from jaxbench.records.writers.console import PlainConsole
@@ -301,11 +305,42 @@ def test_hosts_are_checked_first(hosts, monkeypatch):
     assert len(hosts.said) == 2 and "the hosts differ in jax: 0.10.2 on " in hosts.said[0]
 
 
+def test_a_host_that_is_busy_is_known_from_before(hosts, tmp_path, monkeypatch):
+    folder = tmp_path / "host"
+
+    def check(**variables):
+        output = io.BytesIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(remote.os, "environ", dict(os.environ))
+            remote.answer("check", {"folder": str(folder), "variables": variables}, output)
+        return json.loads(output.getvalue().splitlines()[-1])
+
+    before = check()
+    assert (before["backend"], before["num_devices"]) == ("cpu", jax.device_count())
+    assert before["versions"]["jax"] == jax.__version__
+    in_use = mock.Mock(side_effect=RuntimeError("the TPU is in use by another process"))
+    monkeypatch.setattr(jax, "devices", in_use)
+    with open(folder / "lock", "a") as lock:
+        with pytest.raises(RuntimeError):  # by whom nobody knows
+            check()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert check() == before
+        with pytest.raises(RuntimeError):
+            check(XLA_FLAGS="--xla_force_host_platform_device_count=3")
+
+
 def test_hardware_is_part_of_a_key_elsewhere(hosts):
     [here] = make("seed=0")
     there = here.on(hosts.launcher().hardware)
     assert here.on(()).key == here.key != there.key
     assert there.with_field("batch_size", 64).key != here.with_field("batch_size", 64).key
+
+
+def test_a_launcher_that_there_is_not_is_told():
+    with pytest.raises(BadInput, match="one of local, .*ssh; did you mean 'ssh'"):
+        create_launcher("shh", Limits(), print, {})
+    with pytest.raises(BadInput, match="--gpus with --launcher=ssh: there is no such option"):
+        create_launcher("ssh", Limits(), print, {"gpus": 1})
 
 
 @pytest.mark.parametrize(
