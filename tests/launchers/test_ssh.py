@@ -250,6 +250,14 @@ def test_a_sweep_that_ends_ends_its_trials(hosts, tmp_path):
     assert not (hosts.folders["one"] / "trials" / "late" / "pid").exists() and folder.exists()
 
 
+def test_what_has_ended_by_itself_outlives_the_end_of_its_sweep(hosts, tmp_path):
+    launcher, job = hosts.launcher(), job_of(tmp_path)
+    launcher.start(job)
+    wait_until(lambda: "end" in read_json(job.note_path))
+    launcher.close()
+    assert hosts.launcher().attach(job) and ("one", "end") not in hosts.asked
+
+
 def test_a_host_writes_nowhere_else(hosts, tmp_path, monkeypatch):
     job = job_of(tmp_path)
 
