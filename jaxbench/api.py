@@ -192,6 +192,8 @@ def sweep(
     options: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
     retry: Sequence[str] = (),
+    launcher: str = "local",
+    launcher_options: Mapping[str, Any] | None = None,
     quiet: bool = False,
     **fields: Any,
 ) -> SweepResult:
@@ -209,6 +211,8 @@ def sweep(
       timeout_s: a trial that takes longer is ended.
       retry: run trials that ended with one of these statuses once more: `oom`, `timeout`, `failed`,
         `invalid`.
+      launcher: where the trials run: `local`, this machine, or `ssh`.
+      launcher_options: the launcher's flags by name, such as `{"hosts": "hosts.txt"}`.
       quiet: whether no progress is shown.
       **fields: fields of all trials, see `train`.
 
@@ -230,6 +234,8 @@ def sweep(
         options=options or {},
         timeout_s=timeout_s,
         retry=retry,
+        launcher=launcher,
+        launcher_options=launcher_options or {},
         console=_console(quiet),
     )
 

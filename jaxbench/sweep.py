@@ -1,10 +1,12 @@
 """Run an experiment over a grid: `python -m jaxbench.sweep --experiment=cnn10 --grid=FIELD=A,B`.
 
-Each combination of values is a trial, run by jaxbench.main in a process of its own; all flags of
-that program may be given. A trial that runs out of memory, takes too long or fails is a result too.
-A sweep that was interrupted is resumed by the same command with its --sweepdir.
+Each combination of values is a trial, run by jaxbench.main in a process of its own, here or where
+--launcher says; all flags of that program may be given. A trial that runs out of memory, takes too
+long or fails is a result too. A sweep that was interrupted is resumed by the same command with its
+--sweepdir.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Sequence
@@ -13,9 +15,10 @@ from absl import flags
 
 from jaxbench.cli import entry_point, main_flags, sweep_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
-from jaxbench.distributed.child import run_child
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs.targets import split_targets
+from jaxbench.launchers.create import create_launcher
+from jaxbench.launchers.launcher import Limits
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
@@ -37,20 +40,27 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     for trial in trials:
         chosen_mode(trial.config)
         check_flags(trial.config)
-    launch = functools.partial(
-        run_child, timeout_s=sweep_flags.TIMEOUT_S.value, memory_limit_mb=memory_limit_mb
-    )
     run, console = run_trials, create_console()
     if sweep_flags.FIND_MAX_BATCH.value:
         multiple = sweep_flags.BATCH_MULTIPLE.value
         run = functools.partial(
             find_max_batches, multiple=multiple, memory_limit_mb=memory_limit_mb
         )
-    with running_sweep(trials, sweep_flags.SWEEPDIR.value, console) as folder:
+    launcher = create_launcher(
+        sweep_flags.LAUNCHER.value,
+        Limits(sweep_flags.TIMEOUT_S.value, memory_limit_mb),
+        console.say,
+        sweep_flags.launcher_options(),
+    )
+    trials = [trial.on(launcher.hardware) for trial in trials]
+    with (
+        running_sweep(trials, sweep_flags.SWEEPDIR.value, console) as folder,
+        contextlib.closing(launcher),
+    ):
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.
             os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
-        return run(TrialRunner(folder, console, launch, sweep_flags.RETRY.value), trials)
+        return run(TrialRunner(folder, console, launcher, sweep_flags.RETRY.value), trials)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ import jaxbench
 from jaxbench.cli import registry
 from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
-from jaxbench.sweeps import run_grid
+from jaxbench.launchers import local
 from jaxbench.training import loop
 from tests.conftest import MICRO
 from tests.in_process import run_command
+from tests.launchers.fakes import fake_child
 from tests.test_compare import write_repeats, write_run
 
 TINY = {"telemetry_s": 0, "quiet": True}
@@ -231,13 +232,13 @@ def test_a_report_is_written(tmp_path):
 def test_a_sweep_is_the_commands(monkeypatch, tmp_path):
     launched = []
 
-    def launch(command, log, *, timeout_s, watch):
+    def launch(command, log, **limits):
         launched.append(command)
         done = run_command(tmp_path, *command[3:])
         log.write_text(done.stderr)
         return ProcessResult("exited", None, done.returncode, 1.0)
 
-    monkeypatch.setattr(run_grid, "run_child", launch)
+    monkeypatch.setattr(local, "Child", fake_child(launch))
     grid = {"batch_size": [64], "model.hidden": [[], [2]]}
     given = {"options": {"telemetry_s": 0}, "sweepdir": "sweep", "quiet": True, "epochs": 1}
     found = jaxbench.sweep(MICRO, grid, **given)

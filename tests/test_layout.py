@@ -18,7 +18,7 @@ FLOORS = (
     {"analysis", "geometry", "xla", "models", "experiments"},
     {"distributed", "templates"},
     {"hardware"},
-    {"data", "microbench", "records"},
+    {"data", "launchers", "microbench", "records"},
     {"cards", "checkpoints", "offering"},
     {"training"},
     {"jobs"},

@@ -1,12 +1,14 @@
 """The flags of `python -m jaxbench.sweep`, beside those of jaxbench.main that its trials get."""
 
 import sys
+from typing import Any
 
 from absl import flags
 
 from jaxbench.cli import main_flags
 from jaxbench.errors import BadInput
 from jaxbench.jobs import COORDINATOR_FLAGS
+from jaxbench.launchers.create import LAUNCHERS, check_launcher
 from jaxbench.records.reader import TRIAL_STATUSES
 
 # Of seconds and of MiB.
@@ -43,6 +45,29 @@ RETRY = flags.DEFINE_multi_enum(
     [*TRIAL_STATUSES[1:]],
     "Run trials that ended with this status once more; may be given several times.",
 )
+LAUNCHER = flags.DEFINE_enum(
+    "launcher",
+    "local",
+    [*LAUNCHERS],
+    "Where the trials run. local: on this machine, one at a time. ssh: on the hosts of --hosts, "
+    "one at a time on each.",
+)
+flags.DEFINE_string(
+    "hosts",
+    None,
+    "With --launcher=ssh: a text file with a line for each host: [user@]host[:port] "
+    "[folder=FOLDER] [python=PROGRAM] [kind=NAME]; # begins a comment.",
+)
+flags.DEFINE_string(
+    "ssh_config", None, "With --launcher=ssh: a configuration file for ssh instead of your own."
+)
+flags.DEFINE_float(
+    "lost_after_s",
+    None,
+    "With --launcher=ssh: a host that does not answer for so long is lost, and its trial runs on "
+    "another; default 180.",
+    lower_bound=0.001,
+)
 FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",
     False,
@@ -73,16 +98,17 @@ def check_sweep_flags() -> None:
             )
     if SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")
+    check_launcher(LAUNCHER.value, launcher_options())
     targets = main_flags.TARGET.value
     if not (GRID.value or FIND_MAX_BATCH.value or targets):
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if BATCH_MULTIPLE.value > 1 and not FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it goes with --find_max_batch")
-    for name in ("timeout_s", "memory_limit_mb"):
+    for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
         value = flags.FLAGS[name].value
         if value is not None and not value <= _MOST:  # nan fails it too
             raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
-    if MEMORY_LIMIT_MB.value and not sys.platform.startswith("linux"):
+    if MEMORY_LIMIT_MB.value and LAUNCHER.value == "local" and not sys.platform.startswith("linux"):
         raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
     mode = flags.FLAGS["mode"]
     if targets and not mode.present:
@@ -96,6 +122,12 @@ def check_sweep_flags() -> None:
             raise BadInput("--grid=batch_size=... with --find_max_batch: that is what it finds")
     elif mode.value == "describe":
         raise BadInput("--mode=describe: runs nothing; a sweep is for the other modes")
+
+
+def launcher_options() -> dict[str, Any]:
+    """Return the launcher's options that were given."""
+    names = {name for options in LAUNCHERS.values() for name in options}
+    return {name: flags.FLAGS[name].value for name in sorted(names) if flags.FLAGS[name].present}
 
 
 def forwarded_flags() -> list[str]:

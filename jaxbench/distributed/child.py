@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import OUT_OF_MEMORY
@@ -26,20 +26,13 @@ class ProcessResult(NamedTuple):
 
     status: str  # `exited`, `timeout`, or `oom` where the system or the program says so
     reason: str | None  # None where it exited with 0
-    exit_code: int  # as a shell has it: 128 + the signal's number for a signal
+    # As a shell has it: 128 + the signal's number for a signal; None where nobody knows.
+    exit_code: int | None
     wall_s: float
 
 
-def run_child(
-    command: Sequence[str],
-    log: pathlib.Path,
-    *,
-    timeout_s: float | None = None,
-    memory_limit_mb: float | None = None,
-    variables: Mapping[str, str] | None = None,
-    watch: Callable[[str], None] = lambda line: None,
-) -> ProcessResult:
-    """Run a program to its end. On Linux it ends with this process, however that ends.
+class Child:
+    """A program in a process of its own, with limits. On Linux it ends with this process.
 
     Args:
       command: the program's absolute path and its arguments.
@@ -47,51 +40,88 @@ def run_child(
       timeout_s: seconds until SIGTERM; SIGKILL follows 15 s later.
       memory_limit_mb: MiB of private memory for each of its processes (RLIMIT_DATA).
       variables: of its environment, beside this process's own.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: pathlib.Path,
+        *,
+        timeout_s: float | None = None,
+        memory_limit_mb: float | None = None,
+        variables: Mapping[str, str] | None = None,
+    ):
+        self._log, self._timeout_s = log, timeout_s
+        self._kills = _oom_kills()
+        self._clock = Stopwatch()
+        limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
+        with open(log, "wb") as output:
+            self._process = subprocess.Popen(
+                [*LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal goes to this process alone, which then ends its child.
+                start_new_session=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
+            )
+
+    def wait(self) -> ProcessResult | None:
+        """Wait a moment; return how it ended, None where it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_POLL_S)
+        timed_out = bool(self._timeout_s) and self._clock.elapsed_s() > self._timeout_s
+        if self._process.poll() is None:
+            if not timed_out:
+                return None
+            self.end()
+        code = self._process.returncode
+        status, reason = "exited", None
+        if timed_out:
+            status, reason = "timeout", f"took longer than {self._timeout_s:g} s"
+        elif code:
+            status, reason = _explain(code, self._log, _oom_kills() > self._kills)
+        code = code if code >= 0 else 128 - code
+        return ProcessResult(status, reason, code, self._clock.elapsed_s())
+
+    def last_line(self) -> str:
+        """Return the last line of its output that is not empty."""
+        return next(iter(_last_lines(self._log)), "")
+
+    def end(self) -> None:
+        """End it if it runs; SIGKILL goes to the processes that it has started too."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def run_child(
+    command: Sequence[str],
+    log: pathlib.Path,
+    *,
+    watch: Callable[[str], None] = lambda line: None,
+    **limits: Any,
+) -> ProcessResult:
+    """Run a program to its end, see `Child`.
+
+    Args:
+      command, log, **limits: see `Child`.
       watch: called now and then with its last line of output.
 
     Returns:
       How it ended. An exception in this process ends the program first.
     """
-    kills = _oom_kills()
-    limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
-    clock = Stopwatch()
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [*LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C in the terminal goes to this process alone, which then ends its child.
-            start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
-        )
+    child = Child(command, log, **limits)
     try:
-        timed_out = False
-        while process.poll() is None and not timed_out:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_POLL_S)
-            watch(next(iter(_last_lines(log)), ""))
-            timed_out = bool(timeout_s) and clock.elapsed_s() > timeout_s
+        while (result := child.wait()) is None:
+            watch(child.last_line())
+        return result
     finally:
-        _end(process)
-    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    status, reason = "exited", None
-    if timed_out:
-        status, reason = "timeout", f"took longer than {timeout_s:g} s"
-    elif code:
-        status, reason = _explain(process.returncode, log, _oom_kills() > kills)
-    return ProcessResult(status, reason, code, clock.elapsed_s())
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End a program that still runs; SIGKILL goes to the processes that it has started too."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        child.end()
 
 
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:

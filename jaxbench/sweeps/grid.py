@@ -33,7 +33,7 @@ class Trial:
       overrides: arguments of the form `--experiment.FIELD=VALUE`, those of the grid last.
       place: {field: value} by the grid's fields, as text.
       flags: other arguments of jaxbench.main, such as its mode.
-      limits: whatever else decides its result, such as a limit of memory.
+      limits: whatever else decides its result, such as a limit of memory or the hardware.
     """
 
     spec: str
@@ -71,6 +71,10 @@ class Trial:
     def arguments(self) -> list[str]:
         """The arguments of jaxbench.main."""
         return [f"--experiment={self.spec}", *self.overrides, *self.flags]
+
+    def on(self, hardware: Sequence[str]) -> "Trial":
+        """Return the same trial on other hardware: another trial, unless there is none to name."""
+        return dataclasses.replace(self, limits=(*self.limits, *hardware))
 
     def with_field(self, field: str, value: Any) -> "Trial":
         """Return the same trial with one more field set."""

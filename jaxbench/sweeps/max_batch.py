@@ -124,7 +124,8 @@ def _find_max_batch(
 
     def try_batch(batch_size: int) -> BatchFit:
         one = trial.with_field("batch_size", batch_size)
-        tried[batch_size] = runner.result(one) or runner.run(one, place)
+        known = runner.result(one)
+        [tried[batch_size]] = [known] if known else runner.run({place: one})
         return _batch_fit(batch_size, tried, memory_limit_mb)
 
     def result(status: str, reason: str, **fields) -> MaxBatchResult:

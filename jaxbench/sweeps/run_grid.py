@@ -1,16 +1,17 @@
 """Run a grid that is given as Python values."""
 
-import functools
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxbench.cli.overrides import field_text
 from jaxbench.config import Experiment
-from jaxbench.distributed.child import run_child
 from jaxbench.errors import BadInput, nearest
 from jaxbench.jobs import COORDINATOR_FLAGS, MODES, find_mode
 from jaxbench.jobs.options import check_choice, check_options
+from jaxbench.launchers.create import check_launcher, create_launcher
+from jaxbench.launchers.launcher import Limits
 from jaxbench.records.reader import TRIAL_STATUSES, flat
 from jaxbench.records.writers.console import Console
 from jaxbench.results.answers import SweepResult
@@ -32,6 +33,8 @@ def run_grid(
     options: Mapping[str, Any],
     timeout_s: float | None,
     retry: Sequence[str],
+    launcher: str,
+    launcher_options: Mapping[str, Any],
     console: Console,
 ) -> SweepResult:
     """Run every combination of a grid's values, see `jaxbench.sweep`.
@@ -48,6 +51,7 @@ def run_grid(
             raise BadInput(f"{name}={values!r} in the grid: must be a list, such as [{values!r}]")
     for status in retry:
         check_choice("retry", status, TRIAL_STATUSES[1:])
+    check_launcher(launcher, launcher_options)
     trials = make_trials(
         None if experiment is None else os.fspath(experiment),
         [f"--experiment.{name}={field_text(value)}" for name, value in flat(fields)],
@@ -59,9 +63,11 @@ def run_grid(
     )
     for trial in trials:
         _check_options(trial, mode, options)
-    with running_sweep(trials, sweepdir and os.fspath(sweepdir), console) as folder:
-        launch = functools.partial(run_child, timeout_s=timeout_s)
-        run_trials(TrialRunner(folder, console, launch, retry), trials)
+    made = create_launcher(launcher, Limits(timeout_s), console.say, launcher_options)
+    trials = [trial.on(made.hardware) for trial in trials]
+    path = sweepdir and os.fspath(sweepdir)
+    with running_sweep(trials, path, console) as folder, contextlib.closing(made):
+        run_trials(TrialRunner(folder, console, made, retry), trials)
         results = [folder.results[trial.key] for trial in trials]
     rows = [result.row() for result in results]
     return SweepResult(folder.path, rows, trial_table(trials, results))

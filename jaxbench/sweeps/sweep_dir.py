@@ -3,9 +3,11 @@
 import contextlib
 import csv
 import fcntl
+import itertools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,15 +55,35 @@ class SweepDir:
             os.fsync(file.fileno())
         self.results[result.key] = result
 
+    def relative(self, path: pathlib.Path) -> str:
+        """Return a path as results have it, below the sweep's folder."""
+        return str(path.relative_to(self.path))
+
+    def open_attempt(self, folder: str, key: str) -> tuple[pathlib.Path, pathlib.Path] | None:
+        """Return the run directory and log of a trial's last attempt that a launcher has noted.
+
+        None where there is no note, or the attempt has its result.
+        """
+        trial = self.path / TRIAL_FOLDERS[0] / folder
+        numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in trial.glob("run*")]
+        number = max((int(found[1]) for found in numbers if found), default=None)
+        if number is None:
+            return None
+        run_path, log = trial / f"run{number}", trial / f"run{number}.log"
+        recorded = key in self.results and self.results[key].log == self.relative(log)
+        return None if recorded else (run_path, log)
+
     def new_attempt(self, folder: str) -> tuple[pathlib.Path, pathlib.Path]:
-        """Return a run directory, not made yet, and a log file for a trial's next attempt."""
+        """Return a run directory, not made yet, and a log file for a trial's next attempt.
+
+        None of its earlier attempts runs any more.
+        """
         trial = self.path / TRIAL_FOLDERS[0] / folder
         trial.mkdir(parents=True, exist_ok=True)
         for earlier in trial.glob("run*/run.json"):
             close_abandoned(earlier.parent, "failed", "killed with its sweep")
-        number = 1
-        while (trial / f"run{number}").exists() or (trial / f"run{number}.log").exists():
-            number += 1
+        used = {path.name.partition(".")[0] for path in trial.iterdir()}
+        number = next(n for n in itertools.count(1) if f"run{n}" not in used)
         return trial / f"run{number}", trial / f"run{number}.log"
 
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

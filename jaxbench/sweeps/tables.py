@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
@@ -145,11 +145,15 @@ def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:
     return text_table(headings, rows) + [result.reason for result in results]
 
 
-def differences(results: Sequence[TrialResult]) -> list[str]:
-    """Return warnings about what differs between the trials beside the grid's fields."""
+def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) -> list[str]:
+    """Return warnings about what differs between the trials beside the grid's fields.
+
+    Args:
+      hardware: that of the launcher; empty where the trials should have run on this machine.
+    """
     warnings = []
     elsewhere = {result.hostname for result in results} - {None, platform.node()}
-    if elsewhere:
+    if elsewhere and not hardware:
         warnings.append(f"warning: some trials ran on {', '.join(sorted(elsewhere))}")
     for name in ("device_kind", "hostname", "commit", "versions"):
         values = [getattr(result, name) for result in results]

@@ -1,14 +1,14 @@
 """Run the trials of a sweep, each in a process of its own, and keep their results."""
 
 import contextlib
+import dataclasses
 import pathlib
 import statistics
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jaxbench.clock import duration, now
-from jaxbench.distributed.child import ProcessResult
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, Unreachable
+from jaxbench.launchers.launcher import LOST, Ended, Launcher, TrialJob
 from jaxbench.paths import user_path
 from jaxbench.records.next_steps import say_command, say_resume
 from jaxbench.records.reader import load_run
@@ -22,13 +22,41 @@ from jaxbench.sweeps.tables import differences, exit_code, figures_of, seed_stat
 
 # A run's own statuses that a sweep takes over; any other is a failure.
 _STATUSES = ("done", "oom", "invalid")
+# A trial that loses its machine more often fails: it may be the reason.
+_MOST_LOSSES = 2
+
+
+@dataclasses.dataclass
+class _Attempt:
+    """A trial that waits or runs.
+
+    Attributes:
+      place: where it stands in the sweep, such as [2/9].
+      run_path: its run directory, not made yet.
+      log: the file for its output.
+      losses: how many attempts were lost with their machines.
+    """
+
+    place: str
+    trial: Trial
+    run_path: pathlib.Path | None = None
+    log: pathlib.Path | None = None
+    losses: int = 0
+
+    @property
+    def what(self) -> str:
+        return f"{self.place} {self.trial.title}"
+
+    @property
+    def job(self) -> TrialJob:
+        return TrialJob(self.trial.key, tuple(self.trial.arguments), self.run_path, self.log)
 
 
 class TrialRunner:
     """Runs trials and keeps their results.
 
     Args:
-      launch: (command, log file, watch=function of its last line) -> how the process ended.
+      launcher: runs them, several at once where it has the slots.
       retry: statuses with which a trial of an earlier process is run once more.
     """
 
@@ -36,14 +64,19 @@ class TrialRunner:
         self,
         folder: SweepDir,
         console: Console,
-        launch: Callable[..., ProcessResult],
+        launcher: Launcher,
         retry: Collection[str] = (),
     ):
         self.folder, self.console = folder, console
-        self._launch, self._retry = launch, retry
+        self._launcher, self._retry = launcher, retry
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
+        self._running: dict[str, _Attempt] = {}
         self._live = LiveTable()
+
+    @property
+    def hardware(self) -> tuple[str, ...]:
+        return self._launcher.hardware
 
     def show(self, trials: Sequence[Trial]) -> None:
         """Have the table on a terminal hold all trials, also those whose turn is to come."""
@@ -57,45 +90,80 @@ class TrialRunner:
             return None
         return result
 
-    def run(self, trial: Trial, place: str, left: int = 1) -> TrialResult:
-        """Run a trial and keep its result.
+    def run(self, trials: Mapping[str, Trial]) -> Iterator[TrialResult]:
+        """Run trials; keep and yield each one's result, in the order of their ends.
 
         Args:
-          place: where it stands in the sweep, such as [2/9].
-          left: trials that are still to run, this one included.
+          trials: {where it stands in the sweep, such as [2/9]: trial}.
+
+        Raises:
+          Unreachable: the launcher has no slots any more.
         """
-        run_path, log = self.folder.new_attempt(trial.folder)
-        what, ended = f"{place} {trial.title}", len(self._wall_s)
-        self._live.start(trial)
-        is_live = self.console.show(lambda: self._live)
-        if not is_live:
-            self.console.say(f"{what} ...")
+        attempts = [_Attempt(place, trial) for place, trial in trials.items()]
+        # What an earlier process has started comes first, for it has taken slots.
+        waiting = [attempt for attempt in attempts if not self._attach(attempt)]
+        while waiting or self._running:
+            while waiting and len(self._running) < self._launcher.slots:
+                self._start(waiting.pop(0))
+            if not self._running:
+                raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
+            for ended in self._launcher.wait():
+                attempt = self._running.pop(ended.key)
+                if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
+                    attempt.losses += 1
+                    waiting.insert(0, attempt)
+                    self._live.add(attempt.trial)
+                    lost = f"lost with {ended.host} ({ended.process.reason})"
+                    self.console.say(f"{attempt.what}: {lost}; it is run again")
+                else:
+                    yield self._keep(attempt, ended, len(waiting) + len(self._running))
+            self._draw(len(waiting))
 
-        def watch(line: str) -> None:
-            self._live.output = line
+    def _attach(self, attempt: _Attempt) -> bool:
+        trial = attempt.trial
+        paths = self.folder.open_attempt(trial.folder, trial.key)
+        if paths is None:
+            return False
+        attempt.run_path, attempt.log = paths
+        if attached := self._launcher.attach(attempt.job):
+            self._begin(attempt)
+        return attached
+
+    def _start(self, attempt: _Attempt) -> None:
+        attempt.run_path, attempt.log = self.folder.new_attempt(attempt.trial.folder)
+        self._launcher.start(attempt.job)
+        self._begin(attempt)
+
+    def _begin(self, attempt: _Attempt) -> None:
+        self._running[attempt.trial.key] = attempt
+        self._live.start(attempt.trial)
+        if not self.console.show(lambda: self._live):
+            self.console.say(f"{attempt.what} ...")
+
+    def _draw(self, waiting: int) -> None:
+        for key, attempt in self._running.items():
+            line = self._launcher.last_line(key)
+            self._live.output[key] = line
             if not self.console.show(lambda: self._live):
-                self.console.progress(what, ended, ended + left, line)
+                ended = len(self._wall_s)
+                total = ended + len(self._running) + waiting
+                self.console.progress(attempt.what, ended, total, line)
 
-        process = self._launch(
-            [sys.executable, "-m", "jaxbench.main", *trial.arguments, f"--workdir={run_path}"],
-            log,
-            watch=watch,
-        )
-        result = self._result(trial, process, run_path, log)
+    def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
+        result = self._result(attempt, ended)
         self.folder.add(result)
-        self._wall_s[trial.key] = result.wall_s
-        left_s = (left - 1) * statistics.mean(self._wall_s.values())
-        left_for = f"about {duration(left_s)} left" if left > 1 else ""
-        self._live.end(trial, result, left_for)
-        if not is_live:
-            self.console.say(
-                "; ".join(filter(None, [f"{what}: {describe_outcome(result)}", left_for]))
-            )
+        self._wall_s[result.key] = result.wall_s
+        left_s = left * statistics.mean(self._wall_s.values()) / max(1, self._launcher.slots)
+        left_for = f"about {duration(left_s)} left" if left else ""
+        self._live.end(attempt.trial, result, left_for)
+        if not self.console.show(lambda: self._live):
+            on = f" on {ended.host}" if self.hardware else ""
+            outcome = f"{attempt.what}: {describe_outcome(result)}{on}"
+            self.console.say("; ".join(filter(None, [outcome, left_for])))
         return result
 
-    def _result(
-        self, trial: Trial, process: ProcessResult, run_path: pathlib.Path, log: pathlib.Path
-    ) -> TrialResult:
+    def _result(self, attempt: _Attempt, ended: Ended) -> TrialResult:
+        trial, process, run_path = attempt.trial, ended.process, attempt.run_path
         status, reason, run = process.status, process.reason, None
         if run_path.exists():
             abandoned = "oom" if status == "oom" else "failed"
@@ -104,10 +172,10 @@ class TrialRunner:
                 run = load_run(str(run_path))
             except BadInput as error:
                 reason = reason or str(error)
-        if status == "exited":
-            ended = run.document["status"] if run else "failed"
-            status = ended if ended in _STATUSES else "failed"
-            if run is not None and ended != "done":
+        if status in ("exited", LOST):
+            own = run.document["status"] if run and status == "exited" else "failed"
+            status = own if own in _STATUSES else "failed"
+            if run is not None and own != "done":
                 reason = run.document.get("reason") or reason
         environment = run.document.get("environment", {}) if run else {}
         return TrialResult(
@@ -116,16 +184,17 @@ class TrialRunner:
             figures=figures_of(run) if run else TrialFigures(),
             reason=None if status == "done" else reason,
             wall_s=process.wall_s,
-            run=str(run_path.relative_to(self.folder.path)) if run else None,
-            log=str(log.relative_to(self.folder.path)),
+            run=self.folder.relative(run_path) if run else None,
+            log=self.folder.relative(attempt.log),
             key=trial.key,
             experiment=trial.spec,
             exit_code=process.exit_code,
             finished_at=now().isoformat(),
             commit=(environment.get("git") or {}).get("commit"),
+            hostname=environment.get("hostname") or ended.host,
             **{
                 name: environment.get(name)
-                for name in ("num_devices", "device_kind", "backend", "hostname", "versions")
+                for name in ("num_devices", "device_kind", "backend", "versions")
             },
         )
 
@@ -169,15 +238,16 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     """Run the trials that have no result yet; print and write the tables; return the exit code."""
     folder, console = runner.folder, runner.console
     runner.show(trials)
-    left = sum(runner.result(trial) is None for trial in trials)
-    if left < len(trials):
-        console.say(f"{len(trials) - left} of them are done already")
-    for number, trial in enumerate(trials, 1):
-        if runner.result(trial) is None:
-            runner.run(trial, f"[{number}/{len(trials)}]", left)
-            left -= 1
-            known = [folder.results[one.key] for one in trials if one.key in folder.results]
-            folder.write_table("sweep.csv", [result.row() for result in known])
+    left = {
+        f"[{number}/{len(trials)}]": trial
+        for number, trial in enumerate(trials, 1)
+        if runner.result(trial) is None
+    }
+    if len(left) < len(trials):
+        console.say(f"{len(trials) - len(left)} of them are done already")
+    for _ in runner.run(left):
+        known = [folder.results[one.key] for one in trials if one.key in folder.results]
+        folder.write_table("sweep.csv", [result.row() for result in known])
     results = [folder.results[trial.key] for trial in trials]
     folder.write_table("sweep.csv", [result.row() for result in results])
     console.close()  # a bar below a table would be drawn again below each line
@@ -185,7 +255,8 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     if rows:
         folder.write_table("seeds.csv", rows)
         seed_lines.append(f"statistics over seeds: {folder.path / 'seeds.csv'}")
-    lines = [*trial_table(trials, results), *differences(results), *seed_lines]
+    warnings = differences(results, runner.hardware)
+    lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")
     for line in (*lines, f"table: {folder.path / 'sweep.csv'}"):

@@ -23,6 +23,7 @@ import pytest
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.distributed import child
+from jaxbench.launchers import local
 from jaxbench.reports.blocks import (
     BarChart,
     Cell,
@@ -39,6 +40,7 @@ from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
 from tests.integration.conftest import program
+from tests.launchers.fakes import fake_child
 from tests.reports.test_before_you_rent import compiled
 
 # In the order of the page; another section of the report is added here.
@@ -123,7 +125,8 @@ COMMANDS = [
 def make_runs(folder: pathlib.Path) -> None:
     """Runs all commands in this process, the trials of sweeps too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "run_child", functools.partial(run_trial, folder, child.run_child))
+        run = functools.partial(run_trial, folder, child.run_child)
+        patch.setattr(local, "Child", fake_child(run))
         for name, args, code in COMMANDS:
             done = run_command(folder, *args, module=f"jaxbench.{name}")
             assert done.returncode == code, (name, args, done.stdout + done.stderr)

@@ -10,15 +10,16 @@ import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.clock import Clock
-from jaxbench.distributed import child
 from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.jobs import ask_compiler, describe_targets, target_run, target_step, targets
+from jaxbench.launchers import local
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import record_from_json
 from tests.conftest import MICRO, needs_devices
+from tests.launchers.fakes import fake_child
 
 DESCRIBE = (f"--experiment={MICRO}", "--mode=describe")
 MEMORY = (f"--experiment={MICRO}", "--mode=memory")
@@ -74,7 +75,7 @@ def children(cpus, monkeypatch):
         return ProcessResult("exited", None, 0, 1.0)
 
     monkeypatch.setattr(ask_compiler, "run_child", compile)
-    monkeypatch.setattr(child, "run_child", run_trial)
+    monkeypatch.setattr(local, "Child", fake_child(run_trial))
 
 
 def test_a_step_is_described_for_a_target(cpus):

@@ -228,27 +228,29 @@ def test_a_sweep_shows_its_trials_on_a_terminal(live, tmp_path, monkeypatch):
     from jaxbench.distributed.child import ProcessResult
     from jaxbench.sweeps.sweep_dir import open_sweepdir
     from jaxbench.sweeps.trials import TrialRunner, run_trials
+    from tests.launchers.fakes import FakeLauncher
 
     console, drawn, stream = live
     trials, seen = make("seed=" + ",".join(map(str, range(40)))), []
 
-    def launch(command, log, watch):
-        log.write_text("")
-        watch(f"compiling {STEER}")
+    def launch(job):
+        job.log.write_text("")
         table = console._render()
         seen.append("".join(part.text for line in drawn.render_lines(table) for part in line))
         if len(seen) == 3:
             raise KeyboardInterrupt
         return ProcessResult("oom" if len(seen) == 2 else "exited", None, 0, 2.0)
 
-    def result(self, trial, process, run_path, log):
+    def result(self, attempt, ended):
         figures = dataclasses.replace(RESULT.figures, images_per_s=1234.5)
-        status = "done" if process.status == "exited" else process.status
-        return dataclasses.replace(RESULT, key=trial.key, figures=figures, status=status)
+        status = "done" if ended.process.status == "exited" else ended.process.status
+        return dataclasses.replace(RESULT, key=attempt.trial.key, figures=figures, status=status)
 
     monkeypatch.setattr(TrialRunner, "_result", result)
+    launcher = FakeLauncher(launch)
+    launcher.line = f"compiling {STEER}"
     with open_sweepdir(tmp_path / "s") as folder, contextlib.suppress(KeyboardInterrupt):
-        run_trials(TrialRunner(folder, console, launch), trials)
+        run_trials(TrialRunner(folder, console, launcher), trials)
     console.close()
     first, _, third = seen
     assert "0 of 40 trials ended" in first and "seed=1 " in first and "waiting" in first

@@ -20,6 +20,7 @@ from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch
 from jaxbench.sweeps.tables import exit_code, max_batch_table, seed_statistics, trial_table
 from jaxbench.sweeps.trials import TrialRunner, run_trials
+from tests.launchers.fakes import FakeLauncher
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
@@ -305,7 +306,7 @@ def runner(tmp_path):
     @contextlib.contextmanager
     def open_runner(launch, retry=()):
         with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
-            yield TrialRunner(folder, PlainConsole(said), launch, retry)
+            yield TrialRunner(folder, PlainConsole(said), FakeLauncher(launch), retry)
 
     open_runner.said = said
     return open_runner
@@ -315,10 +316,10 @@ def test_trials_run_once_and_again_where_asked(runner, tmp_path):
     trials = make("seed=0,1,2")
     launched = []
 
-    def launch(command, log, watch):
-        launched.append(command[-1].removeprefix("--workdir="))
-        log.write_text("")
-        assert command[1:4] == ["-m", "jaxbench.main", "--experiment=quickstart:tiny"]
+    def launch(job):
+        launched.append(job.command[-1].removeprefix("--workdir="))
+        job.log.write_text("")
+        assert job.command[1:4] == ["-m", "jaxbench.main", "--experiment=quickstart:tiny"]
         return ProcessResult("timeout" if "seed=1" in launched[-1] else "exited", "so", 1, 2.0)
 
     with runner(launch) as first:
@@ -340,14 +341,12 @@ def test_the_largest_batch_is_found_by_trials(runner):
     def found(limit, *overrides, **fields):
         trials = make(flags=["--mode=memory"], overrides=overrides)
 
-        def launch(command, log, watch):
-            batch = int(
-                next(re.findall(r"batch_size=(\d+)", c)[0] for c in command if "batch" in c)
-            )
+        def launch(job):
+            batch = int(re.findall(r"batch_size=(\d+)", " ".join(job.arguments))[0])
             return ProcessResult("exited" if batch <= limit else "oom", "", 0, 1.0)
 
-        def result(self, trial, process, run_path, log):
-            status = "done" if process.status == "exited" else "oom"
+        def result(self, attempt, ended):
+            trial, status = attempt.trial, "done" if ended.process.status == "exited" else "oom"
             return dataclasses.replace(
                 RESULT, key=trial.key, place=trial.place, status=status, **fields
             )

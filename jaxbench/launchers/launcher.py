@@ -1,0 +1,115 @@
+"""What a launcher is: it starts trials, says how they stand, and brings their files here."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jaxbench.distributed.child import ProcessResult
+from jaxbench.files import open_regular
+
+# The status of a process that was lost with its machine: its trial is run once more.
+LOST = "lost"
+
+
+class Limits(NamedTuple):
+    """What a trial may take, see `run_child`; None is no limit."""
+
+    timeout_s: float | None = None
+    memory_limit_mb: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialJob:
+    """One attempt of a trial.
+
+    Attributes:
+      key: the trial's.
+      arguments: of jaxbench.main, without --workdir.
+      run_path: the run directory on this machine, not made yet.
+      log: the file on this machine for its output.
+    """
+
+    key: str
+    arguments: tuple[str, ...]
+    run_path: pathlib.Path
+    log: pathlib.Path
+
+    @property
+    def note_path(self) -> pathlib.Path:
+        """Where a launcher notes what it needs to take the attempt up again."""
+        return self.log.with_suffix(".job.json")
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs it on this machine."""
+        return [
+            sys.executable,
+            "-m",
+            "jaxbench.main",
+            *self.arguments,
+            f"--workdir={self.run_path}",
+        ]
+
+
+class Ended(NamedTuple):
+    """An attempt that has ended; its files are on this machine."""
+
+    key: str
+    process: ProcessResult  # its status is LOST where the trial is to be run once more
+    host: str | None  # where it ran; None where that is not known
+
+
+class Launcher(Protocol):
+    """Runs trials.
+
+    Attributes:
+      slots: how many trials run at once; 0 where none can run any more.
+      hardware: what was asked for, as a part of each trial's key; empty for this machine.
+    """
+
+    slots: int
+    hardware: tuple[str, ...]
+
+    def start(self, job: TrialJob) -> None:
+        """Start an attempt. It first writes the note, where it can take attempts up again."""
+
+    def attach(self, job: TrialJob) -> bool:
+        """Take up an attempt that an earlier sweeping process has noted, as if it were started now.
+
+        Return False where it neither runs nor has ended with a result: the trial is then run once
+        more. Raise an exception where that cannot be found out.
+        """
+
+    def wait(self) -> list[Ended]:
+        """Return the attempts that have ended; it waits a poll interval at most for one."""
+
+    def last_line(self, key: str) -> str:
+        """Return the last line of a running attempt's output, as far as it is known here."""
+
+    def close(self) -> None:
+        """End the attempts that still run, so that none of them is taken up again."""
+
+
+def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file whole; it is on the disk before this returns."""
+    partial = path.with_name(f"{path.name}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Return what `write_json` wrote; {} where there is no such file, or it is none."""
+    try:
+        with open_regular(path) as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

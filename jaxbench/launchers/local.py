@@ -1,0 +1,45 @@
+"""Run trials on this machine, one at a time; on Linux each ends with the sweep."""
+
+import platform
+from collections.abc import Callable
+
+from jaxbench.distributed.child import Child
+from jaxbench.launchers.launcher import Ended, Limits, TrialJob
+
+
+class LocalLauncher:
+    """See `Launcher`."""
+
+    slots = 1
+    hardware = ()
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._running: dict[str, Child] = {}
+
+    def start(self, job: TrialJob) -> None:
+        self._running[job.key] = Child(job.command, job.log, **self._limits._asdict())
+
+    def attach(self, job: TrialJob) -> bool:
+        return False
+
+    def wait(self) -> list[Ended]:
+        ended = []
+        for key, child in [*self._running.items()]:
+            if (result := child.wait()) is not None:
+                del self._running[key]
+                ended.append(Ended(key, result, platform.node()))
+        return ended
+
+    def last_line(self, key: str) -> str:
+        return self._running[key].last_line()
+
+    def close(self) -> None:
+        for child in self._running.values():
+            child.end()
+        self._running.clear()
+
+
+def create(limits: Limits, say: Callable[[str], None]) -> LocalLauncher:
+    """Make the launcher; it has nothing to say."""
+    return LocalLauncher(limits)

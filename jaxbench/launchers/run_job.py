@@ -1,0 +1,69 @@
+"""Run a trial that outlives the sweep: `python -m jaxbench.launchers.run_job JOB.json`.
+
+For the machine that a launcher has found for the trial. It keeps the trial's limits, and writes how
+the trial ended into a file, for whoever asks later. SIGTERM ends the trial, and no such file is
+written.
+"""
+
+import pathlib
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+
+from jaxbench.distributed.child import ProcessResult, run_child
+from jaxbench.distributed.signals import raise_on_signals
+from jaxbench.errors import Terminated
+from jaxbench.launchers.launcher import read_json, write_json
+
+
+def write_job(
+    path: pathlib.Path,
+    arguments: Sequence[str],
+    limits: Mapping[str, float | None],
+    variables: Mapping[str, str],
+    *,
+    run_path: pathlib.Path,
+    log: pathlib.Path,
+    end: pathlib.Path,
+) -> None:
+    """Write what `run_job` reads.
+
+    Args:
+      arguments: those of jaxbench.main, see `TrialJob`.
+      limits: see `Limits`.
+      variables: of the trial's environment, beside that of `run_job`.
+      run_path, log, end: for its records, its output, and how it ended; on its own machine.
+    """
+    job = {
+        "arguments": [*arguments, f"--workdir={run_path}"],
+        "limits": dict(limits),
+        "variables": dict(variables),
+        "log": str(log),
+        "end": str(end),
+    }
+    write_json(path, job)
+
+
+def run_job(path: pathlib.Path) -> None:
+    """Run the trial of a job file to its end, and write how it ended."""
+    job = read_json(path)
+    command = [sys.executable, "-m", "jaxbench.main", *job["arguments"]]
+    result = run_child(
+        command, pathlib.Path(job["log"]), variables=job["variables"], **job["limits"]
+    )
+    write_json(pathlib.Path(job["end"]), result._asdict() | {"host": platform.node()})
+
+
+def read_end(path: pathlib.Path) -> tuple[ProcessResult, str] | None:
+    """Return how a job's trial ended, and on which host; None where it has not."""
+    end = read_json(path)
+    host = end.pop("host", None)
+    return (ProcessResult(**end), host) if end else None
+
+
+if __name__ == "__main__":
+    raise_on_signals()
+    try:
+        run_job(pathlib.Path(sys.argv[1]))
+    except (KeyboardInterrupt, Terminated):
+        sys.exit(143)
