@@ -44,11 +44,7 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
     With the default `jax_default_matmul_precision`, None, fp32 networks are multiplied in TF32 on
     NVIDIA's Ampere and later, and in bf16 on TPUs.
     """
-    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
-    # else may differ: an RTX 3090 Ti is no RTX 3090.
-    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
-    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
-    row = named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
+    row = _find_row(device_kind)
     if row is None:
         return None
     arithmetic = precision
@@ -68,6 +64,20 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
         bytes_per_s=float(bandwidth_gb_per_s) * 1e9 * chips if bandwidth_gb_per_s else None,
         source=row["source"],
     )
+
+
+def devices_per_chip(device_kind: str) -> int:
+    """Return how many JAX devices a chip is: 2 of TPU v2, v3 and TPU7x; 1 where it is unknown."""
+    row = _find_row(device_kind)
+    return int(row["per_chip"]) if row else 1
+
+
+def _find_row(device_kind: str) -> dict[str, str] | None:
+    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
+    # else may differ: an RTX 3090 Ti is no RTX 3090.
+    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
+    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
+    return named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
 
 
 @functools.cache
