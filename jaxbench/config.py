@@ -16,6 +16,9 @@ from jaxbench.own.code import HoldsCode
 from jaxbench.own.network import model_config
 from jaxbench.own.task import own_task
 
+# Steps count the places of a batch in 32 bits.
+_MOST_IMAGES = 2**31 - 1
+
 
 @dataclasses.dataclass(kw_only=True)
 class Experiment(HoldsCode):
@@ -70,6 +73,7 @@ class Config(Experiment):
     batch_size: int = number(
         128,
         low=1,
+        high=_MOST_IMAGES,
         help="Global batch: images that one model sees in a step, over all its devices. The "
         "learning rate is scaled with it.",
     )
@@ -89,6 +93,7 @@ class Config(Experiment):
     eval_batch_size: int = number(
         0,
         low=0,
+        high=_MOST_IMAGES,
         help="Global batch of the evaluation, in images; 0 takes `batch_size`. Any size: the last "
         "batch is padded, and every example counts once.",
     )

@@ -12,7 +12,7 @@ from tests.conftest import set_fields
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("batch_size", 0, "batch_size=0: must be at least 1"),
+        ("batch_size", 0, "batch_size=0: must be within [1, 2147483647]"),
         ("batch_size", 12.5, "must be a whole number"),
         ("batch_size", True, "must be a whole number"),
         ("seed", -1, "must be within [0, 4294967295]"),
@@ -29,6 +29,7 @@ from tests.conftest import set_fields
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
         ("data__crop_padding", 8, "at most 7"),
         ("data__flip", 1, "must be true or false"),
+        ("batch_size", 2**31, "must be within [1, 2147483647]"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, told):

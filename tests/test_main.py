@@ -250,7 +250,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.optimizer.momentum=x"], "=x: must be a number"),
         ([Q, "--experiment.optimizer.decay_epochs=3,x"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.batch_size"], "Missing value"),
-        (["--experiment.batch_size=0", Q], "must be at least 1"),
+        (["--experiment.batch_size=0", Q], "must be within [1, 2147483647]"),
         ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),
         ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
         ([Q, "--experiment.num_devices=9"], "num_devices=9: this machine has 8 cpu device(s)"),

@@ -17,7 +17,7 @@ class Price(NamedTuple):
     """What somebody asked for hardware at some time.
 
     Attributes:
-      devices: how many accelerators that is, None where it is not said.
+      devices: how many chips that is, None where it is not said.
       usd_per_hour: for all of it.
     """
 

@@ -17,6 +17,7 @@ from jaxbench.errors import OUT_OF_MEMORY
 _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
+_FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
 # -I and -S start the interpreter quickly; the command that it becomes is not affected.
 LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("child_launcher.py")))
 
@@ -135,9 +136,11 @@ def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[
         said = next(filter(OUT_OF_MEMORY.search, lines), None)
         if said is not None:
             return "oom", said.removeprefix("what():").strip()
+    # What C++ gives up with: `F1123 07:25:00.901337 26813 file.cc:9] Check failed: ...`.
+    fatal = next((found[1] for line in lines if (found := _FATAL.match(line))), None)
     if killed_by:
-        return "exited", f"killed by {killed_by}"
-    return "exited", (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
+        return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else "")
+    return "exited", fatal or (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
 
 
 def _last_lines(log: pathlib.Path) -> list[str]:

@@ -72,6 +72,12 @@ def find_bandwidth(device_kind: str) -> float | None:
     return float(row["bandwidth_gb_per_s"]) * 1e9 / int(row["per_chip"])
 
 
+def devices_per_chip(device_kind: str) -> int:
+    """Return how many JAX devices a chip is: 2 of TPU v2, v3 and TPU7x; 1 where it is unknown."""
+    row = _find_row(device_kind)
+    return int(row["per_chip"]) if row else 1
+
+
 def _find_row(device_kind: str) -> dict[str, str] | None:
     # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
     # else may differ: an RTX 3090 Ti is no RTX 3090.

@@ -20,7 +20,7 @@ _EXCEEDED = (
         rf"size={_ASKED}\) would exceed memory \(size={_AVAILABLE}\).*space=(?P<memory>\w+)"
     ),
 )
-_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b")
+_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b|needs more blocks .* than allowed by hardware")
 
 
 class Refusal(NamedTuple):

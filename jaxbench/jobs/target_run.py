@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.distributed.mesh import DataMesh
@@ -105,6 +107,8 @@ def _run(
     check_workdir(workdir, config.name)
     console = console or create_console()
     config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
+    # No device is used here. JAX would look for all, and its plugins complain where none are.
+    jax.config.update("jax_platforms", "cpu")
     try:
         mesh = DataMesh(machine.stand_ins(), "shard_map")
         context = RunContext(config, Clock(), console, mesh)

@@ -106,7 +106,7 @@ def _backward(how, kept, cotangents):
     dy, centred = terms(mean_C)
     dbias_C = jnp.sum(dy, (0, 1, 2))
     dscale_C = jnp.sum(dy * centred, (0, 1, 2)) * rstd_C
-    means_2xC = jnp.stack([dbias_C, dscale_C]) / (x_BxHxWxC.size // x_BxHxWxC.shape[-1])
+    means_2xC = jnp.stack([dbias_C, dscale_C]) / float(x_BxHxWxC.size // x_BxHxWxC.shape[-1])
     if axis_name is not None:
         means_2xC = jax.lax.pmean(means_2xC, axis_name)
     dy, centred = terms(means_2xC)

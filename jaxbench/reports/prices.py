@@ -1,11 +1,13 @@
 """Which prices hold for which run."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from jaxbench.analysis.pricing import Price, recorded_price
 from jaxbench.errors import BadInput
+from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.offering.accelerators import catalogue_names
 from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain, words
@@ -78,14 +80,15 @@ def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:
-    """Return whether an offer is of the run's hardware: its very name, and devices enough.
+    """Return whether an offer is of the run's hardware: its very name, and chips enough.
 
     A catalogue has names of its own for it.
     """
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
     names |= catalogue_names(run.device_kind, run.num_devices)
     devices = number(offer.devices)
-    enough = devices is None or devices >= (run.num_devices or 1)
+    chips = math.ceil((run.num_devices or 1) / devices_per_chip(run.device_kind))
+    enough = devices is None or devices >= chips
     # Four devices are written "4x TPU v2" too.
     named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())
     return named in names and enough

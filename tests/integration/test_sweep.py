@@ -63,6 +63,13 @@ def test_a_childs_memory_is_really_limited(tmp_path):
     assert run_child(python(code), log).status == "oom"
     ending = run_child(python("import os; os.abort()"), log)
     assert ending[:3] == ("exited", "killed by SIGABRT", 134)
+    said = "F1123 07:25:00.901337   26813 shape.cc:234] Check failed: rank > 0"
+    code = (
+        f"import os; print({said!r}, '*** Check failure stack trace: ***', sep='\\n', flush=True); "
+    )
+    ending = run_child(python(code + "os.abort()"), log)
+    assert ending.reason == "killed by SIGABRT: Check failed: rank > 0"
+    assert run_child(python(code + "os._exit(1)"), log).reason == "Check failed: rank > 0"
 
 
 def test_a_child_ends_with_its_parent(tmp_path):

@@ -123,6 +123,15 @@ def test_a_step_compiles_for_tpus_that_are_not_here():
         assert set(ceiling["least_s"]) == {"compute", "memory", "links"}
 
 
+@pytest.mark.parametrize("target", ["tpu:v2:2x2", "gpu:h100:2"])
+def test_what_compilers_and_plugins_say_is_not_on_the_console(target, tmp_path):
+    args = ("--experiment=quickstart:tiny", "--mode=memory", f"--target={target}")
+    done = run(python_for(target), "-m", "jaxbench.main", *args, "--workdir=run", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("compiling for ") and lines[-1].startswith("report: "), lines
+
+
 def test_the_compiler_refuses_a_batch_that_does_not_fit():
     args = ("--experiment=cnn10", "--experiment.batch_size=131072", "--experiment.precision=bf16")
     [record] = describe("tpu:v2:2x2", *args)

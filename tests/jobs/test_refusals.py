@@ -31,6 +31,13 @@ M, G, T = 2**20, 2**30, 2**40
             "UNIMPLEMENTED: Stable sorting of more than 2^31-1 elements is not implemented",
             Refusal("unsupported", None, None),
         ),
+        # The CUDA plugin of JAX 0.10.2: unet256's batch of 1,000,000,000 on gpu:h100:2.
+        (
+            "INTERNAL: RET_CHECK failure (xla/backends/gpu/codegen/fusion_emitter.cc:121) (limit.x "
+            "== 0 || block_count.x <= limit.x) Kernel 'input_scatter_fusion_1' launch needs more "
+            "blocks (2048000000850, 1) than allowed by hardware (2147483647, 65535).",
+            Refusal("unsupported", None, None),
+        ),
         # As users of libtpu report them, 2024 to 2026.
         (
             "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "

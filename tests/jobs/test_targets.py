@@ -266,7 +266,10 @@ def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):
         (("--target=gpu:h100", "--mode=memory", "--feed=resident"), "--feed with --target"),
         (("--target=gpu:h100", "--mode=train"), "--mode=describe or memory or scaling"),
         (("--target=gpu:h100,gpu:v100", "--mode=memory"), "must be one machine"),
-        (("--target=gpu:h100", "--experiment.batch_size=-8"), "batch_size=-8: must be at least 1"),
+        (
+            ("--target=gpu:h100", "--experiment.batch_size=-8"),
+            "batch_size=-8: must be within [1, 2147483647]",
+        ),
         (("--target=gpu:h100:8", "--mode=memory", "--experiment.num_devices=4"), "num_devices=4"),
         (("--target=",), "--target=: must name"),
         (("--target=gpu:h100,",), "must name machines"),
@@ -280,6 +283,18 @@ def test_what_cannot_be_asked(children, run_cli, args, words):
     if sweep == [*args]:
         done = run_cli(f"--experiment={MICRO}", *sweep, module="jaxbench.sweep")
         assert done.returncode == 2 and words in done.stderr.splitlines()[-1]
+
+
+def test_a_plugin_of_another_version_than_jaxlib(run_cli, monkeypatch, tmp_path):
+    package = tmp_path / "packages" / "jax_cuda12_plugin-0.1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Name: jax-cuda12-plugin\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(package.parent)
+    for mode in ("describe", "memory", "scaling"):
+        done = run_cli(f"--experiment={MICRO}", f"--mode={mode}", "--target=gpu:h100")
+        assert done.returncode == 2 and done.stdout == ""
+        [line] = done.stderr.splitlines()
+        assert "jax-cuda12-plugin 0.1.0 does not go with jaxlib" in line
 
 
 def test_a_target_is_for_describing_a_network(run_cli):

@@ -29,6 +29,19 @@ def width_of(lines):
     return max(map(len, lines))
 
 
+def test_without_a_terminal_a_line_of_progress_is_printed_once(monkeypatch, capsys):
+    monkeypatch.setattr(consoles, "_PLAIN_INTERVAL_S", 0.0)
+    console = PlainConsole(sys.stdout)
+    for status in ("compiling ...", "compiling ...", "measuring", "compiling ..."):
+        console.progress("[1/2] batch_size=8", 0, 2, status)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1] for line in lines] == [
+        "compiling ...",
+        "measuring",
+        "compiling ...",
+    ]
+
+
 @pytest.mark.parametrize(
     "flags",
     [

@@ -141,6 +141,15 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
         cell = table.rows[0][-1]
         assert (cell.mark == "bad") == marked
         assert ("PRICE OF OTHER HARDWARE: 4x TPU v2" in cell.text) == marked
+    # A v2-8 is eight JAX devices, two a chip.
+    for devices, cores in ((4, 8), (3, 8), (4, 9)):
+        trained(
+            tmp_path / f"{devices}of{cores}",
+            environment={"device_kind": "TPU v2", "num_devices": cores},
+        )
+        [run] = collect([str(tmp_path / f"{devices}of{cores}")]).runs
+        listed = offer._replace(devices=devices)
+        assert Prices(listed=[listed]).of(run) == ([listed] if (devices, cores) == (4, 8) else [])
     # Two processors are two kinds of hardware.
     trained(tmp_path / "c", environment=cpu | {"cpu": "EPYC"})
     other = collect([str(tmp_path / "c")]).runs

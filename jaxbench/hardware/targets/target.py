@@ -8,7 +8,7 @@
     gpu:mine.txtpb  a GPU by XLA's description of it, in a file; sizes as above
 
 The facts stand in `tpus.csv` and `gpus.csv`, each row with its source; what peaks.csv has (peak
-rates, memory bandwidth) is not repeated there. JAX is not imported.
+rates, memory bandwidth, devices of a chip) is not repeated there. JAX is not imported.
 """
 
 import csv
@@ -20,6 +20,7 @@ import re
 from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, nearest
+from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.hardware.targets.description import SUFFIX, read_description
 
 _TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
@@ -37,7 +38,6 @@ class Target:
       platform: `tpu` or `gpu`.
       kind: the device's name in peaks.csv and in JAX.
       dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
-      cores_per_chip: JAX devices of a chip, 2 for TPU v2 and v3.
       memory_bytes: of a JAX device.
       link: what connects the devices, in words.
       link_bytes_per_s: of a JAX device, in one direction; None where unknown.
@@ -48,7 +48,6 @@ class Target:
     platform: str
     kind: str
     dimensions: tuple[int, ...]
-    cores_per_chip: int
     memory_bytes: int
     link: str
     link_bytes_per_s: float | None
@@ -56,7 +55,7 @@ class Target:
 
     @property
     def num_devices(self) -> int:
-        return math.prod(self.dimensions) * self.cores_per_chip
+        return math.prod(self.dimensions) * devices_per_chip(self.kind)
 
     def stand_ins(self) -> tuple["StandIn", ...]:
         """Return what describes its devices where no compiler has made them."""
@@ -166,13 +165,12 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
             f"--target={text}: has {math.prod(numbers):,} chips; a pod of {row['name']} has "
             f"{int(row['chips_per_pod']):,}"
         )
-    cores = int(row["cores_per_chip"])
+    cores = devices_per_chip(row["kind"])
     return Target(
         name=text,
         platform="tpu",
         kind=row["kind"],
         dimensions=numbers,
-        cores_per_chip=cores,
         memory_bytes=int(row["memory_gib_per_chip"]) * 2**30 // cores,
         link="inter-chip interconnect",
         # Of all links of the chip, in one direction: Google's page of v5e has had 1600 Gbit/s, and
@@ -190,7 +188,6 @@ def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         platform="gpu",
         kind=row["kind"],
         dimensions=(1,) * (2 - len(numbers)) + numbers,
-        cores_per_chip=1,
         memory_bytes=int(float(row["memory_gib"]) * 2**30),
         link=row["link"],
         link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9 if row["link_gb_per_s"] else None,

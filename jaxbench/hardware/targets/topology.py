@@ -6,6 +6,7 @@ A process makes those of one kind, in an environment that is set before JAX is i
 
 import contextlib
 import importlib.metadata
+import math
 import os
 import re
 import tempfile
@@ -150,7 +151,7 @@ def _tpu_topology(topologies: Any, target: Target) -> Any:
     if target.facts["chip_config"]:
         # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
         options["chip_config_name"] = target.facts["chip_config"]
-    if target.num_devices == target.cores_per_chip:
+    if math.prod(target.dimensions) == 1:
         # A single chip is no whole host.
         options["chips_per_host_bounds"] = (1, 1, 1)
     return topologies.get_topology_desc(

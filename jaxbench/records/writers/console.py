@@ -92,7 +92,7 @@ class PlainConsole(Console):
     def __init__(self, stream):
         super().__init__()
         self._stream = stream
-        self._since_progress = Stopwatch()
+        self._since_progress, self._progress = Stopwatch(), ""
 
     def print(self, line: str) -> None:
         if self._stream is None:
@@ -101,9 +101,10 @@ class PlainConsole(Console):
             print(terminal.printable(line), file=self._stream, flush=True)
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S:
-            self._since_progress = Stopwatch()
-            self.say(f"{title}  {done}/{total}  {status}".rstrip())
+        line = f"{title}  {done}/{total}  {status}".rstrip()
+        if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S and line != self._progress:
+            self._since_progress, self._progress = Stopwatch(), line
+            self.say(line)
 
 
 class RichConsole(Console):
