@@ -1,5 +1,6 @@
 """Accelerators by the names of clouds' offers."""
 
+import math
 import re
 
 import pytest
@@ -25,7 +26,7 @@ def test_every_row_is_a_machine_of_one_host():
         [found] = parse_accelerators([name])
         assert found.target.num_devices <= 8
         if found.is_tpu:
-            chips = found.target.num_devices // found.target.cores_per_chip
+            chips = math.prod(found.target.dimensions)
             # A name counts the chips of v5e and v6e, and two cores of each chip of the others.
             cores = 1 if re.search("v5e|v6e", name) else 2
             assert name.endswith(f"-{chips * cores}")
