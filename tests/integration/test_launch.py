@@ -508,7 +508,9 @@ def slurm(tmp_path, job):
     return subprocess.Popen(
         ["bash", LAUNCH / "slurm.sbatch", "--experiment=a b", "--x=$HOME"],
         cwd=tmp_path,
-        env=os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"},
+        env=os.environ
+        | {"PATH": f"{binaries}:{os.environ['PATH']}"}
+        | {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "8"},
     )
 
 
