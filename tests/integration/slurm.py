@@ -42,6 +42,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
 KillWait=20
+MinJobAge=3600
 ReturnToService=2
 SlurmdParameters=config_overrides
 GresTypes=gpu
@@ -51,9 +52,7 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs=8 Gres=gpu:4
 PartitionName=test Nodes=ALL Default=YES
 """
 # Any four device files make four GPUs.
-_GPUS = "".join(
-    f"Name=gpu File=/dev/{name}\n" for name in ("full", "null", "random", "zero")
-)
+_GPUS = "".join(f"Name=gpu File=/dev/{name}\n" for name in ("full", "null", "random", "zero"))
 
 
 class Cluster:
@@ -174,16 +173,16 @@ def _free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
+def cluster(tmp_path_factory):
     """A cluster for the tests of a module; skips them where there is none to be had."""
     missing = [daemon for daemon in _DAEMONS if not _path_of(daemon)]
     if missing:
         pytest.skip(f"no {', '.join(missing)} here (Debian's packages slurm-wlm and munge)")
     if os.geteuid() != 0:
         pytest.skip("only root can start slurmd")
-    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    slurm = Cluster(tmp_path_factory.mktemp("slurm"))
     try:
-        cluster.start()
-        yield cluster
+        slurm.start()
+        yield slurm
     finally:
-        cluster.end()
+        slurm.end()

@@ -527,6 +527,8 @@ def test_slurm_requeues_what_ran_out_of_time(tmp_path):
     assert (tmp_path / "said.scancel").read_text() == "--signal=TERM 12\n"
     assert (tmp_path / "said.scontrol").read_text() == "requeue 12\n"
     arguments = (tmp_path / "said.srun").read_text().splitlines()
+    # srun itself does not take the job's over.
+    assert "--cpus-per-task=8" in arguments
     assert arguments[arguments.index("python") :] == [
         *("python", "-u", "-m", "jaxbench.main", "--experiment=a b", "--x=$HOME"),
         *("--distributed=auto", "--workdir=runs/slurm-12", "--resume=auto"),
