@@ -33,7 +33,8 @@ def slurm(cluster):  # noqa: F811
 def killed_sweep(tmp_path_factory, slurm):
     """A sweep of six trials, killed when Slurm has them, and the last job cancelled.
 
-    Returns its folder and command. Its jobs run while the other tests do, for Slurm's shortest time limit is a minute.
+    Returns its folder and command. Its jobs run while the other tests do, for Slurm's shortest
+    time limit is a minute.
     """
     folder = tmp_path_factory.mktemp("sweep")
     for name, field in {"large": "model.hidden = (10**6, 10**6)", "long": "epochs = 10**6"}.items():
