@@ -113,7 +113,7 @@ class TrialRunner:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
                     self._live.add(attempt.trial)
-                    lost = f"lost with {ended.host} ({ended.process.reason})"
+                    lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it is run again")
                 else:
                     yield self._keep(attempt, ended, len(waiting) + len(self._running))
