@@ -184,7 +184,8 @@ def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
         lines = last_lines(one.job.log) if one.job.log.exists() else []
         one.line = lines[0] if lines and queued.state == "RUNNING" else str(queued)
         return None
-    key, nodes = one.job.key, queued.nodes if queued else None
+    key = one.job.key
+    nodes = (queued.nodes or None) if queued else None
     if queued is not None and (result := queued.ended_by_slurm()):
         return Ended(key, result, nodes)
     # To open the folder makes network storage look for files that have come since.

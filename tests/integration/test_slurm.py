@@ -163,4 +163,6 @@ def test_a_killed_sweep_takes_up_its_jobs(slurm, killed_sweep):
     # None was started twice.
     assert {path: path.read_text() for path in notes(folder)} == before
     assert len(results(folder / "s")) == 6
-    assert {result["hostname"] for result in results(folder / "s")} == {platform.node()}
+    # The cancelled one may have waited still.
+    hosts = {result["hostname"] for result in results(folder / "s")} - {None}
+    assert hosts == {platform.node()}

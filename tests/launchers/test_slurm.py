@@ -148,6 +148,15 @@ def test_slurm_ends_a_job(fake, job, state, status, reason):
     assert launcher.wait() == [("k", ProcessResult(status, reason, None, 65.0), "n[1-2]")]
 
 
+def test_a_job_that_never_ran_has_no_host(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.set("11", "CANCELLED", NodeList="", TimeUsed="0:00")
+    assert launcher.wait() == [
+        ("k", ProcessResult("failed", "cancelled in Slurm", None, 0.0), None)
+    ]
+
+
 def test_shared_storage_is_late_and_then_silent(fake, job, monkeypatch):
     launcher, _ = create()
     launcher.start(job)
