@@ -15,7 +15,7 @@ machine that others use, one core disturbs less: `taskset -c 0 python benchmarks
 import ctypes
 import dataclasses
 import functools
-import itertools
+import math
 import os
 import pathlib
 import shutil
@@ -154,7 +154,7 @@ def _jax_turns(mesh):
 
 
 def _repeat(mesh) -> int:
-    from jaxbench.analysis.statistics import median_interval
+    from jaxbench.analysis.statistics import disjoint_pairs, median_interval
     from jaxbench.microbench.interleaved import measure_in_turn
 
     repeat = _REPEAT.value
@@ -166,9 +166,8 @@ def _repeat(mesh) -> int:
         found = [median_interval(rates[number::repeat]) for number in range(repeat)]
         for number, interval in enumerate(found, 1):
             _print(f"{name}, repetition {number}", unit, interval)
-        pairs = [*itertools.combinations(found, 2)]
-        apart = sum(one[2] < other[1] or other[2] < one[1] for one, other in pairs)
-        print(f"{name}: {len(pairs) - apart} of {len(pairs)} pairs of intervals overlap")
+        apart, pairs = len(disjoint_pairs(found)), math.comb(repeat, 2)
+        print(f"{name}: {pairs - apart} of {pairs} pairs of intervals overlap")
         num_apart += apart
     return int(num_apart > 0)
 

@@ -10,7 +10,7 @@ With --interleaved all repetitions are one process, and its windows are dealt ou
 so that what drifts hits all alike: on a machine that others use, that tells noise from drift.
 """
 
-import itertools
+import math
 import pathlib
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.statistics import disjoint_pairs, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords, load_run
@@ -37,21 +37,16 @@ def main(spec: str | None, overrides: list[str]) -> int:
     measure = _interleaved if _INTERLEAVED.value else _one_after_the_other
     intervals = []
     for number, (rate, low, high) in enumerate(measure(spec, overrides), 1):
-        intervals.append((low, high))
+        intervals.append((rate, low, high))
         print(
             f"{number:>3}  {rate:>10,.1f} images/s  (95 % interval {low:,.1f} to {high:,.1f})",
             flush=True,
         )
-    apart = [
-        (one + 1, other + 1)
-        for one, other in itertools.combinations(range(len(intervals)), 2)
-        if intervals[one][1] < intervals[other][0] or intervals[other][1] < intervals[one][0]
-    ]
-    pairs = len(intervals) * (len(intervals) - 1) // 2
-    shared_low, shared_high = max(i[0] for i in intervals), min(i[1] for i in intervals)
+    apart, pairs = disjoint_pairs(intervals), math.comb(len(intervals), 2)
+    shared_low, shared_high = max(i[1] for i in intervals), min(i[2] for i in intervals)
     print(f"{pairs - len(apart)} of {pairs} pairs of intervals overlap")
     for one, other in apart:
-        print(f"apart: {one} and {other}")
+        print(f"apart: {one + 1} and {other + 1}")
     if shared_low <= shared_high:
         print(f"all of them hold {shared_low:,.1f} to {shared_high:,.1f} images/s")
     return int(bool(apart))

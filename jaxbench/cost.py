@@ -116,14 +116,15 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     wall_s = number(run.summary, "wall_s")
     found = {"price": price and price._asdict(), **fields}
     found |= _per_price(rate, price) if price else {}
-    found |= {"wall_s": wall_s, "wall_usd": _usd(wall_s, price)}
+    paid_s = None if wall_s is None else run.paid_s(wall_s)
+    found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
     if _TARGET.value is not None:
         to_target = time_to_target(run, _TARGET.value)
         if to_target is None or not to_target.evaluations:
             raise BadInput(f"{run.name}: has no evaluations to look for --target in")
         found |= {"target": _TARGET.value, "target_epoch": to_target.epoch}
-        found |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.time_s, price)}
+        found |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.paid_s, price)}
     if _USD_PER_KWH.value is not None:
         energy_j = number(run.summary, "telemetry", "energy_j")
         covers = text(run.summary, "telemetry", "energy_covers")
@@ -186,8 +187,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if "time_s" in found:
         lines.append(_with_usd(found["time_s"] / S_PER_HOUR, "h", found["usd"], digits=2))
     if found.get("wall_s") is not None:
-        took = _with_usd(found["wall_s"] / S_PER_HOUR, "h", found["wall_usd"])
-        lines.append(f"the whole run: {took}")
+        took = _with_usd(found["paid_s"] / S_PER_HOUR, "h", found["wall_usd"])
+        lost = found["paid_s"] > found["wall_s"]
+        lines.append(f"the whole run{', with the work that was lost' * lost}: {took}")
     if "target" in found and found["target_epoch"] is None:
         lines.append(f"{found['target']:.2%}: never reached, costs without end")
     elif "target" in found:

@@ -2,8 +2,12 @@
 
 import os
 import pathlib
+import re
 
 from jaxbench.errors import BadInput
+
+# An absolute path inside a text; the `/` of images/s, of URLs and of relative paths begins none.
+_PATH = r"(?:~\w*)?(?:/[^\s/:;,'\"()\[\]{}<>|=]+)+/?"
 
 
 def user_path(path: str | pathlib.Path, instead: str = "") -> pathlib.Path:
@@ -31,3 +35,15 @@ def check_can_be_made(path: pathlib.Path, flag: str) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise BadInput(f"--{flag}={path}: cannot write in {parent}")
+
+
+def hide_paths(text: str) -> str:
+    """Return a text with `...` in place of absolute paths, which may name a user.
+
+    What follows the working folder or the user's home folder stays. In all others a space ends a
+    path.
+    """
+    known = {os.getcwd(), os.path.expanduser("~")} - {"/", "~"}
+    # The longer one first: the one may lie in the other.
+    folders = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w.~/])(?:(?:{folders})(?![\w.-])|{_PATH})", "...", text)

@@ -276,16 +276,16 @@ on() { # worker, command line for its shell: sets `ssh`, the command that has it
 cd_back=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 commit=$(git rev-parse --short HEAD 2>/dev/null) || bad "$PWD: is no git checkout, of which the tracked files are sent"
-# Variant and fields can be checked only where jaxbench is installed.
+# Variant, fields and flags can be checked only where jaxbench is installed.
 check='
-import sys
-from jaxbench.cli import entry_point
+from absl import flags
+from jaxbench.cli import entry_point, main_checks
 
-def check(_):
-    _, experiment, overrides = entry_point.take_experiment(sys.argv)
-    entry_point.load_experiment(experiment, overrides)
+def check():
+    flags.FLAGS.experiment.validate()
+    main_checks.chosen_mode(flags.FLAGS.experiment)
 
-entry_point.run_with_arguments(check, ["tpu_vm.sh"])'
+entry_point.run(check)'
 check_experiment() {
   local python
   git cat-file -e "HEAD:${file#./}" 2>/dev/null ||
@@ -296,7 +296,7 @@ check_experiment() {
       return
     fi
   done
-  say "jaxbench is not installed here: variant and fields of --experiment=$experiment are not checked"
+  say "jaxbench is not installed here: the flags after --experiment=$experiment are not checked"
 }
 # A file elsewhere on the TPU VM cannot be seen from here.
 case $file in

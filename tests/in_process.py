@@ -32,6 +32,7 @@ _COMMANDS = [
         "cost",
         "doctor",
         "new",
+        "offers",
         "qualify",
         "report",
     )

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from jaxbench.analysis import pricing as cost
-from jaxbench.analysis.pricing import find_price, load_prices
+from jaxbench.analysis.pricing import add_costs, find_price, load_prices
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
@@ -160,6 +160,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
         "images_per_s_per_usd_per_hour": 2000 / 3.6,
         "usd_per_million_images": 0.5,
         "wall_s": 3600.0,
+        "paid_s": 3600.0,
         "wall_usd": 3.6,
         "target": 0.94,
         "target_epoch": 2,
@@ -180,6 +181,35 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
     assert f"({definition})" in told and "electricity up to 94.00%: no reading" in told
     never = run_cost(run, "--usd_per_hour=3.6", "--target=0.96").stdout
     assert "never reached, costs without end" in never
+
+
+def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
+    run = write_run(tmp_path / "run", (0.8, 0.95, 0.96))
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    resumes = [
+        {"elapsed_s": 5.0, "lost_s": 1800.0},
+        {"elapsed_s": 25.0, "lost_s": 3600.0},
+        *({"elapsed_s": 5.0, "lost_s": "x"}, 3),
+    ]
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps(document | {"resumes": resumes[:2]}))
+    args = (run, "--usd_per_hour=3.6", "--target=0.94")
+    done = json.loads(run_cost(*args, "--json").stdout)["costs"][run]
+    assert (done["wall_s"], done["paid_s"], done["wall_usd"]) == (3600, 9000, 9)
+    # What was lost after the target was reached is not of its price.
+    assert (done["target_s"], done["target_usd"]) == (20, pytest.approx(1.82))
+    assert "the whole run, with the work that was lost: 2.5000 h, 9.0000" in run_cost(*args).stdout
+    # The last process went back before the target: it reached it again.
+    path.write_text(json.dumps(document | {"resumes": resumes}))
+    done = json.loads(run_cost(*args, "--json").stdout)["costs"][run]
+    assert done["target_usd"] == pytest.approx(5.42)
+
+
+def test_a_run_that_was_resumed_records_what_it_cost():
+    resumes = [{"elapsed_s": 5.0, "lost_s": 1800.0}]
+    summary = {"wall_s": 3600.0, "target": {"reached": True, "time_s": 1800.0}}
+    add_costs(summary, 3.0, resumes)
+    assert summary["usd"] == 4.5 and summary["target"]["usd"] == 3.0
 
 
 _EACH = ("--target=0.9", "--usd_per_kwh=0.25")

@@ -1,12 +1,13 @@
 """The files of launch/, read: what Slurm and Kubernetes ask of them, and the flags they name."""
 
+import copy
 import re
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 
-yaml = pytest.importorskip("yaml")  # ml_collections brings it
 LAUNCH = ROOT / "launch"
 SCRIPTS = ("tpu_vm.sh", "on_tpu_vm.sh", "slurm.sbatch")
 
@@ -38,6 +39,27 @@ def test_jobset():
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == container["name"]
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+def test_the_jobs_of_the_jobset_are_what_kubernetes_takes():
+    """By its published schemas. JobSet has one of its own, which no package carries."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    document = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    [replicated] = document["spec"]["replicatedJobs"]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": replicated["name"]},
+        "spec": replicated["template"]["spec"],
+    }
+    # The last three versions are the ones that Kubernetes itself looks after.
+    minor = int(kubernetes_validate.latest_version().split(".")[1])
+    for version in (f"1.{minor - 2}", f"1.{minor}"):
+        kubernetes_validate.validate(job, version, strict=True)
+    wrong = copy.deepcopy(job)
+    wrong["spec"]["template"]["spec"]["containers"][0]["arg"] = []
+    with pytest.raises(kubernetes_validate.ValidationError, match="'arg' was unexpected"):
+        kubernetes_validate.validate(wrong, version, strict=True)
 
 
 def test_files_name_flags_that_exist(run_cli):

@@ -19,7 +19,7 @@ FLOORS = (
     {"distributed", "templates"},
     {"hardware"},
     {"data", "launchers", "microbench", "records"},
-    {"cards", "checkpoints"},
+    {"cards", "checkpoints", "offering"},
     {"training"},
     {"jobs"},
     {"cli"},
@@ -27,7 +27,18 @@ FLOORS = (
     {"results"},
     {"sweeps"},
     {"api"},
-    {"__main__", "main", "compare", "cost", "doctor", "new", "qualify", "report", "sweep"},
+    {
+        "__main__",
+        "main",
+        "compare",
+        "cost",
+        "doctor",
+        "new",
+        "offers",
+        "qualify",
+        "report",
+        "sweep",
+    },
 )
 _FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 _MODULES = {

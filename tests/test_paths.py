@@ -1,11 +1,12 @@
-"""Home folders that do not exist: an unknown user id in a container."""
+"""Home folders that do not exist (an unknown user id in a container); paths that are hidden."""
 
+import os
 import pwd
 
 import pytest
 
 from jaxbench.errors import BadInput
-from jaxbench.paths import user_path
+from jaxbench.paths import hide_paths, user_path
 from tests.conftest import MICRO
 
 
@@ -37,3 +38,25 @@ def test_paths_of_flags_say_that_there_is_no_home(run_cli, nobody, flag):
     done = run_cli(f"--experiment={MICRO}", flag)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "no such home folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("--xla_a=2 --xla_dump_to=/data/jo/dump", "--xla_a=2 --xla_dump_to=..."),
+        ("/home/jo smith/runs, 59.7 GiB free", ".../runs, 59.7 GiB free"),
+        ("'/home/jo smith/a b/c' and '/data/jo'", "'.../c' and '...'"),
+        ("/home/jo smith2/x.py:12", "... smith2/x.py:12"),
+        ("~jo/a ~/b/", "... ..."),
+        ("images/s, 1 / 2, runs/a/run.json", "images/s, 1 / 2, runs/a/run.json"),
+        ("https://docs.jax.dev/en/latest", "https://docs.jax.dev/en/latest"),
+    ],
+)
+def test_absolute_paths_are_hidden(monkeypatch, text, hidden):
+    monkeypatch.setenv("HOME", "/home/jo smith")
+    monkeypatch.setattr(os, "getcwd", lambda: "/home/jo smith/a b")
+    assert hide_paths(text) == hidden
+
+
+def test_without_a_home_paths_are_hidden_all_the_same(nobody):
+    assert hide_paths("a /b/c") == "a ..."

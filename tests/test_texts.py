@@ -12,7 +12,7 @@ from absl import flags
 from tests.conftest import ROOT
 from tests.in_process import fresh_process_state
 
-PAGES = ("README.md", "CONTRIBUTING.md", *("docs/install.md", "docs/tour.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", *("docs/install.md", "docs/tour.md", "results/README.md"))
 PAGES += tuple(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/howto/*.md")))
 # They are given the flags of jaxbench.main.
 _SCRIPTS = ("launch/tpu_vm.sh", "launch/slurm.sbatch")
@@ -64,6 +64,9 @@ def parse(command: str, *arguments: str) -> None:
     if command == "main" and not {"--experiment=list", "--target=list"} & {*arguments}:
         assert not positional
         module.chosen_mode(entry_point.load_experiment(spec or "", overrides))
+    elif command == "offers":
+        module.parse_accelerators(flags.FLAGS.accelerator)
+        module.chosen_mode(entry_point.load_experiment(spec or "quickstart", overrides))
     elif command == "sweep":
         assert not positional
         module.sweep_flags.check_sweep_flags()

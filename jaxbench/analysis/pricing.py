@@ -30,14 +30,16 @@ class Price(NamedTuple):
 
 
 COLUMNS = Price._fields
+# What tells a catalogue of SkyPilot apart, one file of each cloud.
+_CATALOGUE = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region"}
 
 
 def load_prices(path: str | None = None) -> list[Price]:
     """Return the offers that ship with jaxbench and those of a user's file.
 
     Args:
-      path: a CSV file with the columns `COLUMNS`; one of its offers takes the place of a shipped
-        one of the same name.
+      path: a CSV file with the columns `COLUMNS`, or a catalogue of SkyPilot; one of its offers
+        takes the place of a shipped one of the same name.
 
     Raises:
       BadInput: the file cannot be read, or a row lacks something: a price is worth nothing without
@@ -82,11 +84,13 @@ def read_prices(path: str) -> list[Price]:
         raise BadInput(f"--prices={path}: {reason}") from error
     if rows.fieldnames and not listed:
         raise BadInput(f"--prices={path}: has no offer below its first line")
+    if _CATALOGUE.issubset(rows.fieldnames or ()):
+        return _lowest_of_catalogue(path, listed)
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
         raise BadInput(
             f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
-            f"{','.join(COLUMNS)}"
+            f"{','.join(COLUMNS)}, or a catalogue of SkyPilot"
         )
     prices = [_parse(path, number, row) for number, row in enumerate(listed, 2)]
     names = [price.offer for price in prices]
@@ -123,6 +127,47 @@ def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
     return Price(
         **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
     )
+
+
+def _lowest_of_catalogue(path: str, rows: list[dict[str | None, Any]]) -> list[Price]:
+    """Return the lowest price of each number of each accelerator in a catalogue of SkyPilot.
+
+    Spot prices are left out: such a machine may be taken away. So are prices of accelerators
+    without a machine (Google's GPUs); a TPU slice is a machine of its own.
+    """
+    file = user_path(path)
+    # The file's own time says when it was copied.
+    dated = re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", file.name)
+    date = "-".join(dated.groups()) if dated else "date unknown"
+    prices: dict[str, Price] = {}
+    for row in rows:
+        name, machine, region = (
+            (row.get(column) or "").strip()
+            for column in ("AcceleratorName", "InstanceType", "Region")
+        )
+        is_tpu = name.startswith("tpu-")
+        count, amount = _number(row, "AcceleratorCount"), _number(row, "Price")
+        odd = not "".join((name, machine, region)).isprintable()
+        if not name or not (machine or is_tpu) or amount is None or count is None or odd:
+            continue
+        if count != int(count):  # a part of a GPU
+            continue
+        offer = name if is_tpu else f"{name}:{count:.0f}"
+        source = f"SkyPilot's catalogue {file.name}, {machine or name} in {region or 'some region'}"
+        price = Price(offer, name, None if is_tpu else int(count), amount, date, source)
+        prices[offer] = min(price, prices.get(offer, price), key=lambda own: own.usd_per_hour)
+    if not prices:
+        raise BadInput(f"--prices={path}: a catalogue without a price of an accelerator")
+    return [*prices.values()]
+
+
+def _number(row: Mapping[str | None, Any], column: str) -> float | None:
+    """Return a number above 0 of a catalogue; None where it has none."""
+    try:
+        found = float(row.get(column) or "nan")
+    except (TypeError, ValueError):
+        return None
+    return found if 0 < found < math.inf else None
 
 
 def rate_per_price(images_per_s: float, usd_per_hour: float) -> float:
@@ -162,11 +207,38 @@ def first_at_target(
     return next((record for record, own in scores if own is not None and own >= target), None)
 
 
-def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
+def lost_s(resumes: Any, elapsed_s: float = math.inf) -> float:
+    """Return the seconds that the processes of a resumed run took and its clock leaves out.
+
+    Processes that were killed took them for work that was lost. They were paid for.
+
+    Args:
+      resumes: run.json's; anything else has none.
+      elapsed_s: up to which moment of the run's clock.
+    """
+    listed = resumes if isinstance(resumes, list) else []
+    entries = [one for one in listed if isinstance(one, Mapping)]
+    # A process may go on before the place where an earlier one did.
+    before = [i for i, one in enumerate(entries) if _seconds(one, "elapsed_s") < elapsed_s]
+    return sum(_seconds(one, "lost_s") for one in entries[: max(before, default=-1) + 1])
+
+
+def _seconds(entry: Mapping[str, Any], name: str) -> float:
+    found = entry.get(name)
+    # Anybody may have written it; whole numbers that no float holds could not be added.
+    is_known = type(found) in (int, float) and 0 <= found < 1e12
+    return found if is_known else 0.0
+
+
+def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any = None) -> None:
     """Add to a summary record what the run took: USD, and energy and USD up to its target.
 
+    The time of all processes is paid for, that of lost work too, but none between two processes.
     Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
     ended there, so that all of it was spent on the way.
+
+    Args:
+      resumes: run.json's, of a run that was resumed.
     """
     target = summary.get("target")
     if target is not None:
@@ -175,6 +247,6 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None) -> None:
             target[name] = telemetry.get(name) if target["reached"] else None
         time_s = target["time_s"]
         known = time_s is not None and usd_per_hour is not None
-        target["usd"] = usd(time_s, usd_per_hour) if known else None
+        target["usd"] = usd(time_s + lost_s(resumes), usd_per_hour) if known else None
     if usd_per_hour is not None and "wall_s" in summary:
-        summary["usd"] = usd(summary["wall_s"], usd_per_hour)
+        summary["usd"] = usd(summary["wall_s"] + lost_s(resumes), usd_per_hour)

@@ -1,5 +1,6 @@
 """Statistics of several measurements of one figure."""
 
+import itertools
 import math
 import operator
 import statistics
@@ -58,6 +59,12 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     low = ordered[max(0, count // 2 - margin)]
     high = ordered[min(count - 1, count // 2 + margin)]
     return statistics.median(ordered), low, high
+
+
+def disjoint_pairs(intervals: Sequence[tuple[float, float, float]]) -> list[tuple[int, int]]:
+    """Return the places of every two intervals (value, low, high) that do not overlap."""
+    pairs = itertools.combinations(enumerate(intervals), 2)
+    return [(a, b) for (a, one), (b, two) in pairs if one[2] < two[1] or two[2] < one[1]]
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:

@@ -12,7 +12,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.decode import decode, encode, parse
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular
-from jaxbench.paths import user_path
+from jaxbench.paths import hide_paths, user_path
 
 KIND, SCHEMA_VERSION = "card", 1
 CARD = "card.json"
@@ -22,9 +22,17 @@ _PARTIAL = f"{CARD}.partial"
 
 
 def to_json(card: Card) -> dict[str, Any]:
-    """Return the content of card.json."""
-    content = {"schema_version": SCHEMA_VERSION, "kind": KIND, **encode(card)}
+    """Return the content of card.json: the card without the machine's absolute paths."""
+    content = {"schema_version": SCHEMA_VERSION, "kind": KIND, **_without_paths(encode(card))}
     return content | {"digest": digest_of(content)}
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_paths(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_without_paths, value)]
+    return hide_paths(value) if isinstance(value, str) else value
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

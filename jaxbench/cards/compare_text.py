@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, difference
-from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.records.writers.tables import text_table
 from jaxbench.terminal import four_digits, printable
 
@@ -13,7 +13,6 @@ from jaxbench.terminal import four_digits, printable
 _WIDEST = 28
 # Of a fleet no more outliers are shown; --json has all.
 _MOST_OUTLIERS = 20
-_NETWORK = ("network", "precision", "batch")
 
 
 def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
@@ -63,7 +62,7 @@ def _facts(card: Card) -> dict[str, object]:
 def _place(figure: Figure) -> tuple[str, str]:
     """Return the heading that a figure stands under, and its own words there."""
     labels, words = figure.labels, []
-    if {*_NETWORK} <= {*labels}:
+    if {*NETWORK} <= {*labels}:
         heading = f"{labels['network']} {labels['precision']}, batch {labels['batch']}"
         words.append(figure.name)
     elif labels:

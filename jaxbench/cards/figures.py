@@ -6,6 +6,11 @@ from typing import NamedTuple
 PARTS = ("doctor", "ceilings", "collectives", "networks", "soak", "corruption", "storage")
 # The types that matrices are multiplied in.
 ARITHMETICS = ("fp32", "tf32", "bf16", "fp16", "int8")
+MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
+MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
+# The labels of a network's figures.
+NETWORK = ("network", "precision", "batch")
+_COLLECTIVE = ("collective", "bytes")
 
 
 class FigureKind(NamedTuple):
@@ -18,6 +23,7 @@ class FigureKind(NamedTuple):
       better: higher, lower, or "" where neither is.
       low, high: what no such figure can lie outside of.
       is_count: whether it is a whole number, which is counted and not measured.
+      title: its name and unit in the console's table; "" where it is not in that table.
     """
 
     part: str
@@ -27,27 +33,38 @@ class FigureKind(NamedTuple):
     low: float = 0.0
     high: float = math.inf
     is_count: bool = False
+    title: str = ""
 
 
-_COLLECTIVE = ("collective", "bytes")
-_NETWORK = ("network", "precision", "batch")
+def _rate(part: str, title: str, meaning: str) -> FigureKind:
+    return FigureKind(part, meaning, better="higher", title=title)
+
+
+def _count(part: str, meaning: str, labels: tuple[str, ...] = (), better: str = "") -> FigureKind:
+    return FigureKind(part, meaning, labels, better, is_count=True)
+
 
 FIGURES: dict[str, FigureKind] = {
     **{
-        f"matmul_{arithmetic}_tflops": FigureKind(
-            "ceilings", f"rate of a large product of {arithmetic} matrices", (), "higher"
+        name: _rate(
+            "ceilings",
+            f"matrix products in {arithmetic} [TFLOP/s]",
+            f"rate of a large product of {arithmetic} matrices",
         )
-        for arithmetic in ARITHMETICS
+        for name, arithmetic in zip(MATMULS, ARITHMETICS, strict=True)
     },
-    "copy_gb_per_s": FigureKind(
-        "ceilings", "bytes read and written, a = b, in device memory", (), "higher"
+    "copy_gb_per_s": _rate(
+        "ceilings", "memory, copy [GB/s]", "bytes read and written, a = b, in device memory"
     ),
-    "scale_gb_per_s": FigureKind("ceilings", "the same of a = s b", (), "higher"),
-    "triad_gb_per_s": FigureKind("ceilings", "the same of a = b + s c", (), "higher"),
-    "h2d_gb_per_s": FigureKind("ceilings", "copies from host to device", (), "higher"),
-    "d2h_gb_per_s": FigureKind("ceilings", "copies from device to host", (), "higher"),
+    "scale_gb_per_s": _rate("ceilings", "memory, scale [GB/s]", "the same of a = s b"),
+    "triad_gb_per_s": _rate("ceilings", "memory, triad [GB/s]", "the same of a = b + s c"),
+    "h2d_gb_per_s": _rate("ceilings", "host to device [GB/s]", "copies from host to device"),
+    "d2h_gb_per_s": _rate("ceilings", "device to host [GB/s]", "copies from device to host"),
     "dispatch_latency_s": FigureKind(
-        "ceilings", "from calling a trivial program to its end", (), "lower"
+        "ceilings",
+        "from calling a trivial program to its end",
+        better="lower",
+        title="shortest call [us]",
     ),
     "algorithm_gb_per_s": FigureKind(
         "collectives", "bytes of a device over the time of the collective", _COLLECTIVE, "higher"
@@ -58,46 +75,64 @@ FIGURES: dict[str, FigureKind] = {
     "pair_gb_per_s": FigureKind(
         "collectives", "copies from one device to another", ("source", "target"), "higher"
     ),
-    "images_per_s": FigureKind("networks", "steady state over all devices", _NETWORK, "higher"),
-    "flops_per_image": FigureKind(
-        "networks", "operations of a training step for an image, by the network's count", _NETWORK
-    )._replace(is_count=True),
+    "images_per_s": FigureKind("networks", "steady state over all devices", NETWORK, "higher"),
+    "flops_per_image": _count(
+        "networks", "operations of a training step for an image, by the network's count", NETWORK
+    ),
     "mfu": FigureKind(
-        "networks", "share of the peak that these operations use", _NETWORK, "higher", 0.0, 1.0
+        "networks", "share of the peak that these operations use", NETWORK, "higher", high=1.0
     ),
     "measured_peak_share": FigureKind(
         "networks",
         "these operations a second over the best matrix rate of the card",
-        _NETWORK,
+        NETWORK,
         "higher",
     ),
-    "energy_j_per_image": FigureKind("networks", "energy of the devices", _NETWORK, "lower"),
-    "compile_cold_s": FigureKind("networks", "compilation, nothing cached", _NETWORK, "lower"),
-    "compile_warm_s": FigureKind("networks", "the same from the cache", _NETWORK, "lower"),
+    "energy_j_per_image": FigureKind("networks", "energy of the devices", NETWORK, "lower"),
+    "compile_cold_s": FigureKind("networks", "compilation, nothing cached", NETWORK, "lower"),
+    "compile_warm_s": FigureKind("networks", "the same from the cache", NETWORK, "lower"),
     "drift_percent": FigureKind(
-        "soak", "change of the rate from the first third to the last", (), "higher", -100.0
+        "soak",
+        "change of the rate from the first third to the last",
+        better="higher",
+        low=-100.0,
+        title="change of the rate during the soak [%]",
     ),
     "throttled_share": FigureKind(
-        "soak", "share of the readings in which the clock was held down", ("reason",), "lower"
-    )._replace(high=1.0),
-    "temperature_max_c": FigureKind("soak", "highest temperature", (), "lower", -273.15),
-    "power_mean_w": FigureKind("soak", "mean power"),
-    **{
-        name: FigureKind(part, meaning, labels, better, is_count=True)
-        for name, part, meaning, labels, better in (
-            ("errors_before", "soak", "an error counter before the soak", ("counter",), ""),
-            ("errors_after", "soak", "the same counter after it", ("counter",), ""),
-            ("rounds", "corruption", "rounds of equal work whose results were compared", (), ""),
-            ("mismatches", "corruption", "results that differ from the others", (), "lower"),
-            (
-                *("mismatched_values", "corruption", "elements that differ in one tensor"),
-                *(("round", "tensor"), "lower"),
-            ),
-        )
-    },
-    "decode_images_per_s": FigureKind("storage", "images read and decoded", (), "higher"),
-    "read_cold_gb_per_s": FigureKind("storage", "reads past the page cache", (), "higher"),
-    "read_warm_gb_per_s": FigureKind("storage", "reads from the page cache", (), "higher"),
-    "checkpoint_write_gb_per_s": FigureKind("storage", "a checkpoint written", (), "higher"),
-    "checkpoint_restore_gb_per_s": FigureKind("storage", "a checkpoint restored", (), "higher"),
+        "soak",
+        "share of the readings in which the clock was held down",
+        ("reason",),
+        "lower",
+        high=1.0,
+    ),
+    "temperature_max_c": FigureKind(
+        "soak",
+        "highest temperature",
+        better="lower",
+        low=-273.15,
+        title="highest temperature [degrees C]",
+    ),
+    "power_mean_w": FigureKind("soak", "mean power", title="mean power [W]"),
+    "errors_before": _count("soak", "an error counter before the soak", ("counter",)),
+    "errors_after": _count("soak", "the same counter after it", ("counter",)),
+    "rounds": _count("corruption", "rounds of equal work whose results were compared"),
+    "mismatches": _count("corruption", "results that differ from the others", better="lower"),
+    "mismatched_values": _count(
+        "corruption", "elements that differ in one tensor", ("round", "tensor"), "lower"
+    ),
+    "decode_images_per_s": _rate(
+        "storage", "decoding on one core [images/s]", "images read and decoded"
+    ),
+    "read_cold_gb_per_s": _rate(
+        "storage", "reading a file from storage [GB/s]", "reads past the page cache"
+    ),
+    "read_warm_gb_per_s": _rate(
+        "storage", "reading it from memory [GB/s]", "reads from the page cache"
+    ),
+    "checkpoint_write_gb_per_s": _rate(
+        "storage", "writing a checkpoint [GB/s]", "a checkpoint written"
+    ),
+    "checkpoint_restore_gb_per_s": _rate(
+        "storage", "restoring a checkpoint [GB/s]", "a checkpoint restored"
+    ),
 }

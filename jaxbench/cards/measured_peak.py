@@ -24,7 +24,8 @@ def share_of_measured(
     """
     name = f"matmul_{arithmetic}_tflops"
     rates = [figure.value for figure in figures if figure.name == name]
-    if not rates or flops_per_s_per_device is None:
+    rate = statistics.median(rates) if rates else None
+    if not rate or flops_per_s_per_device is None:
         return None
-    share = flops_per_s_per_device / (1e12 * statistics.median(rates))
+    share = flops_per_s_per_device / (1e12 * rate)
     return share * num_devices if backend == "cpu" else share

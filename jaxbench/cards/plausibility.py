@@ -5,21 +5,20 @@ from collections.abc import Collection, Iterator
 
 from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import ARITHMETICS, FIGURES
+from jaxbench.cards.figures import ARITHMETICS, FIGURES, MEMORY
+from jaxbench.cards.network_checks import check_networks
 from jaxbench.clock import seconds_ago
-from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
-from jaxbench.terminal import four_digits
+from jaxbench.hardware.peak_table import (
+    accelerator_limit,
+    cpu_flops_limit,
+    find_bandwidth,
+    find_peak,
+)
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
 _ABOVE_NOMINAL = {"tflops": 1.3, "gb_per_s": 1.05}
-# A network's matrices may suit a device better than the measured ones do.
-_ABOVE_CEILING = 1.1
-# Winograd's convolutions with tiles of 2 x 2 multiply 2.25 times less often than is counted
-# (Lavin and Gray 2016); libraries use them in fp32.
-_WINOGRAD = 2.25
-# The types that a network of a precision may be multiplied in.
-_MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
 _ROUNDING = 1e-6
+_PAIR = "pair_gb_per_s"
 # The time between parts is counted, and a part's end is not that of the card.
 _UNACCOUNTED_S = 1.0
 # Twice the longest that a card may be asked to take.
@@ -31,8 +30,6 @@ _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
 _COUNTS = {"batch": 1, "bytes": 1, "round": 0}
 # Where the card does not tell the cores: no host has more; and what no core of one moves.
 _MOST_CORES, _BYTES_PER_S = 4096, 192 * 6.5e9
-_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
-_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 
 
 def implausible(card: Card) -> list[str]:
@@ -46,7 +43,7 @@ def implausible(card: Card) -> list[str]:
         else:
             found.append("there is no such device")
         reasons += [f"{figure}: {why}" for why in found]
-    return [*reasons, *_collectives(card), *_networks(card), *_corruption(card)]
+    return [*reasons, *_collectives(card), *check_networks(card), *_corruption(card)]
 
 
 def _environment(card: Card) -> Iterator[str]:
@@ -113,9 +110,9 @@ def _published(name: str, kind: str) -> float | None:
     if arithmetic in ARITHMETICS:
         peak = find_peak(kind, arithmetic, "highest")
         return peak and peak.flops_per_s / 1e12
-    if name in _MEMORY:
-        peak = find_peak(kind, "bf16")
-        return peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
+    if name in MEMORY:
+        peak = find_bandwidth(kind)
+        return peak and peak / 1e9
     return None
 
 
@@ -136,7 +133,7 @@ def _beyond(figure: Figure, card: Card) -> Iterator[str]:
 
 
 def _collectives(card: Card) -> Iterator[str]:
-    """Yield which bus bandwidths do not follow from the algorithm's."""
+    """Yield which bandwidths do not follow from others."""
     if part := card.part("collectives"):
         rates = {figure.key[1:]: figure.value for figure in part.named("algorithm_gb_per_s")}
         for figure in part.named("bus_gb_per_s"):
@@ -146,54 +143,23 @@ def _collectives(card: Card) -> Iterator[str]:
                 yield f"{figure}: there is no algorithm_gb_per_s of it"
             elif abs(figure.value - factor * rate) > _ROUNDING * max(figure.value, rate):
                 yield f"{figure}: {figure.value:g} is not {factor:g} times {rate:g}"
-
-
-def _networks(card: Card) -> Iterator[str]:
-    """Yield which networks compute more than products of matrices on the same devices do."""
-    ceilings, networks = card.part("ceilings"), card.part("networks")
-    if networks is None:
-        return
-    flops = {figure.key[1:]: figure.value for figure in networks.named("flops_per_image")}
-    for figure in networks.named("images_per_s"):
-        if not flops.get(figure.key[1:]):
-            yield f"{figure}: there is no flops_per_image of it"
-    if ceilings is None:
-        return
-    on_cpu = card.environment["backend"] == "cpu"
-    for figure in networks.named("mfu", "images_per_s"):
-        precision = figure.labels["precision"]
-        names = [f"matmul_{own}_tflops" for own in _MULTIPLIED_IN.get(precision, ())]
-        # A CPU computes bf16 in fp32, too.
-        matmuls = [*ceilings.named(*(_MATMULS if on_cpu else names))]
-        margin = _ABOVE_CEILING * (_WINOGRAD if precision == "fp32" else 1.0)
-        if figure.name == "mfu":
-            shares = [own.value / own.nominal for own in matmuls if own.nominal]
-            if shares and figure.value > margin * max(shares):
-                yield (
-                    f"{figure}: {figure.value:.3f} of the peak, matrix products reach "
-                    f"{max(shares):.3f}"
-                )
-        elif matmuls and figure.key[1:] in flops:
-            # Simulated devices share the processor that one of them measured.
-            alone = figure.device is not None or on_cpu
-            count = 1 if alone else card.environment["num_devices"]
-            tflops = figure.value * flops[figure.key[1:]] / 1e12
-            most_tflops = count * max(own.ends[1] for own in matmuls)
-            if tflops > margin * most_tflops:
-                yield (
-                    f"{figure}: {four_digits(tflops)} TFLOP/s by its own arithmetic, matrix "
-                    f"products on {count} device(s) reach {four_digits(most_tflops)}"
-                )
+        ends = {(one.labels["source"], one.labels["target"]): one for one in part.named(_PAIR)}
+        for (source, target), figure in ends.items():
+            back = ends.get((target, source))
+            if back is None or back.value != figure.value:
+                yield f"{figure}: is not that of the way back, which is measured at once"
 
 
 def _corruption(card: Card) -> Iterator[str]:
-    """Yield which device has more mismatches named than counted, and too many rounds."""
+    """Yield too many rounds, and whose mismatches are not counted."""
     if part := card.part("corruption"):
         for figure in part.named("rounds"):
             if figure.value * _SHORTEST_CALL_S > 60 * card.minutes_taken:
                 yield f"{figure}: {figure.value:g} in {card.minutes_taken:g} min"
         counted = {figure.device: figure.value for figure in part.named("mismatches")}
         named = collections.Counter(figure.device for figure in part.named("mismatched_values"))
+        if {*counted} != ({device.id for device in card.devices} if part.figures else set()):
+            yield f"corruption: mismatches are counted of {len(counted)} device(s), not of each"
         for device, count in named.items():
             if count > counted.get(device, 0):
                 yield f"corruption: device {device} has {count} mismatches named, fewer counted"
@@ -210,6 +176,6 @@ def _times(card: Card) -> Iterator[str]:
     for part in card.parts:
         if part.time_s < 0 or (part.figures and part.time_s == 0):
             yield f"{part.name}: took {part.time_s:g} s for {len(part.figures)} figures"
-    for figure in card.figures():
-        if figure.name in _DURATIONS and not 0 < figure.value <= taken_s:
-            yield f"{figure}: {figure.value:g} s, the whole card took {taken_s:.1f} s"
+        own_s = [figure.value for figure in part.named(*_DURATIONS)]
+        if own_s and not 0 < min(own_s) <= sum(own_s) <= part.time_s + _UNACCOUNTED_S:
+            yield f"{part.name}: took {part.time_s:.1f} s, by its figures {sum(own_s):g} s"

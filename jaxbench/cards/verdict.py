@@ -8,18 +8,15 @@ is, `inconclusive` if the host was busy or its load is not known, `incomplete`, 
 exit code is 1 for `fail` alone.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
-from jaxbench.cards.figures import ARITHMETICS, PARTS
+from jaxbench.cards.figures import MATMULS, MEMORY, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
 OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
-_MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
-_MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
 _POWER_CAP = "sw_power_cap"
 
@@ -141,9 +138,9 @@ _NO_READINGS = "the device does not tell"
 RULES = (
     Rule("problems", "doctor", _checks("problem"), disturbed=False),
     Rule("warnings", "doctor", _checks("warning"), disturbed=False),
-    Rule("matmul_share_of_nominal", "ceilings", _shares(*_MATMULS), least=True, missing=_NO_PEAK),
-    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*_MEMORY), least=True, missing=_NO_PEAK),
-    Rule("device_spread", "ceilings", _spreads(*_MATMULS, *_MEMORY), missing=_ALONE),
+    Rule("matmul_share_of_nominal", "ceilings", _shares(*MATMULS), least=True, missing=_NO_PEAK),
+    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*MEMORY), least=True, missing=_NO_PEAK),
+    Rule("device_spread", "ceilings", _spreads(*MATMULS, *MEMORY), missing=_ALONE),
     Rule("transfer_spread", "ceilings", _spreads(*_TRANSFERS), missing=_ALONE),
     Rule("slowdown_percent", "soak", _slowdowns),
     Rule("throttled_share", "soak", _throttled(False), missing=_NO_READINGS),
@@ -244,14 +241,6 @@ def _shown(value: float) -> str:
 
 def _finding(part: str, rule: str, status: str, text: str) -> Finding:
     return Finding(part=part, rule=rule, status=status, text=text)
-
-
-def outcomes_of_parts(verdict: Verdict) -> Mapping[str, str]:
-    """Return {part: the worst that is said of it}."""
-    by_part = itertools.groupby(verdict.findings, key=lambda finding: finding.part)
-    return {
-        part: min((finding.status for finding in own), key=OUTCOMES.index) for part, own in by_part
-    }
 
 
 def failures(verdict: Verdict) -> list[str]:

@@ -58,6 +58,13 @@ def _is_rate(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def _is_window(value: Any) -> bool:
+    """Return whether it could be a measured window: start and end in seconds, images."""
+    if not isinstance(value, list) or len(value) != 3 or not all(map(_is_time, value)):
+        return False
+    return value[0] <= value[1] and _is_count(value[2])
+
+
 def _list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(is_valid, value))
 
@@ -115,5 +122,6 @@ _CHECKS = {
     "invalid": _list_of(_is_text),
     "corrupt": _dict_of(_is_text),
     "traced": _list_of(_is_count),
+    "windows": _list_of(_is_window),
 }
 _NEEDED = {"step", "epochs_done", "records", "totals_s"}

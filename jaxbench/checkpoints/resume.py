@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.own.code import config_record
 from jaxbench.paths import user_path
+from jaxbench.records.goodput import end_stretch, is_phases, read_stretches
 from jaxbench.records.migration import migrate_run
 from jaxbench.records.reader import RunRecords, flat
 from jaxbench.records.run_dir import (
@@ -235,13 +237,14 @@ def resume_run_dir(
     data = data if isinstance(data, dict) else {}
     marks = checkpoint.point["records"] if checkpoint else {}
     entry = _resume_entry(resume.run, checkpoint, document)
+    stretches = _stretches(resume, document)
     for name in ("train_examples", "eval_examples"):
         before, here = data.get(name), document.data.get(name)
         if before != here:
             raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
-        resumed = dataclasses.replace(document, resumes=[entry])
+        resumed = dataclasses.replace(document, resumes=[entry], stretches=stretches)
         run_dir = create_run_dir(workdir, run_name, resumed)
         entry["short"] = _warn_of(copy_records(path, run_dir.path, marks), say)
         if checkpoint:  # the new run may end before it has written one
@@ -263,6 +266,7 @@ def resume_run_dir(
         finished_at=None,
         summary=None,
         resumes=[*(old.get("resumes") or ()), entry],
+        stretches=stretches,
     )
     return run_dir
 
@@ -296,15 +300,34 @@ def _resume_entry(
     }
 
 
+def _stretches(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | None:
+    """Return the entries of all processes so far, this one's included; None where they are unknown.
+
+    A process that was not killed has its phases in its summary. What a run did after a checkpoint
+    from which another one branches off is not lost.
+    """
+    run, earlier = resume.run, read_stretches(resume.run.document)
+    if earlier is None or resume.checkpoint is not None:
+        return None
+    [own], (*before, last) = document.stretches, earlier
+    summary = run.document.get("summary")
+    told = summary.get("phases_s") if isinstance(summary, dict) else None
+    if is_phases(told):
+        return [*before, {**last, "phases_s": told}, own]
+    return [*before, end_stretch(last, own["resumed_phases_s"], _last_elapsed_s(run)), own]
+
+
 def _last_elapsed_s(run: RunRecords) -> float:
     """Return the run's time at its last record or sample of telemetry."""
-    times_s = [record.get("elapsed_s") for record in run.records[-20:]]
+    last = run.records[-20:]
+    times_s = [record.get(name) for record in last for name in ("elapsed_s", "wall_s")]
     try:
         with open(run.path / "telemetry.csv", "rb") as file:
             columns = file.readline().decode().strip().split(",")
-            file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
+            file.seek(max(file.tell() - 1, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
         times_s += [float(line.split(",")[columns.index("elapsed_s")]) for line in lines[1:-1]]
     except (OSError, ValueError, IndexError):
         pass
-    return max((t for t in times_s if isinstance(t, (int, float))), default=0.0)
+    known_s = (t for t in times_s if isinstance(t, (int, float)) and math.isfinite(t))
+    return max(known_s, default=0.0)

@@ -11,6 +11,7 @@ COMMANDS = {
     "compare": "Compare the rates of runs, or cards, with intervals.",
     "report": "Make a report of runs, sweeps and cards, one HTML page.",
     "cost": "Show what runs cost: time, money, electricity.",
+    "offers": "Write tasks that rent machines for an experiment (SkyPilot, dstack).",
     "new": "Write a template for your own network, optimizer, data or task.",
     "doctor": "Check this machine: versions, devices, driver, disk, host.",
 }

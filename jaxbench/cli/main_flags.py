@@ -1,5 +1,7 @@
 """The flags of `python -m jaxbench.main`, and the modes that each is for."""
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from jaxbench.cli import price_flags
@@ -200,3 +202,9 @@ MODES_OF = {
         for flag in {flag: None for mode in MODES.values() for flag in mode.flags}
     },
 }
+
+
+def given_flags(without: Sequence[str] = ()) -> list[str]:
+    """Return the flags of jaxbench.main that were given, as another process gets them."""
+    own = sorted(flags.FLAGS.get_key_flags_for_module(__name__), key=lambda flag: flag.name)
+    return [f"--{f.name}={f.value}" for f in own if f.present and f.name not in without]

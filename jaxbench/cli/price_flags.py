@@ -20,7 +20,8 @@ OFFER = flags.DEFINE_string(
 PRICES = flags.DEFINE_string(
     "prices",
     None,
-    "A CSV file of your own offers: offer,hardware,devices,usd_per_hour,date,source.",
+    "A CSV file of your own offers: offer,hardware,devices,usd_per_hour,date,source; or a "
+    "catalogue of SkyPilot, of which each accelerator's lowest price counts (spot prices do not).",
 )
 
 

@@ -144,7 +144,5 @@ def launcher_options() -> dict[str, Any]:
 
 def forwarded_flags() -> list[str]:
     """Return the flags of jaxbench.main that were given, as every trial gets them."""
-    own = sorted(flags.FLAGS.get_key_flags_for_module(main_flags), key=lambda flag: flag.name)
-    given = [f"--{f.name}={f.value}" for f in own if f.present and f.name not in _OF_EACH_TRIAL]
     mode = flags.FLAGS["mode"].value
-    return given + ([f"--mode={mode}"] if mode else [])
+    return main_flags.given_flags(_OF_EACH_TRIAL) + ([f"--mode={mode}"] if mode else [])

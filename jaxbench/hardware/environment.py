@@ -138,7 +138,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def _archived() -> dict[str, Any] | None:
-    """Return the commit that `git archive` wrote into a file (launch/tpu_vm.sh sends one)."""
+    """Return the commit that `git archive` wrote into a file, as sent to rented machines."""
     path = _PACKAGE / "commit.txt"
     commit = path.read_text().strip() if path.exists() else ""
     return {"commit": commit, "dirty": False} if re.fullmatch("[0-9a-f]{40,64}", commit) else None

@@ -44,11 +44,7 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
     With the default `jax_default_matmul_precision`, None, fp32 networks are multiplied in TF32 on
     NVIDIA's Ampere and later, and in bf16 on TPUs.
     """
-    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
-    # else may differ: an RTX 3090 Ti is no RTX 3090.
-    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
-    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
-    row = named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
+    row = _find_row(device_kind)
     if row is None:
         return None
     arithmetic = precision
@@ -59,15 +55,29 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
     tflops = row.get(f"{arithmetic}_tflops")
     if not tflops:
         return None
-    bandwidth_gb_per_s = row["bandwidth_gb_per_s"]
-    chips = 1 / int(row["per_chip"])
     return Peak(
         kind=row["kind"],
         arithmetic=arithmetic,
-        flops_per_s=float(tflops) * 1e12 * chips,
-        bytes_per_s=float(bandwidth_gb_per_s) * 1e9 * chips if bandwidth_gb_per_s else None,
+        flops_per_s=float(tflops) * 1e12 / int(row["per_chip"]),
+        bytes_per_s=find_bandwidth(device_kind),
         source=row["source"],
     )
+
+
+def find_bandwidth(device_kind: str) -> float | None:
+    """Return the bytes/s of a device's memory, whatever it computes in; None where unknown."""
+    row = _find_row(device_kind)
+    if row is None or not row["bandwidth_gb_per_s"]:
+        return None
+    return float(row["bandwidth_gb_per_s"]) * 1e9 / int(row["per_chip"])
+
+
+def _find_row(device_kind: str) -> dict[str, str] | None:
+    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
+    # else may differ: an RTX 3090 Ti is no RTX 3090.
+    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
+    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
+    return named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
-from jaxbench.hardware.peak_table import find_peak
+from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
@@ -38,8 +38,7 @@ def devices_of(target: Target) -> tuple[Any, ...]:
     Raises:
       BadInput: the compiler is missing or does not know the machine.
     """
-    peak = find_peak(target.kind, "fp32")
-    return create_devices(target, peak.bytes_per_s if peak else None)
+    return create_devices(target, find_bandwidth(target.kind))
 
 
 def compile_for_target(
@@ -146,7 +145,7 @@ def _ceiling(
         exchanged_bytes=exchanged_bytes,
         num_devices=geometry.num_devices,
         peak_flops_per_s=peak.flops_per_s if peak else None,
-        memory_bytes_per_s=peak.bytes_per_s if peak else None,
+        memory_bytes_per_s=find_bandwidth(target.kind),
         link_bytes_per_s=target.link_bytes_per_s,
     )
     origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}

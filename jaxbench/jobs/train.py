@@ -18,10 +18,12 @@ from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.jobs.restore import restore, run_to_resume
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job
 from jaxbench.own.code import config_record
+from jaxbench.records.goodput import begin_stretch, mark_phases, measure_goodput, read_stretches
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import RunDir
@@ -118,7 +120,8 @@ class Training(Measurement):
     def __init__(
         self, job: Job, options: _Options, saved: Checkpoint | None, import_s: float | None
     ):
-        self._job, self._options, self._saved = job, options, saved
+        self._job, self._options, self._saved, self._import_s = job, options, saved, import_s
+        self._run_dir: RunDir | None = None  # in the first process
         self._device_changes: dict[str, list[Any]] = {}  # since the run's first process
         self.state: TrainState | None = None  # the final state
         task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
@@ -139,15 +142,20 @@ class Training(Measurement):
         )
 
     def document(self) -> dict[str, Any]:
-        return {"target_accuracy": self._options.target_accuracy}
+        resumed_phases_s = self._saved.point["totals_s"] if self._saved else {}
+        stretch = begin_stretch(self._job.clock, self._import_s, resumed_phases_s)
+        return {"target_accuracy": self._options.target_accuracy, "stretches": [stretch]}
 
     def measure(self, recorder: Recorder) -> None:
         run, saved, self._saved = self._run, self._saved, None
+        self._run_dir = recorder.run_dir
         self._device_changes = {
             name: values
             for name, values in recorder.changes.items()
             if name in ("device_kind", "num_devices")
         }
+        if saved:
+            recorder.telemetry.windows = [Window(*own) for own in saved.point.get("windows", ())]
         image_writers = self._connect(recorder)
         if not self._options.checkpoints.is_on:
             run.console.say(
@@ -156,12 +164,13 @@ class Training(Measurement):
             )
         if saved:
             run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
-        state = prepare(self._job, run, recorder.write, saved and saved.state)
+        state = prepare(self._job, run, recorder.write, saved and saved.state, self._mark_phases)
         if not saved:
             with run.clock.phase("records"), defer_signals():
                 for writer in image_writers:
                     writer.add_images("train/images", run.batches.sample_images(), step=0)
         del saved
+        self._mark_phases("train")
         try:
             self.state = train(run, state)
         finally:
@@ -170,7 +179,7 @@ class Training(Measurement):
     def _connect(self, recorder: Recorder) -> list[TensorBoardWriter | WandbWriter]:
         """Connect the run with its folder; return the writers that show images."""
         run, options, folder = self._run, self._options, recorder.folder
-        run.writer, run.measured = recorder.writers, recorder.telemetry.measured
+        run.writer, run.telemetry = recorder.writers, recorder.telemetry
         if options.profiled_steps:
             run.profiler = Profiler(options.profiled_steps, folder, run.progress.traced)
         if not folder:
@@ -189,6 +198,19 @@ class Training(Measurement):
             recorder.writers.add(writer)
         return image_writers
 
+    def _mark_phases(self, doing: str) -> None:
+        """Note in run.json what this process does from now on, in case it is killed."""
+        if self._run_dir and (stretches := read_stretches(self._run_dir.document)):
+            with self._run.clock.phase("records"), defer_signals():
+                stretches[-1] |= mark_phases(self._run.clock, doing)
+                self._run_dir.update(stretches=stretches)
+
+    def _goodput(self) -> dict[str, Any]:
+        """Return the summary's goodput; none of a run that an older jaxbench began."""
+        stretches = self._run_dir and read_stretches(self._run_dir.document)
+        found = stretches and measure_goodput(stretches, self._run.clock.totals_s())
+        return {"num_resumes": len(stretches) - 1, **found._asdict()} if found else {}
+
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
         run, target = self._run, self._run.plan.target
         images_per_step = run.program.geometry.images_per_step
@@ -203,6 +225,7 @@ class Training(Measurement):
             profile=run.profiler and run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=self._warnings(),
+            **self._goodput(),
         )
         if not self._device_changes:
             summary.invalid.extend(run.impossible_rates())
@@ -228,10 +251,12 @@ def prepare(
     run: TrainRun,
     write: Callable[[CompileRecord], None],
     saved_state: TrainState | None = None,
+    begin: Callable[[str], None] = lambda phase: None,
 ) -> TrainState:
     """Return the state on the devices, with both steps compiled for it and their records written.
 
-    Without the saved state of a checkpoint, on the host, the parameters are initialised.
+    Without the saved state of a checkpoint, on the host, the parameters are initialised. `begin` is
+    called with "compile" before the steps are compiled.
     """
     program, feed, progress = job.program, job.feed, run.progress
     is_resumed = saved_state is not None
@@ -243,6 +268,7 @@ def prepare(
         step = min(progress.step, run.plan.total_steps - 1)
         batch = run.batches.peek(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
+    begin("compile")
     for name, *step in (
         ("train_step", program.train_step, state, feed.train_data, batch),
         ("eval_step", program.eval_step, state, feed.eval_data, eval_batch),

@@ -24,7 +24,7 @@ from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval, bus_factor
 from jaxbench.distributed.mesh import AXIS, DataMesh
-from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.transfer import sizes_up_to
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -63,7 +63,9 @@ class Collective(Calls):
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
         self._compiled = self._parallelize(pair)
         self._arrays = like._arrays if like else []
-        name = f"{operation.replace('_', '-')} over {count} devices"
+        name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
+        if pair:
+            name = "exchange between devices {} and {}".format(*pair)
         super().__init__(name, self._queue, mesh.devices, window_s)
 
     def _parallelize(self, pair: Pair | None) -> Any:
@@ -112,15 +114,13 @@ class CollectiveRate:
       operation: all_reduce, all_gather or reduce_scatter.
       num_devices: n.
       num_bytes: S, see the module.
-      time_s: of one call: the median of the windows, and its 95 % interval.
-      algorithm_bytes_per_s: S / time.
+      algorithm_bytes_per_s: S / time: the median of the windows, and its 95 % interval.
       bus_bytes_per_s: that times the bus factor.
     """
 
     operation: str
     num_devices: int
     num_bytes: int
-    time_s: Interval
     algorithm_bytes_per_s: Interval
     bus_bytes_per_s: Interval
 
@@ -141,7 +141,12 @@ class PairRate:
 
 
 def measure_collectives(
-    mesh: DataMesh, *, most_bytes: int = 2**28, rounds: int = 11, window_s: float = 0.1
+    mesh: DataMesh,
+    *,
+    most_bytes: int = 2**28,
+    rounds: int = 11,
+    window_s: float = 0.1,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[CollectiveRate]:
     """Measure every collective over all devices, from 1 KiB up in powers of four.
 
@@ -152,6 +157,7 @@ def measure_collectives(
       most_bytes: of the largest collective.
       rounds: windows of each.
       window_s: how long a window should take.
+      show: gets what is done next.
     """
     turns = [
         Collective(mesh, operation, size, window_s)
@@ -159,14 +165,14 @@ def measure_collectives(
         for operation in OPERATIONS
     ]
     for turn in turns:
+        show(f"{turn.name}, compiling")
         turn.start()
-    measure_in_turn(turns, rounds)
+    measure_in_turn(turns, rounds, show)
     return [
         CollectiveRate(
             operation=turn.operation,
             num_devices=mesh.num_devices,
             num_bytes=turn.num_bytes,
-            time_s=turn.call_s(),
             algorithm_bytes_per_s=turn.algorithm_bytes_per_s(),
             bus_bytes_per_s=turn.bus_bytes_per_s(),
         )
@@ -181,6 +187,7 @@ def measure_pairs(
     num_bytes: int = 2**26,
     rounds: int = 7,
     window_s: float = 0.05,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[PairRate]:
     """Measure the bandwidth between pairs of devices, one pair after the other.
 
@@ -192,6 +199,7 @@ def measure_pairs(
       num_bytes: that each device of a pair sends to the other.
       rounds: windows of each pair.
       window_s: how long a window should take.
+      show: gets what is done next.
     """
     if pairs is None:
         pairs = [*itertools.combinations(range(mesh.num_devices), 2)]
@@ -199,8 +207,9 @@ def measure_pairs(
     for pair in pairs:
         like = next(iter(turns.values()), None)
         turns[pair] = Collective(mesh, "exchange", num_bytes, window_s, pair=pair, like=like)
+        show(f"{turns[pair].name}, compiling")
         turns[pair].start()
-    measure_in_turn([*turns.values()], rounds)
+    measure_in_turn([*turns.values()], rounds, show)
     return [
         PairRate(pair=pair, num_bytes=turn.num_bytes, bytes_per_s=turn.bus_bytes_per_s())
         for pair, turn in turns.items()

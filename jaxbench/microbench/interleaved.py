@@ -164,11 +164,23 @@ class Calls(Interleaved):
         return amount / time_s, amount / high_s, amount / low_s
 
 
-def measure_in_turn(turns: Sequence[Interleaved], rounds: int) -> None:
-    """Warm everything up, then take `rounds` windows of each, in turn."""
+def show_nothing(what: str) -> None:
+    """Take what is done next, and show nothing."""
+
+
+def measure_in_turn(
+    turns: Sequence[Interleaved], rounds: int, show: Callable[[str], object] = show_nothing
+) -> None:
+    """Warm everything up, then take `rounds` windows of each, in turn.
+
+    Args:
+      show: gets what is done next, before each warm-up and window.
+    """
     for turn in turns:
+        show(f"{turn.name}, warm-up")
         turn.warm_up(rounds)
     for number in range(rounds):
         for turn in in_turn(turns, number):
+            show(f"{turn.name}, window {number + 1} of {rounds}")
             with turn.around_window():
                 turn.measure()

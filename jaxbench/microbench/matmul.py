@@ -17,7 +17,7 @@ What the names of the arithmetics mean:
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.clock import Stopwatch
 from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import first_line
-from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.memory import memory_bytes
 
 # m, k, n: m x k by k x n.
@@ -126,6 +126,7 @@ def measure_matmul(
     window_s: float = 0.2,
     search_s: float = 20.0,
     largest: int = _LARGEST,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[MatmulResult]:
     """Search the best shape of each arithmetic, and measure the best few of all in turn.
 
@@ -139,14 +140,14 @@ def measure_matmul(
       window_s: how long a window should take.
       search_s: after which no more shapes of an arithmetic are tried.
       largest: side of a square matrix.
+      show: gets what is done next.
     """
     searches = {
-        arithmetic: _search(device, arithmetic, window_s, search_s, largest)
+        arithmetic: _search(device, arithmetic, window_s, search_s, largest, show)
         for arithmetic in arithmetics
     }
-    measure_in_turn(
-        [calls for found in searches.values() for calls in found.finalists.values()], rounds
-    )
+    finalists = [calls for found in searches.values() for calls in found.finalists.values()]
+    measure_in_turn(finalists, rounds, show)
     return [
         MatmulResult(
             arithmetic=arithmetic,
@@ -228,7 +229,12 @@ class _Search:
 
 
 def _search(
-    device: jax.Device, arithmetic: str, window_s: float, search_s: float, largest: int
+    device: jax.Device,
+    arithmetic: str,
+    window_s: float,
+    search_s: float,
+    largest: int,
+    show: Callable[[str], object] = show_nothing,
 ) -> _Search:
     """Time one call of each shape, until calls are long enough, or time or memory end."""
     search, watch = _Search(), Stopwatch()
@@ -243,6 +249,7 @@ def _search(
             _array_bytes(arithmetic, shape) > most_bytes or (is_next_class and slowest_s > window_s)
         ):
             break
+        show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
         calls, call_s, reason = _try(device, arithmetic, shape, window_s)
         # In every process the same shapes, so that all measure as many windows.
         call_s, search.reason, spent_s = broadcast_value([call_s, reason, watch.elapsed_s()])

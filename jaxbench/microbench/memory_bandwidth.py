@@ -17,6 +17,7 @@ longer than its dispatch.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.distributed.mesh import DataMesh
-from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.memory import cache_bytes, memory_bytes
 
 _SCALAR = 3.0  # STREAM's
@@ -115,6 +116,7 @@ def measure_bandwidth(
     array_bytes: int | None = None,
     rounds: int = 11,
     window_s: float = 0.2,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[BandwidthRate]:
     """Measure each operation on this process's first device, and on all devices at once.
 
@@ -123,6 +125,7 @@ def measure_bandwidth(
       array_bytes: of each array on each device; None takes what is large beside the cache.
       rounds: windows of each operation.
       window_s: how long a window should take.
+      show: gets what is done next.
     """
     device = mesh.local_devices[0]
     if array_bytes is None:
@@ -133,8 +136,9 @@ def measure_bandwidth(
     for group in (alone, mesh) if mesh.num_devices > 1 else (mesh,):
         arrays = Arrays(group, array_bytes)
         for operation in OPERATIONS:
+            show(f"{operation}, compiling")
             turns[operation, group.num_devices] = arrays.calls(operation, window_s)
-    measure_in_turn([*turns.values()], rounds)
+    measure_in_turn([*turns.values()], rounds, show)
     return [
         BandwidthRate(
             operation=operation,

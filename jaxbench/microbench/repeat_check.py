@@ -29,9 +29,6 @@ from jax import lax
 from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.distributed.mesh import DataMesh
 
-# Of an array's elements with other bits, this many positions are named.
-_MOST_NAMED = 5
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mismatch:
@@ -43,8 +40,6 @@ class Mismatch:
       path: of the array in the results, such as `params/Dense_0/kernel`.
       elements: how many differ; 0 where the elements agree and the sum was wrong; None where the
         reference is in another process.
-      size: elements of the array.
-      positions: of the first of them, in the flattened array.
       is_tied: whether no result is more common than the others, so that any device may be wrong.
         Then each has a mismatch.
     """
@@ -53,9 +48,7 @@ class Mismatch:
     round: int
     path: str
     elements: int | None
-    size: int
-    positions: tuple[int, ...] = ()
-    is_tied: bool = False
+    is_tied: bool
 
 
 def bits(array: jax.Array) -> jax.Array:
@@ -136,21 +129,19 @@ class RepeatCheck:
         self, path: str, own: Sequence[jax.Array], leaf: int, rows: np.ndarray
     ) -> Iterator[Mismatch]:
         """Yield the mismatches of one array, by the devices (rows) whose sums are not expected."""
-        places: dict[int, np.ndarray | None] = dict.fromkeys(map(int, rows))
+        counts: dict[int, int | None] = dict.fromkeys(map(int, rows))
         if self._expected_bits is not None:
             expected_N = self._expected_bits[leaf]
-            places = {row: _differing(own[row], expected_N) for row in places}
+            counts = {row: _differing(own[row], expected_N) for row in counts}
         if self._is_tied:  # whichever device is wrong, the same elements differ
-            most = max(places.values(), key=lambda one: 0 if one is None else len(one))
-            places = {row: places.get(row, most) for row in range(len(own))}
-        for row, positions in places.items():
+            most = max(counts.values(), key=lambda count: count or 0)
+            counts = {row: counts.get(row, most) for row in range(len(own))}
+        for row, count in counts.items():
             yield Mismatch(
                 device_id=self._mesh.local_devices[row].id,
                 round=self.rounds,
                 path=path,
-                elements=None if positions is None else len(positions),
-                size=own[row].size,
-                positions=() if positions is None else tuple(positions[:_MOST_NAMED].tolist()),
+                elements=count,
                 is_tied=self._is_tied,
             )
 
@@ -176,7 +167,7 @@ class RepeatCheck:
         )
 
 
-def _differing(own: jax.Array, expected_N: np.ndarray) -> np.ndarray:
-    """Return the positions of elements with other bits, in the flattened array."""
+def _differing(own: jax.Array, expected_N: np.ndarray) -> int:
+    """Return the number of elements with other bits."""
     differs_N = np.asarray(bits(own)) != expected_N
-    return np.flatnonzero(differs_N.reshape(own.size, -1).any(axis=1))
+    return int(differs_N.reshape(own.size, -1).any(axis=1).sum())

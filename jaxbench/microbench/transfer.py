@@ -24,6 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
+from jaxbench.microbench.interleaved import show_nothing
 
 PINNED = "pinned_host"
 
@@ -36,14 +37,12 @@ class TransferRate:
       direction: host_to_device or device_to_host.
       host_memory: pageable or pinned_host.
       num_bytes: of a transfer.
-      time_s: of a transfer: the median, and its 95 % interval.
-      bytes_per_s: likewise.
+      bytes_per_s: the median, and its 95 % interval.
     """
 
     direction: str
     host_memory: str
     num_bytes: int
-    time_s: Interval
     bytes_per_s: Interval
 
 
@@ -54,7 +53,11 @@ def sizes_up_to(most_bytes: int, fewest_bytes: int = 1024) -> list[int]:
 
 
 def measure_transfers(
-    device: jax.Device, *, most_bytes: int = 2**28, rounds: int = 11
+    device: jax.Device,
+    *,
+    most_bytes: int = 2**28,
+    rounds: int = 11,
+    show: Callable[[str], object] = show_nothing,
 ) -> list[TransferRate]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 
@@ -64,11 +67,13 @@ def measure_transfers(
       device: of this process.
       most_bytes: of a transfer.
       rounds: transfers of each size.
+      show: gets what is done next.
     """
     if device.platform == "cpu":
         return []
     times_s: dict[tuple[str, str, int], list[float]] = {}
     for number in range(rounds + 1):
+        show(f"transfers, round {number} of {rounds}")
         for size in sizes_up_to(most_bytes):
             for direction, host_memory, start in _transfers(device, size):
                 watch = Stopwatch()
@@ -81,7 +86,6 @@ def measure_transfers(
             direction=direction,
             host_memory=host_memory,
             num_bytes=size,
-            time_s=median_interval(taken_s),
             bytes_per_s=median_interval([size / time_s for time_s in taken_s]),
         )
         for (direction, host_memory, size), taken_s in sorted(times_s.items())

@@ -6,9 +6,9 @@ import pathlib
 from collections.abc import Iterator
 
 from jaxbench.cards.card import CheckResult, Figure
+from jaxbench.cards.preset import Preset
 from jaxbench.clock import Clock
 from jaxbench.distributed.mesh import DataMesh
-from jaxbench.qualification.preset import Preset
 from jaxbench.records.writers.console import Console
 
 

@@ -11,7 +11,7 @@ from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.hardware.peak_table import find_peak
+from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -46,7 +46,6 @@ def measure_ceilings(bench: Bench, time_s: float) -> None:
     bench.figures += _measure_matmuls(bench, devices, 0.6 * time_s, rounds)
     each_s = 0.3 * time_s / len(devices)
     for device in devices:
-        bench.show(f"memory and transfers of device {device.id}")
         bench.figures += _measure_memory(bench, device, each_s, rounds)
         bench.figures += _measure_transfers(bench, device, rounds)
         latency = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
@@ -76,8 +75,12 @@ def _measure_matmuls(
     searched = _MADE_FOR.get(first.platform, "bf16")
     arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
     window_s = _window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
-    bench.show(f"matrix products in {searched}: which shape is fastest")
-    how = {"rounds": rounds, "window_s": _SEARCH_WINDOW_S, "search_s": 0.4 * time_s}
+    how = {
+        "rounds": rounds,
+        "window_s": _SEARCH_WINDOW_S,
+        "search_s": 0.4 * time_s,
+        "show": bench.show,
+    }
     [found] = measure_matmul(first, (searched,), **how)
     if found.best is None:
         raise PartFailed(f"matrix products in {searched}: {found.reason}")
@@ -85,13 +88,13 @@ def _measure_matmuls(
     bench.note("matrix products", "ok", f"m x k x n is {shape}, the best of {found.tried} shapes")
     yield _matmul_figure(searched, first, found.best.operations_per_s)
     for device in devices:
-        bench.show(f"matrix products on device {device.id}")
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
             if device is first and arithmetic == searched:
                 continue
             if arithmetic == "tf32" and device.platform != "gpu":
                 continue
+            bench.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:
                 turns[arithmetic] = _calls(device, arithmetic, found.best.shape, window_s)
                 if turns[arithmetic][1] != found.best.shape:
@@ -100,7 +103,7 @@ def _measure_matmuls(
             except jax.errors.JaxRuntimeError as error:
                 name = f"matrix products in {arithmetic}, device {device.id}"
                 bench.note(name, "warning", f"not measured: {first_line(error)}")
-        measure_in_turn([calls for calls, _ in turns.values()], rounds)
+        measure_in_turn([calls for calls, _ in turns.values()], rounds, bench.show)
         for arithmetic, (calls, shape) in turns.items():
             yield _matmul_figure(arithmetic, device, calls.per_s(operations(shape)))
 
@@ -133,19 +136,22 @@ def _measure_memory(
 ) -> Iterator[Figure]:
     alone = dataclasses.replace(bench.mesh, devices=(device,))
     window_s = _window_s(time_s, 3, rounds, 0.2)
-    peak = find_peak(device.device_kind, "bf16")
-    nominal = peak and peak.bytes_per_s and peak.bytes_per_s / 1e9
-    rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s)
+    peak = find_bandwidth(device.device_kind)
+    rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s, show=bench.show)
     size = f"arrays of {rates[0].array_bytes / 2**20:g} MiB each"
     bench.note("memory", "ok", size)
     for rate in rates:
         name = f"{rate.operation}_gb_per_s"
-        yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
+        yield measured(
+            name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=peak and peak / 1e9
+        )
 
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
     """Yield the fastest transfer of each direction: of the largest size mostly."""
-    found = measure_transfers(device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds)
+    found = measure_transfers(
+        device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds, show=bench.show
+    )
     for direction, name in _DIRECTIONS.items():
         rates = [rate for rate in found if rate.direction == direction]
         if rates:
@@ -160,10 +166,9 @@ def measure_links(bench: Bench, time_s: float) -> None:
     mesh = bench.mesh
     limit_bytes = _ON_CPU_BYTES if bench.on_cpu else _LARGEST_COLLECTIVE_BYTES
     most_bytes = min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32)
-    bench.show(f"collectives over {mesh.num_devices} devices")
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    how = {"rounds": _SHORT_ROUNDS}
+    how = {"rounds": _SHORT_ROUNDS, "show": bench.show}
     window_s = _window_s(0.3 * time_s, turns, _SHORT_ROUNDS, 0.1)
     for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
         of = {"collective": rate.operation, "bytes": rate.num_bytes}
@@ -172,7 +177,6 @@ def measure_links(bench: Bench, time_s: float) -> None:
             measured("bus_gb_per_s", *_in(1e9, rate.bus_bytes_per_s), **of),
         ]
     pairs = _pairs(mesh.num_devices)
-    bench.show(f"exchanges between {len(pairs)} pairs of devices")
     window_s = _window_s(0.2 * time_s, len(pairs), _SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
     for rate in measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how):

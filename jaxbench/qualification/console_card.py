@@ -4,36 +4,16 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from jaxbench.cards.card import Card, Figure, Part
+from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.cards.verdict import failures
 from jaxbench.clock import duration
 from jaxbench.records.writers.tables import text_table
 from jaxbench.terminal import four_digits
 
-# How figures are named here, and their unit.
-_LABELS = {
-    **{
-        f"matmul_{name}_tflops": (f"matrix products in {name}", "TFLOP/s")
-        for name in ("fp32", "tf32", "bf16", "fp16", "int8")
-    },
-    "copy_gb_per_s": ("memory, copy", "GB/s"),
-    "scale_gb_per_s": ("memory, scale", "GB/s"),
-    "triad_gb_per_s": ("memory, triad", "GB/s"),
-    "h2d_gb_per_s": ("host to device", "GB/s"),
-    "d2h_gb_per_s": ("device to host", "GB/s"),
-    "dispatch_latency_s": ("shortest call", "us"),
-    "drift_percent": ("change of the rate during the soak", "%"),
-    "temperature_max_c": ("highest temperature", "degrees C"),
-    "power_mean_w": ("mean power", "W"),
-    "decode_images_per_s": ("decoding on one core", "images/s"),
-    "read_cold_gb_per_s": ("reading a file from storage", "GB/s"),
-    "read_warm_gb_per_s": ("reading it from memory", "GB/s"),
-    "checkpoint_write_gb_per_s": ("writing a checkpoint", "GB/s"),
-    "checkpoint_restore_gb_per_s": ("restoring a checkpoint", "GB/s"),
-}
+# What a title's unit is of the figure's own.
 _SCALES = {"dispatch_latency_s": 1e6}
 # A card says by how much it took longer from here on.
 _LATE = 1.2
-_NETWORK = ("network", "precision", "batch")
 
 
 def card_lines(card: Card) -> Iterator[str]:
@@ -95,17 +75,17 @@ def _about(part: Part) -> str:
 
 
 def _figures(card: Card) -> list[str]:
-    """Return a table of the figures that have a name here; the median over several devices."""
+    """Return a table of the figures that have a title; the median over several devices."""
     rows = []
-    for name, (label, unit) in _LABELS.items():
+    for name, kind in FIGURES.items():
         own = [figure for figure in card.figures() if figure.name == name]
-        if not own:
+        if not own or not kind.title:
             continue
         shares = [one.share_of_nominal for one in own if one.share_of_nominal is not None]
         scale = _SCALES.get(name, 1)
         rows.append(
             [
-                f"{label} [{unit}]",
+                kind.title,
                 four_digits(scale * statistics.median(figure.value for figure in own)),
                 _range(own, scale),
                 f"{statistics.median(shares):.0%}" if shares else "",
@@ -169,13 +149,13 @@ def _networks(card: Card) -> list[str]:
     others = {figure.key: figure.value for figure in part.figures}
     rows = []
     for rate in rates:
-        row = [str(rate.labels[name]) for name in _NETWORK]
+        row = [str(rate.labels[name]) for name in NETWORK]
         row += [four_digits(rate.value), _range([rate])]
         for name, write in columns.values():
             value = others.get((name, *rate.key[1:]))
             row.append("" if value is None else write(value))
         rows.append(row)
-    headings = [*_NETWORK, "images/s", "from ... to", *columns]
+    headings = [*NETWORK, "images/s", "from ... to", *columns]
     return _table(headings, rows, spare=("cached", "compile", "from ... to"))
 
 

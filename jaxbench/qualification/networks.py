@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.measured_peak import share_of_measured
+from jaxbench.cards.preset import MULTIPLE, PresetNetwork
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -19,7 +20,6 @@ from jaxbench.jobs.runner import JobResult
 from jaxbench.jobs.setup import setup_job, with_feed
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
-from jaxbench.qualification.preset import PresetNetwork
 from jaxbench.records.run_dir import folder_name
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
@@ -179,7 +179,7 @@ class Networks:
         return result
 
     def _multiple(self) -> int:
-        return 8 * self._bench.mesh.num_devices
+        return MULTIPLE * self._bench.mesh.num_devices
 
     def _estimate(self, trial: Trial, result: JobResult) -> int | None:
         """Return the largest batch by two compiled ones, the trial's and twice as large a one."""

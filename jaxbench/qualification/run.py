@@ -9,6 +9,7 @@ from jaxbench import __version__
 from jaxbench.cards.card import Card, CheckResult, Part
 from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.preset import choose_preset
 from jaxbench.cards.thresholds import Thresholds
 from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
@@ -27,7 +28,6 @@ from jaxbench.qualification.host_load import LoadWatch
 from jaxbench.qualification.networks import measure_networks
 from jaxbench.qualification.plan import POWER_CURVE, Plan, make_plan
 from jaxbench.qualification.power_curve import check_power_limits, measure_power_curve
-from jaxbench.qualification.preset import choose_preset
 from jaxbench.qualification.soak import measure_soak
 from jaxbench.qualification.storage import measure_storage
 from jaxbench.records.next_steps import say_command

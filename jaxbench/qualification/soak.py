@@ -137,7 +137,7 @@ def drift_figure(windows_s: Sequence[float]) -> Figure:
     rates = [1 / window_s for window_s in windows_s]
     change = change_of_median(rates[:third], rates[len(rates) - third :])
     value, low, high = (100 * share for share in change)
-    return measured("drift_percent", value, (low, high))
+    return measured("drift_percent", value, (low, high), run=_RUN)
 
 
 def telemetry_figures(devices: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
@@ -148,7 +148,7 @@ def telemetry_figures(devices: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
         if own["kind"] == "host":
             continue
         figures += [
-            measured(name, own[key], device=_number(device))
+            measured(name, own[key], device=_number(device), run=_RUN)
             for name, key in names.items()
             if key in own
         ]
@@ -158,6 +158,7 @@ def telemetry_figures(devices: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
                     "throttled_share",
                     own["throttle_reasons"].get(reason, 0.0),
                     device=_number(device),
+                    run=_RUN,
                     reason=reason,
                 )
                 for reason in THROTTLING

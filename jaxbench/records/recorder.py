@@ -22,14 +22,14 @@ from jaxbench.errors import (
     Terminated,
 )
 from jaxbench.hardware.environment import describe_environment
-from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge
+from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge, no_telemetry
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.reader import read_document
 from jaxbench.records.run_dir import RunDir, create_run_dir
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.schema.base import stated_fields
 from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.stretches import changes, describe_changes
+from jaxbench.records.stretches import changes, describe_changes, resumed_at_s
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.console import Console
@@ -42,7 +42,7 @@ class Recorder:
     Attributes:
       run_dir: the folder with run.json; None in all processes but the first, which alone writes.
       telemetry: reads the hardware meanwhile; the job marks what it measures.
-      is_resumed: whether another process began the run: telemetry covers this process only.
+      is_resumed: whether another process began the run.
       changes: {name: values} of the software, devices and price that changed meanwhile.
       writers: where records go; a job may add its own.
       records: what `write` was given, in order.
@@ -103,18 +103,29 @@ class Recorder:
             summary = Summary(status=status, warnings=[warning])
         fields = stated_fields(summary)
         merge(fields, self.telemetry)
-        if self.is_resumed and fields.get("telemetry"):
-            fields["telemetry"]["over"] += " since the run was resumed"
+        telemetry = fields.get("telemetry")
+        covers_all = self._covers_all()
+        if telemetry and not covers_all:
+            telemetry["over"] += " since the run was resumed"
+        elif telemetry and self.is_resumed and telemetry["energy_covers"]:
+            telemetry["energy_covers"] += "; without the work that was lost"
         if "price" in self.changes:
             told = describe_changes({"usd_per_hour": self.changes["price"]})
             fields["warnings"] = [*fields["warnings"], f"{told}: what it cost is unknown"]
-        add_costs(fields, None if "price" in self.changes else self._usd_per_hour)
-        if self.is_resumed and fields.get("target"):
+        usd_per_hour = None if "price" in self.changes else self._usd_per_hour
+        add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
+        if not covers_all and fields.get("target"):
             # Another process spent energy before this one measured any.
             fields["target"] |= {"energy_j": None, "energy_covers": None}
         impossible = impossible_phases(summary.phases_s, summary.wall_s)
         fields["invalid"] = [*summary.invalid, *impossible]
         return type(summary)(**fields)
+
+    def _covers_all(self) -> bool:
+        """Return whether telemetry covers all processes: older checkpoints have no windows."""
+        starts_s = resumed_at_s(self.run_dir.document) if self.run_dir else []
+        windows = self.telemetry.windows
+        return not starts_s or bool(windows and windows[0].start_s < min(starts_s))
 
 
 @contextlib.contextmanager
@@ -147,7 +158,7 @@ def recording(
     # Every process that cannot run has said so by now: nothing has been written then.
     coordination.barrier("the record")
     if not coordination.is_primary():
-        recorder = Recorder(None, Telemetry(None, 0.0, clock, []))
+        recorder = Recorder(None, no_telemetry())
         yield recorder
         recorder.finish("done", None)
         return

@@ -12,6 +12,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, own_limits
 from jaxbench.errors import BadInput
+from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
 from jaxbench.reports.fields import mapping, number, text
@@ -103,22 +104,29 @@ class ReportedCard:
     Attributes:
       id: C1, C2 ..., as tables name it.
       name: its folder's path below the folder that was given.
+      path: the file.
       problems: what is wrong with it, see `check_card`, and whether it has limits of its own.
     """
 
     id: str
     name: str
+    path: pathlib.Path
     card: Card
     problems: Sequence[str]
 
 
 class Collection:
-    """All that a report is about; `notes` are what a reader must know of the search."""
+    """All that a report is about; `notes` are what a reader must know of the search.
+
+    `offers` are machines to rent, listed by `jaxbench offers`, and what came back of them lies in
+    their folders.
+    """
 
     def __init__(self):
         self.runs: list[ReportedRun] = []
         self.sweeps: list[Sweep] = []
         self.cards: list[ReportedCard] = []
+        self.offers: list[Offer] = []
         self.notes: list[str] = []
         self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
 
@@ -163,7 +171,7 @@ class Collection:
         if path.resolve() not in self._by_path:
             card = read_card(path)
             remarks = [*check_card(path), *filter(None, [own_limits(card)])]
-            card = ReportedCard(f"C{len(self.cards) + 1}", name, card, remarks)
+            card = ReportedCard(f"C{len(self.cards) + 1}", name, path.resolve(), card, remarks)
             self.cards.append(card)
             self._by_path[path.resolve()] = card
 
@@ -197,7 +205,9 @@ def collect(paths: Sequence[str]) -> Collection:
                 "runs."
             )
         found = [(path, kind) for path, kind in searched if kind]
-        if not found:
+        offers = read_offers(top)
+        collection.offers += offers
+        if not found and not offers:
             what = "holds no run directory (one has a run.json), sweep or card, nor do the folders"
             raise BadInput(f"{given}: {what} below it")
         for path, kind in found:

@@ -146,7 +146,7 @@ def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Ro
         yield row | {
             "usd_per_hour": price.usd_per_hour,
             "price": price_words(price, run),
-            "usd": None if time_s is None else usd(time_s, price.usd_per_hour),
+            "usd": None if time_s is None else usd(run.paid_s(time_s), price.usd_per_hour),
         }
     if not prices:
         yield row

@@ -160,7 +160,8 @@ def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
     machines = []
     for name, own in by_machine.items():
         runs = {rate.run for rate in own}
-        time_s = _time({r: t for r, t in times.items() if r in runs and t.target == target})
+        own_times = {r: t for r, t in times.items() if r in runs and t.target == target}
+        time_s = _time(own_times)
         machines.append(
             Machine(
                 name,
@@ -168,7 +169,7 @@ def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
                 speedups.get(name),
                 _score([run for run in trained if run in runs]),
                 time_s,
-                _usd(context, time_s),
+                _usd(context, time_s, own_times),
                 _energy(own),
                 len(runs),
             )
@@ -228,17 +229,19 @@ def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
         yield [*by_seed.values()]
 
 
-def _time(times: Mapping[ReportedRun, TimeToTarget]) -> Best | None:
+def _time(times: Mapping[ReportedRun, TimeToTarget], field: str = "time_s") -> Best | None:
     found = []
     for own in _seeds(times):
-        times_s = [times[run].time_s for run in own]
+        times_s = [getattr(times[run], field) for run in own]
         reached = math.inf not in times_s
         of = estimate(times_s) if reached else Estimate(statistics.median(times_s), n=len(own))
         found.append(Best(of, own[0]))
     return min(found, key=lambda best: best.of.value, default=None)
 
 
-def _usd(context: ReportContext, time_s: Best | None) -> Best | None:
+def _usd(
+    context: ReportContext, time_s: Best | None, times: Mapping[ReportedRun, TimeToTarget]
+) -> Best | None:
     """Return what that time costs at the lowest price of its own hardware."""
     if time_s is None or time_s.of.value == math.inf:
         return None
@@ -246,7 +249,9 @@ def _usd(context: ReportContext, time_s: Best | None) -> Best | None:
     per_hour = [p.usd_per_hour for p in prices if not is_of_other_hardware(p, time_s.run)]
     if not per_hour:
         return None
-    return Best(time_s.of.map(lambda own_s: usd(own_s, min(per_hour))), time_s.run)
+    own = next(own for own in _seeds(times) if own[0] is time_s.run)
+    paid_s = _time({run: times[run] for run in own}, "paid_s")
+    return Best(paid_s.of.map(lambda own_s: usd(own_s, min(per_hour))), time_s.run)
 
 
 def _energy(rates: Sequence[Rate]) -> Best | None:

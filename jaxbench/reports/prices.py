@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxbench.analysis.pricing import Price, recorded_price
 from jaxbench.errors import BadInput
+from jaxbench.offering.accelerators import catalogue_names
 from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain, words
 from jaxbench.reports.runs import ReportedRun
@@ -43,9 +44,17 @@ class Prices:
         """Return the prices of a run's hardware, none where nobody said."""
         if self.stated:
             return [self.stated]
-        listed = [offer for offer in self.listed if _fits(offer, run)]
+        listed = _smallest([offer for offer in self.listed if _fits(offer, run)], run)
         own = recorded_price(run.document)
         return ([own] if own else []) + [offer for offer in listed if offer != own]
+
+
+def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
+    """Leave out a catalogue's machines with more devices than its smallest that has enough."""
+    names = catalogue_names(run.device_kind, run.num_devices)
+    listed = [own for own in offers if words(own.hardware).casefold() in names]
+    fewest = min((own.devices or 0 for own in listed), default=0)
+    return [own for own in offers if own not in listed or (own.devices or 0) == fewest]
 
 
 def price_words(price: Price, run: ReportedRun) -> str:
@@ -69,8 +78,12 @@ def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:
-    """Return whether an offer is of the run's hardware: its very name, and devices enough."""
+    """Return whether an offer is of the run's hardware: its very name, and devices enough.
+
+    A catalogue has names of its own for it.
+    """
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
+    names |= catalogue_names(run.device_kind, run.num_devices)
     devices = number(offer.devices)
     enough = devices is None or devices >= (run.num_devices or 1)
     # Four devices are written "4x TPU v2" too.

@@ -48,7 +48,8 @@ def render_results(collection: Collection, form: str) -> str:
     """Return the tables of machines and networks as Markdown or HTML."""
     rows = [CardRow(own) for own in collection.cards]
     wrong = [f"{own.id}: {printable(line)}." for own in collection.cards for line in own.problems]
-    columns = [*CARD_COLUMNS, *map(_figure_column, _FIGURES)]
+    folder = Column("folder", lambda row: printable(row.of.name))
+    columns = [CARD, folder, *CARD_COLUMNS[1:], *map(_figure_column, _FIGURES)]
     machines = Section(
         "cards",
         "Cards",

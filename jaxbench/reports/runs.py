@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.analysis.pricing import lost_s
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import flat, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
@@ -86,6 +87,10 @@ class ReportedRun:
     framework = property(lambda run: f"jax {text(run.environment, 'versions', 'jax') or '?'}")
     # What runs must have in common to be in one chart.
     work = property(lambda run: (run.experiment, run.network, run.data, run.feed))
+
+    def paid_s(self, elapsed_s: float) -> float:
+        """Return what is paid for up to a moment of the run's clock: lost work, too."""
+        return elapsed_s + lost_s(self.document.get("resumes"), elapsed_s)
 
     def check_measured(self) -> None:
         """Raise BadInput for a run that was compiled for a machine that is not here."""

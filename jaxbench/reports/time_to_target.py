@@ -36,6 +36,8 @@ class TimeToTarget:
     energy_j: float | None
     epochs_s: float | None
 
+    # Of all processes of a resumed run, for its price.
+    paid_s = property(lambda self: self.run.paid_s(self.time_s))
     reached = property(lambda self: self.epoch is not None)
     label = property(lambda self: f"{SCORES[self.score]} {percent(self.target)}")
     best_score = property(lambda self: max((own for _, own in self.evaluations), default=None))

@@ -1,8 +1,7 @@
 """The parts of a training run."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from jaxbench.data.feeds.feed import Feed
 from jaxbench.distributed.signals import defer_first_signal
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
+from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.records.schema import Record
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
@@ -31,8 +31,7 @@ class TrainRun:
     """The parts that the training loop calls.
 
     Attributes:
-      measured: (images) -> a context around measured work, for the energy of an image. `images`
-        is a number, or a function that returns it when the work is done.
+      telemetry: is told what is measured, for the energy of an image.
       checkpoints: writes checkpoints; None in a run without a run directory.
       profiler: traces some of the steps; None for none.
       loss_scales: after the last step.
@@ -45,7 +44,7 @@ class TrainRun:
     console: Console
     writer: Writer = dataclasses.field(default_factory=Writers)
     progress: RunProgress = dataclasses.field(default_factory=RunProgress)
-    measured: Callable[..., contextlib.AbstractContextManager] = contextlib.nullcontext
+    telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
     checkpoints: Checkpoints | None = None
     profiler: Profiler | None = None
     batches: TrainBatches = dataclasses.field(init=False)
@@ -95,6 +94,7 @@ class TrainRun:
             self.writer.flush()
             marks = mark_records(self.checkpoints.folder.parent)
             point = {"records": marks, "totals_s": self.clock.totals_s()}
+            point["windows"] = [*self.telemetry.windows]
             self.checkpoints.save(state, self.progress.to_json() | point, score)
 
     def wait_for_checkpoints(self) -> None:

@@ -51,7 +51,7 @@ class StepMeter:
         images, self._steps_before = epoch.images, epoch.steps
         self._waited_s = self._data_wait_s()
         self._watch, self._interval_watch = Stopwatch(), Stopwatch()
-        self._windows.enter_context(self._run.measured(lambda: epoch.images - images))
+        self._windows.enter_context(self._run.telemetry.measured(lambda: epoch.images - images))
 
     def _stop(self) -> None:
         self._windows.close()

@@ -9,6 +9,8 @@ from jaxbench.cards.verdict import judge
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
 NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
+FLOPS = 24_535_105_536
+RUN = "runs/resnet50"
 DEVICES = range(4)
 
 
@@ -42,12 +44,15 @@ def collectives():
     return Part(name="collectives", status="measured", time_s=20.0, figures=tuple(figures))
 
 
-def networks(images_per_s=10_000.0, mfu=0.25):
+def networks(images_per_s=10_000.0, mfu=None, matmul=700.0):
+    """With ceilings of so many TFLOP/s; `mfu` and the other shares follow if not given."""
+    tflops = images_per_s * FLOPS / 4 / 1e12
     figures = (
-        around("images_per_s", images_per_s, run="runs/resnet50", **NETWORK),
-        measured("flops_per_image", 24.6e9, **NETWORK),
-        measured("mfu", mfu, **NETWORK),
-        measured("energy_j_per_image", 0.2, **NETWORK),
+        around("images_per_s", images_per_s, run=RUN, **NETWORK),
+        measured("flops_per_image", FLOPS, run=RUN, **NETWORK),
+        measured("mfu", tflops / PEAK_TFLOPS if mfu is None else mfu, run=RUN, **NETWORK),
+        measured("measured_peak_share", tflops / matmul, run=RUN, **NETWORK),
+        measured("energy_j_per_image", 0.2, run=RUN, **NETWORK),
     )
     return Part(name="networks", status="measured", time_s=200.0, figures=figures)
 
@@ -55,7 +60,7 @@ def networks(images_per_s=10_000.0, mfu=0.25):
 def soak(drift=(-0.5, -1.0, 0.2), throttled=0.0, reason="any", errors=0, counter="ecc_uncorrected"):
     value, low, high = drift
     figures = (
-        measured("drift_percent", value, (low, high), device=0),
+        measured("drift_percent", value, (low, high), device=0, run=RUN),
         measured("throttled_share", throttled, device=0, reason=reason),
         measured("errors_before", 3, device=0, counter=counter),
         measured("errors_after", 3 + errors, device=0, counter=counter),
@@ -64,7 +69,9 @@ def soak(drift=(-0.5, -1.0, 0.2), throttled=0.0, reason="any", errors=0, counter
 
 
 def corruption(mismatches=0, named=()):
-    figures = [measured("rounds", 8), measured("mismatches", mismatches, device=1)]
+    """Device 1 has all mismatches."""
+    figures = [measured("rounds", 8)]
+    figures += [measured("mismatches", mismatches * (at == 1), device=at) for at in DEVICES]
     for round_, tensor in named:
         values = {"round": round_, "tensor": tensor}
         figures.append(measured("mismatched_values", 2, device=1, **values))
@@ -116,7 +123,7 @@ def judged(*parts, **fields):
 
 def write(folder, made=None):
     """Writes a card, with a run directory beside it; returns its path."""
-    run = folder / "runs" / "resnet50"
+    run = folder / RUN
     run.mkdir(parents=True, exist_ok=True)
     (run / "run.json").write_text('{"status": "done", "mode": "throughput"}')
     (run / "metrics.jsonl").write_text('{"kind": "summary"}\n')

@@ -11,6 +11,7 @@ import pytest
 import jaxbench.cards
 from jaxbench.cards.card import Part, measured
 from jaxbench.cards.card_file import CARD, MOST_BYTES, digest_of, is_card, read_card, write_card
+from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.errors import BadInput
 from tests.cards import made
@@ -27,6 +28,14 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     counted = {figure.name for figure in found.figures() if figure.origin == "counted"}
     assert counted == {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
     assert not (tmp_path / f"{CARD}.partial").exists()
+
+
+def test_no_path_of_the_machine_is_written(tmp_path):
+    card = made.card(made.skipped("soak", reason=f"OSError: {tmp_path}/a: no space"))
+    card.environment["variables"] = {"XLA_FLAGS": f"--xla_dump_to={tmp_path}"}
+    text = made.write(tmp_path, card).read_text()
+    assert str(tmp_path) not in text and "OSError: ...: no space" in text
+    assert "--xla_dump_to=..." in text and check_card(tmp_path) == ["it has no verdict"]
 
 
 def test_a_share_is_that_of_the_peak():

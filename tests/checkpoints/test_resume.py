@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import errno
 import itertools
 import json
@@ -36,6 +37,7 @@ from tests.conftest import MICRO, needs_devices, records, run_document, run_json
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
     r"_s$|^elapsed|images_per_s|^mfu$|memory|^telemetry$|^warnings$|^compile_cache$|^phases|flops_per_s"
+    r"|^goodput$|^num_resumes$"
 )
 
 
@@ -49,7 +51,7 @@ def timeless(record):
 EVERY_EPOCH = Policy(epochs=1, keep=99)
 
 
-def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, **fields):
+def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, telemetry_s=0, **fields):
     config = registry.load(MICRO)
     set_fields(config, **{"log_every_steps": 4} | fields)
     with open(os.devnull, "w") as quiet:
@@ -60,7 +62,7 @@ def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, **fields):
             config,
             workdir and str(workdir),
             console,
-            telemetry_s=0,
+            telemetry_s=telemetry_s,
             checkpoints=policy,
             resume=resume,
         )
@@ -111,6 +113,23 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     result = trained(folder, epochs=3, num_devices=2)
     return folder, jax.device_get(result.state)
+
+
+def assert_goodput(document):
+    """The account of the run's whole time agrees with its dates and its epochs."""
+    summary, first = document["summary"], document["stretches"][0]
+    assert summary["num_resumes"] == len(document["stretches"]) - 1 == len(document["resumes"])
+    assert all(spent_s >= 0 for spent_s in summary["badput_s"].values())
+    steps_s = summary["goodput"] * summary["total_wall_s"]
+    assert steps_s == pytest.approx(summary["phases_s"]["train"], rel=0.05)
+    assert steps_s + sum(summary["badput_s"].values()) == pytest.approx(summary["total_wall_s"])
+    began, ended = (
+        datetime.datetime.fromisoformat(date)
+        for date in (first["started_at"], document["finished_at"])
+    )
+    assert summary["total_wall_s"] == pytest.approx((ended - began).total_seconds(), rel=0.05)
+    assert summary["badput_s"]["down"] < summary["total_wall_s"] / 2
+    assert summary["badput_s"]["compile"] >= summary["compile_s"] * 0.99
 
 
 class _Stop(Exception):
@@ -170,10 +189,60 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     [entry] = document["resumes"]
     assert document["status"] == "done" and entry["before"]["status"] == "failed"
     assert 0 < entry["step"] <= step and entry["lost_s"] >= 0
+    assert_goodput(document)
     # Done is done: nothing is touched.
     before = (run / "metrics.jsonl").read_bytes()
     assert trained(run, resume="auto", **fields).state is None
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_telemetry_covers_all_processes(tmp_path, monkeypatch):
+    """Every image that counts is in its windows once, and the readings of both are kept."""
+    run, fields = tmp_path / "run", {"epochs": 3, "num_devices": 1, "telemetry_s": 0.1}
+    with monkeypatch.context() as patch:
+        stop_after(patch, 17)
+        with pytest.raises(_Stop):
+            trained(run, **fields)
+    kept = len((run / "telemetry.csv").read_text().splitlines())
+    trained(run, resume="auto", **fields)
+    told = run_json(run)["summary"]["telemetry"]
+    assert told["over"] == "the measured windows"
+    assert told["measured_images"] == sum(epoch["images"] for epoch in records(run, "epoch"))
+    trained_s = sum(epoch["train_time_s"] for epoch in records(run, "epoch"))
+    assert told["measured_s"] == pytest.approx(trained_s, rel=0.05)
+    rows = (run / "telemetry.csv").read_text().splitlines()
+    assert told["devices"]["host"]["samples"] == len(rows) - 1 and kept > 1
+
+
+def test_runs_of_an_older_jaxbench_are_resumed(undisturbed, tmp_path):
+    """Without an account of their time and of what they measured: both stay unknown."""
+    run = copy_of(undisturbed, tmp_path)
+    document = run_json(run)
+    del document["stretches"]
+    (run / "run.json").write_text(json.dumps(document))
+    for name in list_checkpoints(run / CHECKPOINTS):
+        path = run / CHECKPOINTS / name / "manifest.json"
+        body = json.loads(path.read_text())["body"]
+        del body["point"]["windows"]
+        path.write_text(json.dumps({"body": body, "seal": checkpoint._seal(body)}))
+    trained(run, resume="auto", epochs=3, num_devices=2, telemetry_s=0.1)
+    assert_same_run(undisturbed[0], run)
+    summary = run_json(run)["summary"]
+    assert not {"goodput", "badput_s", "total_wall_s", "num_resumes"} & summary.keys()
+    assert summary["telemetry"]["over"] == "the measured windows since the run was resumed"
+
+
+def test_a_run_that_branches_off_has_no_goodput(undisturbed, tmp_path):
+    """What the other run did after the checkpoint is not lost. A copy is the same run."""
+    run = copy_of(undisturbed, tmp_path)
+    fields = {"epochs": 3, "num_devices": 2}
+    first = list_checkpoints(run / CHECKPOINTS)[0]
+    branch, copied = tmp_path / "branch", tmp_path / "copied"
+    trained(branch, resume=str(run / CHECKPOINTS / first), **fields)
+    assert "goodput" not in run_json(branch)["summary"]
+    trained(copied, resume=str(run), **fields)
+    assert run_json(copied)["summary"]["goodput"] > 0
+    assert len(run_json(copied)["stretches"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from jaxbench.hardware.peak_table import cpu_flops_limit, find_peak, rows
+from jaxbench.hardware.peak_table import cpu_flops_limit, find_bandwidth, find_peak, rows
 from jaxbench.hardware.peaks import flops_limit, utilization
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
@@ -70,6 +70,8 @@ def test_what_is_unknown_has_no_peak():
     for kind in ("cpu", "NVIDIA H200 NVL", "NVIDIA GeForce RTX 3090 Ti", "TPU v7"):
         assert find_peak(kind, "bf16") is None
     assert find_peak("Tesla V100-SXM2-16GB", "bf16") is None  # it has no such units
+    assert find_bandwidth("Tesla V100-SXM2-16GB") == 900e9
+    assert find_bandwidth("cpu") is find_bandwidth("Tesla V100-SXM3-32GB") is None
     assert find_peak("NVIDIA GeForce GTX 1080 Ti", "bf16") is None
     assert find_peak("TPU v4", "fp64") is None
     # A cell that is empty is no 0.

@@ -50,6 +50,21 @@ def test_the_start_up_is_split_into_parts_that_add_up():
     assert 0.05 < float(ratio[1]) < 1
 
 
+def test_goodput_and_badput_add_up_over_a_kill():
+    flags = ("--experiment=quickstart:tiny", ONE, "--inject_kills=1", "--max_error=0.2")
+    done = script("goodput", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^([a-z_ ]+?) +(\d+\.\d+) +\S+% +(\d+\.\d+) ", done.stdout, re.MULTILINE)
+    undisturbed, killed = ({row[0]: float(row[at]) for row in rows} for at in (1, 2))
+    assert {"goodput", "startup", "compile", "lost_work", "down"} < set(killed)
+    for own in (undisturbed, killed):
+        total_s = own.pop("total wall")
+        assert sum(own.values()) == pytest.approx(total_s, abs=0.01 * len(own))
+    assert undisturbed["down"] == undisturbed["lost_work"] == 0 < killed["down"]
+    assert killed["startup"] > undisturbed["startup"] / 2
+    assert "process 1 of 2: killed" in done.stdout and done.stdout.endswith("within\n")
+
+
 def microbench(*args):
     small = ("--rounds=6", "--window_s=0.01", "--search_s=1", "--largest=256", "--array_mib=4")
     return script("microbench", *small, *args, **UNOPTIMIZED)

@@ -12,13 +12,13 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 
-yaml = pytest.importorskip("yaml")  # ml_collections brings it
 LAUNCH = ROOT / "launch"
 STAND_IN = pathlib.Path(__file__).with_name("fake_gcloud.py")
-SCRIPTS = ("tpu_vm.sh", "on_tpu_vm.sh", "slurm.sbatch")
+SCRIPTS = [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch"), ROOT / ".ci" / "run"]
 TPU = ("--name=bench", "--zone=us-central1-a", "--type=v5litepod-8", "--poll_s=0")
 AT = "bench --zone=us-central1-a"
 
@@ -114,12 +114,23 @@ def cloud(tmp_path):
     return Cloud(tmp_path)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_syntax(name):
-    checked = subprocess.run(["bash", "-n", LAUNCH / name], capture_output=True, text=True)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_syntax(script):
+    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", "-S", "warning", "-s", "bash", LAUNCH / name], check=True)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script):
+    if not shutil.which("shellcheck"):
+        pytest.skip("shellcheck is not installed")
+    command = ["shellcheck", "-S", "warning", "-s", "bash", script]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_all_scripts_are_linted():
+    assert {path.name for path in SCRIPTS} >= {"tpu_vm.sh", "on_tpu_vm.sh", "slurm.sbatch", "run"}
 
 
 def test_a_run_from_nothing(cloud):
@@ -196,6 +207,11 @@ def test_no_tpu_is_planned_for_an_experiment_that_is_not_sent(cloud, named, flag
     done = cloud.run(*TPU, *flags, "--", "--experiment=quickstart", "--experiment.batchsize=4")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no field 'batchsize'; did you mean 'batch_size'?" in done.stderr
+    done = cloud.run(
+        *TPU, *flags, "--", "--experiment=quickstart", "--mode=memory", "--resume=auto"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--resume with --mode=memory: it goes with --mode=train" in done.stderr
     assert not (cloud.folder / "calls.jsonl").exists()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import functools
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -46,6 +47,7 @@ from tests.reports.test_before_you_rent import compiled
 SECTIONS = (
     *(
         "cards",
+        "offers",
         "overview",
         "before-you-rent",
         "runs",
@@ -58,7 +60,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"overview", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"offers", "overview", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -131,6 +133,9 @@ def make_runs(folder: pathlib.Path) -> None:
     # As from a compiler for accelerators, which no test needs.
     for target in ("gpu:rtx2080ti:2", "gpu:h100:8"):
         compiled(folder / "compiled" / target, target)
+    places = ("diverged", "not-yet")
+    offers = [{"name": MARKUP, "folder": place, "target": "gpu:h100:8"} for place in places]
+    (folder / "offers.json").write_text(json.dumps({"label": MARKUP, "offers": offers}))
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
     write_card(folder, made.judged(host=MARKUP, preset=MARKUP))
     whole = metrics.read_bytes()

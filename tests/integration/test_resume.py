@@ -1,5 +1,6 @@
 """Runs that are killed again and again, and a disk that is full."""
 
+import itertools
 import json
 import os
 import random
@@ -16,11 +17,11 @@ from jaxbench.checkpoints.checkpoint import list_checkpoints, read_checkpoint
 from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
 from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import registry
-from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.jobs.setup import setup_job
 from jaxbench.records.writers.console import PlainConsole
 from tests.checkpoints.test_resume import assert_same_run
-from tests.conftest import MICRO, ROOT, last_step, run_json
+from tests.conftest import MICRO, ROOT, last_step, records, run_json
 
 
 @pytest.fixture
@@ -157,6 +158,45 @@ class Forks:
         self._log.close()
 
 
+def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
+    """Two kills, with a pause after each: the record agrees with when processes were seen."""
+    forks = Forks(tmp_path)
+    run, clock, lives = tmp_path / "run", Stopwatch(), []
+    args = (
+        *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=300"),
+        *("--experiment.log_every_steps=1", "--telemetry_s=0.1", "--checkpoint_minutes=0.005"),
+        *("--workdir=run", "--resume=auto"),
+    )
+    for _ in range(2):
+        before, pid = last_step(run), forks.start(*args)
+        launched_s = clock.elapsed_s()
+        wait_until(lambda before=before: last_step(run) > before + 200)
+        os.kill(pid, signal.SIGKILL)
+        assert forks.wait() == -signal.SIGKILL
+        lives.append((launched_s, clock.elapsed_s()))
+        pause(1.0)
+    forks.start(*args)
+    launched_s = clock.elapsed_s()
+    assert forks.wait() == 0, (tmp_path / "log").read_text()
+    lives.append((launched_s, clock.elapsed_s()))
+    forks.close()
+    summary = run_json(run)["summary"]
+    badput_s, wall_s = summary["badput_s"], lives[-1][1] - lives[0][0]
+    down_s = sum(after[0] - one[1] for one, after in itertools.pairwise(lives))
+    assert summary["num_resumes"] == 2
+    # The last process ends after its summary.
+    assert 0.9 * wall_s < summary["total_wall_s"] < 1.02 * wall_s
+    steps_s = summary["goodput"] * summary["total_wall_s"]
+    assert steps_s + sum(badput_s.values()) == pytest.approx(summary["total_wall_s"])
+    # The last moments of a process that was killed are in it.
+    assert 0.95 * down_s < badput_s["down"] < down_s + 0.1 * wall_s
+    epochs_s = sum(r["train_time_s"] - r["data_wait_s"] for r in records(run, "epoch"))
+    assert steps_s == pytest.approx(epochs_s, rel=0.2)
+    # As much as came after the checkpoints, and no start-up of it.
+    lost_s = sum(entry["lost_s"] for entry in run_json(run)["resumes"])
+    assert 0 < badput_s["lost_work"] <= lost_s * 1.01
+
+
 @pytest.mark.parametrize(
     ("kills", "epochs"), [(8, 400), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
@@ -186,8 +226,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
                 or last_step(run) > before + (0 if before else 3)
             )
         )
-        pause, moment_s = Stopwatch(), draw.uniform(0, 0.4)
-        wait_until(lambda pause=pause, moment_s=moment_s: pause.elapsed_s() > moment_s)
+        pause(draw.uniform(0, 0.4))
         os.kill(pid, signal.SIGKILL)
         if forks.wait() == 0:
             break

@@ -53,9 +53,11 @@ def test_operations_are_two_for_each_multiplication():
 
 
 def test_the_best_of_all_shapes_is_returned_first():
-    found = matmul.measure_matmul(
-        jax.devices()[1], ["fp32", "tf32"], rounds=3, window_s=0.001, search_s=1000, largest=16
-    )
+    how, shown = {"rounds": 3, "window_s": 0.001, "search_s": 1000, "largest": 16}, []
+    found = matmul.measure_matmul(jax.devices()[1], ["fp32", "tf32"], **how, show=shown.append)
+    # Three shapes are searched; the three of them have a warm-up and three windows each.
+    assert shown[0] == "search, matmul fp32 16x16x16" and len(shown) == 3 + 3 * (1 + 3)
+    assert shown[-1].startswith("matmul fp32 ") and shown[-1].endswith(", window 3 of 3")
     fp32, tf32 = found
     assert fp32.tried == 3 == len(fp32.rates) and fp32.reason is None
     medians = [rate.operations_per_s[0] for rate in fp32.rates]

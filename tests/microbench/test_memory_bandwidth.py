@@ -33,7 +33,7 @@ def test_an_operation_reads_and_writes_its_arrays_once(mesh, operation, value):
 def test_bytes_are_counted_as_stream_does(mesh, monkeypatch):
     """A call of one second: two arrays for copy and scale, three for triad, of all devices."""
 
-    def pretend(turns, rounds):
+    def pretend(turns, rounds, show):
         for turn in turns:
             turn.warmup = type("WarmUp", (), {"calls_per_window": 4})
             turn.windows_s = [4.0] * rounds

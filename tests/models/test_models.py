@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxbench.cards.preset import STANDARD
 from jaxbench.cli import registry
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
@@ -70,6 +71,7 @@ def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
     assert macs / 1e9 == pytest.approx(4.089, abs=0.001)
     # Two operations each, and the backward pass twice the forward one.
     assert macs * TRAINING_FLOPS_PER_MAC / 1e9 == pytest.approx(24.54, abs=0.01)
+    assert macs * TRAINING_FLOPS_PER_MAC == STANDARD.networks[0].flops_per_image
 
 
 def unet_parameters(channels, width, levels, norm):

@@ -5,17 +5,19 @@ import io
 import jax
 import pytest
 
+from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.qualification.bench import Bench
-from jaxbench.qualification.preset import Preset, PresetNetwork
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO
 
-PRESET = Preset("test-1", (PresetNetwork(MICRO, 16),), ("fp32",), largest=False, check_width=16)
+NETWORK = PresetNetwork(MICRO, 16, 3840)
+PRESET = Preset("cpu-test", (NETWORK,), ("fp32",), largest=False, check_width=16)
 
 
 @pytest.fixture
-def preset():
+def preset(monkeypatch):
+    monkeypatch.setitem(PRESETS, PRESET.name, PRESET)
     return PRESET
 
 

@@ -1,15 +1,18 @@
 """The networks of a card: what is measured, estimated, halved, and left out for time."""
 
-import dataclasses
 import types
 
+import jax
 import pytest
 
 from jaxbench.cards.card_file import digest_records
+from jaxbench.cards.preset import CPU, PRESETS, STANDARD
+from jaxbench.distributed.mesh import DataMesh
+from jaxbench.geometry import BatchGeometry
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
 from jaxbench.qualification.networks import estimate_largest, make_trial, measure_networks
-from jaxbench.qualification.preset import CPU, PRESET_VERSION, STANDARD
+from jaxbench.training.program import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
 
@@ -154,12 +157,23 @@ def test_the_estimate_compiles_and_runs_nothing(bench):
     assert found > 0 and found % 16 == 0 and [*bench.folder.iterdir()] == []
 
 
-@pytest.mark.parametrize("preset", [STANDARD, CPU])
-def test_every_network_of_a_preset_is_one(preset):
-    assert preset.name.endswith(f"-{PRESET_VERSION}")
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_network_of_a_preset_is_one(name):
+    preset = PRESETS[name]
     for network in preset.networks:
         for precision in preset.precisions:
             trial = make_trial(network, precision, 8)
             trial.config.validate()
             assert trial.config.batch_size == 8 * network.batch_per_device
-            assert dataclasses.replace(trial).labels["network"] == network.spec
+            assert trial.labels["network"] == network.spec
+
+
+# ResNet-50 is traced by tests/models/test_models.py.
+@pytest.mark.parametrize("network", STANDARD.networks[1:] + CPU.networks, ids=lambda own: own.spec)
+def test_a_preset_has_its_networks_operations_and_types(network):
+    config = make_trial(network, "bf16", 1).config
+    mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
+    program = build_program(config, mesh, BatchGeometry.create(config, 1), steps_per_epoch=1)
+    assert program.training_flops == network.flops_per_image
+    # By which the peak is chosen.
+    assert program.facts.main_dtype == "bfloat16"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import types
 
 import jax
 import pytest
@@ -135,7 +136,7 @@ def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
 def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, output, tmp_path):
     def end(bench, time_s):
-        bench.figures.append(measured("flops_per_image", 1.0, network="a", precision="b", batch=1))
+        bench.figures.append(measured("copy_gb_per_s", 20.0, device=0))
         raise error
 
     code, card = qualify(ceilings=triad, networks=end)
@@ -234,7 +235,7 @@ def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
         operation="copy", num_devices=1, array_bytes=2**25, bytes_per_s=(1e9, 0.9e9, 1.1e9)
     )
     monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: [rate])
-    moved = {"num_bytes": 2**28, "time_s": (1.0, 1.0, 1.0), "bytes_per_s": (2e9, 1e9, 3e9)}
+    moved = {"num_bytes": 2**28, "bytes_per_s": (2e9, 1e9, 3e9)}
     rates = [
         TransferRate(direction="host_to_device", host_memory="pinned_host", **moved),
         TransferRate(
@@ -250,6 +251,17 @@ def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
         ("memory", "arrays of 32 MiB each"),
         ("host to device", "256 MiB, pinned host memory"),
     ]
+
+
+def test_memory_is_held_against_its_peak_whatever_the_device_computes_in(bench, monkeypatch):
+    """V100s have no bf16."""
+    rate = BandwidthRate(
+        operation="copy", num_devices=1, array_bytes=2**25, bytes_per_s=(9e11, 8e11, 10e11)
+    )
+    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: [rate])
+    device = types.SimpleNamespace(device_kind="Tesla V100-SXM2-16GB", id=0)
+    [figure] = ceilings._measure_memory(bench, device, 1.0, 6)
+    assert (figure.nominal, figure.share_of_nominal) == (900.0, 1.0)
 
 
 def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):

@@ -13,7 +13,7 @@ import rich.console
 from jaxbench import terminal
 from jaxbench.records import next_steps
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import EpochRecord, Summary
+from jaxbench.records.schema import EpochRecord, Summary, TrainSummary
 from jaxbench.records.writers import console as consoles
 from jaxbench.records.writers.console import PlainConsole, RichConsole, create_console
 from jaxbench.records.writers.describe import describe_record
@@ -183,6 +183,18 @@ def test_short_phases_are_announced_and_not_listed():
         "done",
         "time: train 0.2 s",
     ]
+
+
+def test_only_a_run_that_was_resumed_tells_its_goodput():
+    badput_s = {"startup": 10.0, "lost_work": 30.04, "down": 0.0}
+    fields = dict.fromkeys(TrainSummary.required()) | {"status": "done", "num_resumes": 0}
+    fields |= {"goodput": 0.6, "badput_s": badput_s, "total_wall_s": 100.1}
+    quiet = describe_record(TrainSummary(**fields))
+    [line] = set(describe_record(TrainSummary(**fields | {"num_resumes": 2}))) - {*quiet}
+    assert line == (
+        "goodput: 60.0% of 1 min 40 s over 3 processes, one after another; the rest: "
+        "lost_work 30.0 s, startup 10.0 s"
+    )
 
 
 @pytest.fixture

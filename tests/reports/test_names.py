@@ -16,6 +16,7 @@ from jaxbench.analysis.scaling_model import predict
 from jaxbench.analysis.statistics import spread
 from jaxbench.hardware.peak_table import Peak
 from jaxbench.hardware.telemetry import summary as telemetry
+from jaxbench.records.goodput import CAUSES
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import RECORDS, EpochRecord
 from jaxbench.records.schema.document import RunDocument
@@ -83,6 +84,7 @@ FOLLOWING = {
     "price": names_of(Price),
     "to_target": names_of(TimeToTarget),
     "parts_s": set(BY_NAME["time_split"]._PARTS),
+    "badput_s": set(CAUSES),
     "scores": set(spread([1.0])),
     "time_s": set(spread([1.0])) | names_of(Estimate),
 }

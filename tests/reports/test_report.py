@@ -916,6 +916,19 @@ def test_time_of_checkpoints_is_a_part(tmp_path):
     assert all(f".f{place} {{" in style for place in range(len(chart.parts)))
 
 
+def test_goodput_is_shown_where_it_is_known(tmp_path):
+    trained(tmp_path / "old")
+    badput_s = {"startup": 30.0, "lost_work": 8.0, "down": 2.0, "new": 1.0}
+    fields = {"goodput": 0.6, "badput_s": badput_s, "total_wall_s": 100.0, "num_resumes": 2}
+    trained(tmp_path / "resumed", summary=fields)
+    trained(tmp_path / "odd", summary={"goodput": 0.5, "badput_s": [1], "total_wall_s": "x"})
+    found = tables(sections_of(tmp_path)["time"])["Goodput"]
+    odd, row = (dict(zip(found.columns, texts(row), strict=True)) for row in found.rows)
+    assert (row["goodput [%]"], row["resumes"], row["total wall [s]"]) == ("60.00", "2", "100.0")
+    assert (row["lost_work [s]"], row["down [s]"], row["eval [s]"]) == ("8.000", "2.000", "–")
+    assert odd["down [s]"] == odd["total wall [s]"] == "–"
+
+
 def test_time_split_adds_up_or_says_that_it_does_not(tmp_path):
     trained(tmp_path / "a")
     trained(tmp_path / "b", summary={"wall_s": 130.0})

@@ -18,6 +18,7 @@ from typing import Any
 from jaxbench.clock import Clock, Stopwatch, now, process_cpu_s
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own
+from jaxbench.hardware.telemetry.earlier import read_series
 from jaxbench.hardware.telemetry.nvml import NvmlReader, cuda_ordinals
 from jaxbench.hardware.telemetry.readers import HostReader, Reader, Reading, TpuReader
 from jaxbench.hardware.telemetry.summary import Series, Window, summarize
@@ -86,6 +87,9 @@ class Telemetry:
       clock: the run's, so that `elapsed_s` is comparable with the other records'.
       readers: of the host and the devices.
       share: the share of all images that this process's devices compute.
+
+    Attributes:
+      windows: what was measured; a resumed run begins with those of its earlier processes.
     """
 
     def __init__(
@@ -105,18 +109,20 @@ class Telemetry:
         self._file: Any = None
         self._rows: Any = None
         self._series: dict[str, Series] = {}
-        self._windows: list[Window] = []
+        self.windows: list[Window] = []
         self._errors: collections.Counter[str] = collections.Counter()
         self._stops: list[str] = []
 
     def start(self) -> None:
-        """Open the file and start the threads."""
+        """Open the file and start the threads; a resumed run goes on with its earlier readings."""
         if not self._interval_s:
             return
         # Line-buffered: every row is in the file as soon as it is written.
         self._file = open_own(self._path, "a", buffering=1, encoding="utf-8", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS)
-        if not self._file.tell():  # else a resumed run appends
+        if self._file.tell():
+            self._series = read_series(self._path)
+        else:
             self._rows.writeheader()
         for thread in self._threads:
             thread.start()
@@ -136,7 +142,7 @@ class Telemetry:
         yield
         end_s = self._clock.wall_s()
         count = images() if callable(images) else images
-        self._windows.append(Window(start_s, end_s, round(count * self._share)))
+        self.windows.append(Window(start_s, end_s, round(count * self._share)))
         self._sample_edge()
 
     def _sample_edge(self) -> None:
@@ -200,8 +206,13 @@ class Telemetry:
             return None, []
         told = f"the process stood still, as if stopped: {', '.join(self._stops[:_MOST_NAMED])}"
         with self._lock:
-            found = summarize(self._series, self._windows, self._interval_s, self._errors)
+            found = summarize(self._series, self.windows, self._interval_s, self._errors)
         return found[0], [*([told] if self._stops else []), *found[1]]
+
+
+def no_telemetry() -> Telemetry:
+    """Return telemetry that reads nothing."""
+    return Telemetry(None, 0.0, Clock(), [])
 
 
 class _ReaderThread(threading.Thread):

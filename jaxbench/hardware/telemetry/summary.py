@@ -61,7 +61,7 @@ _ENERGY = (
     "joules_per_image",
     "images_per_kwh",
 )
-_KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
+KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
 
 
 class Window(NamedTuple):
@@ -78,13 +78,27 @@ class Series:
     def __init__(self, kind: str):
         self.kind = kind
         self._elapsed_s = array.array("d")
-        self._columns = {name: array.array("d") for name in _KEPT}
+        self._columns = {name: array.array("d") for name in KEPT}
         self._throttle_reasons: list[str | None] = []
+        self._is_resumed, self._shift_j = False, 0.0
+
+    def resume(self) -> None:
+        """Take what follows for the readings of the run's next process.
+
+        Its energy goes on from the last reading: what was used in between is not the run's.
+        """
+        self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
         self._elapsed_s.append(elapsed_s)
         for name, column in self._columns.items():
             column.append(values.get(name, math.nan))
+        energy_j = self._columns["energy_j"]
+        if self._is_resumed and math.isfinite(energy_j[-1]):
+            before_J = self.known("energy_j")[1][:-1]
+            self._shift_j = float(before_J[-1] - energy_j[-1]) if len(before_J) else 0.0
+            self._is_resumed = False
+        energy_j[-1] += self._shift_j
         reasons = values.get("throttle_reasons")
         self._throttle_reasons.append(None if reasons is None else sys.intern(str(reasons)))
 
@@ -237,7 +251,7 @@ def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Met
         method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
         elapsed_s, power_w = series.known("power_w")
         # Power cannot be interpolated across a gap; the counter can.
-        if not _covers(elapsed_s, edges_s) or np.diff(elapsed_s).max() > 3 * interval_s:
+        if not _covers(elapsed_s, edges_s) or _longest_gap_s(elapsed_s, edges_s) > 3 * interval_s:
             return None
         steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
         energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
@@ -258,6 +272,19 @@ def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Met
 def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
     """Return whether there are readings before the first edge and after the last."""
     return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
+
+
+def _longest_gap_s(elapsed_s: np.ndarray, edges_s: np.ndarray) -> float:
+    """Return how much of the windows is without a reading at most, between two of them."""
+    inside_s = np.interp(elapsed_s, edges_s.ravel(), _windows_before(edges_s))
+    return float(np.diff(inside_s).max())
+
+
+def _windows_before(edges_s: np.ndarray) -> np.ndarray:
+    """Return the seconds of windows up to each edge."""
+    lengths_s = edges_s[:, 1] - edges_s[:, 0]
+    ends_s = np.cumsum(lengths_s)
+    return np.stack([ends_s - lengths_s, ends_s], axis=1).ravel()
 
 
 def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:

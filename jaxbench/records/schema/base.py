@@ -166,7 +166,7 @@ class Summary(Record):
       host_peak_memory_bytes: most memory that the process used on the host.
       compile_s: seconds of lowering and compiling, over all programs.
       telemetry: readings of devices and host over what was measured; absent where nothing was read.
-      usd: cost of the whole run in USD, where a price is known.
+      usd: cost of the time of all processes in USD, where a price is known; imports are left out.
       corrupt: {image: reason} of the corrupt images that were skipped.
       invalid: reasons why figures fail a sanity check.
       warnings: reasons to read the figures with care.

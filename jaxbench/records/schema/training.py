@@ -257,8 +257,14 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
       best_epoch: epoch of the best evaluation.
       diverged_seeds: seeds of the models that diverged, where several train.
       target: with --target_accuracy: the target, and the epochs, steps, images and seconds that it
-        took.
+        took; its cost includes work that was lost in kills.
       profile: steps that were profiled, and where the trace is.
+      num_resumes: how often the run was resumed.
+      goodput: share of `total_wall_s` that was steps whose result is in the final state.
+      badput_s: seconds of the rest by cause: startup, compile, data_wait, eval, checkpoint,
+        lost_work (done again after a resume), down (from a process's end to the next one's start)
+        and other.
+      total_wall_s: seconds from the start of the run's first process to now, all resumes included.
     """
 
     steps: int
@@ -285,6 +291,10 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
     diverged_seeds: list[int] | None = None
     target: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
+    num_resumes: int | None = None
+    goodput: float | None = None
+    badput_s: dict[str, float] | None = None
+    total_wall_s: float | None = None
 
 
 def has_field(cls: type[Record], prefix: str, name: str) -> bool:

@@ -244,6 +244,16 @@ def _costs(record: Summary) -> list[str]:
     return lines
 
 
+def _goodput(record: TrainSummary) -> str:
+    """Return what share of a resumed run's time counted, and where the rest went."""
+    causes = sorted(record.badput_s.items(), key=lambda item: -item[1])
+    rest = [f"{cause} {spent_s:.1f} s" for cause, spent_s in causes if spent_s >= SHORTEST_S]
+    return (
+        f"goodput: {record.goodput:.1%} of {duration(record.total_wall_s)} over "
+        f"{record.num_resumes + 1} processes, one after another; the rest: {', '.join(rest)}"
+    )
+
+
 def _times(record: Summary) -> list[str]:
     lines = []
     if profile := getattr(record, "profile", None):
@@ -256,6 +266,8 @@ def _times(record: Summary) -> list[str]:
             f"start-up: {record.startup_s:.2f} s to the end of the first step, with "
             f"{record.import_s:.2f} s for imports that the times below leave out"
         )
+    if isinstance(record, TrainSummary) and record.num_resumes and record.goodput is not None:
+        lines.append(_goodput(record))
     phases_s = sorted((record.phases_s or {}).items(), key=lambda item: -item[1])
     spent = [f"{name} {seconds:.1f} s" for name, seconds in phases_s if seconds >= SHORTEST_S]
     if spent:

@@ -15,6 +15,7 @@ from jaxbench.reports.sections.conv2d import conv2d
 from jaxbench.reports.sections.cost import cost
 from jaxbench.reports.sections.history import history
 from jaxbench.reports.sections.learning import learning
+from jaxbench.reports.sections.offers import offers
 from jaxbench.reports.sections.overview import overview
 from jaxbench.reports.sections.rates import rates
 from jaxbench.reports.sections.roofline import roofline
@@ -25,14 +26,14 @@ from jaxbench.reports.sections.time_split import time_split
 from jaxbench.reports.sections.to_target import to_target
 
 SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
-    *(cards, overview, before_you_rent, list_runs, batches, history, rates, learning),
+    *(cards, offers, overview, before_you_rent, list_runs, batches, history, rates, learning),
     *(time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 
 # A report of more runs begins with its answers, and details are unfolded on demand.
 _MOST_UNFOLDED, _NEVER_FOLDED = (
     6,
-    ("cards", "overview", "runs", "rates", "learning", "before-you-rent"),
+    ("cards", "offers", "overview", "runs", "rates", "learning", "before-you-rent"),
 )
 
 

@@ -105,7 +105,7 @@ def cost(context: ReportContext) -> Section | None:
         "Cost",
         "A price covers all hardware of a run, busy or idle, and has a date and a source. A price "
         "of other hardware is marked: nobody paid it for that run. More images/s per USD/h is "
-        "better.",
+        "better. Of a resumed run the time of all processes is priced, with work that was lost.",
         [table, published_table, electricity],
         _charts(priced, beside, table),
     )
@@ -128,7 +128,7 @@ def _measured(row: Measurement, price: Price) -> _Priced:
         "own": row,
         "run": run,
         "wall_s": wall_s,
-        "wall_usd": None if wall_s is None else pricing.usd(wall_s, price.usd_per_hour),
+        "wall_usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), price.usd_per_hour),
         "origin": Cell(price_words(price, run), mark),
     }
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from jaxbench.reports.blocks import BarChart, Section
+from jaxbench.records.goodput import CAUSES
+from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import mapping, number
 from jaxbench.reports.formats import percent, plain
@@ -33,6 +34,13 @@ _COLUMNS = (
     *shared("wall [s]"),
     Column("adds up", "agreement"),
 )
+_GOODPUT = (
+    *shared("run", "status", "experiment"),
+    Column("resumes", "run.summary.num_resumes"),
+    Column("goodput [%]", "run.summary.goodput", percent),
+    *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
+    Column("total wall [s]", "run.summary.total_wall_s", plain),
+)
 
 
 def time_split(context: ReportContext) -> Section | None:
@@ -51,8 +59,21 @@ def time_split(context: ReportContext) -> Section | None:
         "Where the time went",
         "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
         "phase is other.",
-        [table],
+        [table, _goodput(context)],
         [BarChart(title, note, "seconds", list(_PARTS), bars, table)] if rows else [],
+    )
+
+
+def _goodput(context: ReportContext) -> Table:
+    """Return the goodput and the badput of training runs, over all their processes."""
+    rows = [{"run": run} for run in context.runs if number(run.summary, "goodput") is not None]
+    return make_table(
+        _GOODPUT,
+        rows,
+        title="Goodput",
+        note="Share of the wall time that was steps whose result is in the final state, and the "
+        "seconds of the rest by cause, from the start of a run's first process to its end. "
+        "lost_work: done again after a resume. down: between two processes.",
     )
 
 

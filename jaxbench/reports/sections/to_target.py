@@ -118,7 +118,10 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
     # The evaluation that reached the target is drawn, however many there are.
     drawn = {*thinned(one.evaluations, _MOST_POINTS)}
     points = [
-        Point(usd(time_s, price.usd_per_hour) if price else time_s / unit_s, 100 * value)
+        Point(
+            usd(one.run.paid_s(time_s), price.usd_per_hour) if price else time_s / unit_s,
+            100 * value,
+        )
         for time_s, value in one.evaluations
         if (time_s, value) in drawn or time_s == one.time_s
     ]
@@ -198,7 +201,7 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
         # Two offers may have one label.
         own = {price_label(price): price for price in context.prices.of(one.run)}
         for label, price in own.items():
-            costs.setdefault(label, []).append(usd(one.time_s, price.usd_per_hour))
+            costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
     return {label: own for label, own in costs.items() if len(own) == len(found)}
 
 
@@ -212,7 +215,7 @@ def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
         if one.ended:
             row["reached"] = Cell("yes", "good") if one.reached else Cell("never", "bad")
             row |= {"time_s": one.time_s, "time_h": one.time_s / S_PER_HOUR}
-            row["usd"] = "; ".join(plain(usd(one.time_s, p.usd_per_hour)) for p in prices)
+            row["usd"] = "; ".join(plain(usd(one.paid_s, p.usd_per_hour)) for p in prices)
         rows.append(row)
     shown = shared("run", "status", "experiment", "precision", "batch", "devices", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RUNS]

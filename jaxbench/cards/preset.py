@@ -2,15 +2,22 @@
 
 from typing import NamedTuple
 
-# Another number for any change below: cards of two presets are not of the same work.
-PRESET_VERSION = 1
+# The largest batch is so many images on each device, or a multiple.
+MULTIPLE = 8
 
 
 class PresetNetwork(NamedTuple):
-    """An experiment, as `--experiment` names it, and its batch on each device."""
+    """A network of a preset.
+
+    Attributes:
+      spec: the experiment, as `--experiment` names it.
+      batch_per_device: its stated batch on each device.
+      flops_per_image: operations of a training step for an image, by which cards are checked.
+    """
 
     spec: str
     batch_per_device: int
+    flops_per_image: int
 
 
 class Preset(NamedTuple):
@@ -32,11 +39,11 @@ class Preset(NamedTuple):
 
 
 STANDARD = Preset(
-    f"standard-{PRESET_VERSION}",
+    "standard-1",
     (
-        PresetNetwork("resnet50", 64),
-        PresetNetwork("cnn10", 512),
-        PresetNetwork("wrn28_10", 128),
+        PresetNetwork("resnet50", 64, 24_535_105_536),
+        PresetNetwork("cnn10", 512, 1_596_079_104),
+        PresetNetwork("wrn28_10", 128, 31_459_972_608),
     ),
     ("bf16", "fp32"),
     largest=True,
@@ -44,16 +51,19 @@ STANDARD = Preset(
 )
 # A CPU would take minutes for a step of the networks above.
 CPU = Preset(
-    f"cpu-{PRESET_VERSION}",
+    "cpu-1",
     (
-        PresetNetwork("cnn10:tiny", 16),
-        PresetNetwork("wrn28_10:tiny", 16),
-        PresetNetwork("resnet50:tiny", 16),
+        PresetNetwork("cnn10:tiny", 16, 26_101_632),
+        PresetNetwork("wrn28_10:tiny", 16, 75_009_792),
+        PresetNetwork("resnet50:tiny", 16, 4_402_176),
     ),
     ("fp32", "bf16"),
     largest=False,
     check_width=256,
 )
+# Cards of two presets are not of the same work: whatever changes is a preset of another number. The
+# old ones stay here, so that their cards can be checked.
+PRESETS = {preset.name: preset for preset in (STANDARD, CPU)}
 
 
 def choose_preset(platform: str) -> Preset:

@@ -1,0 +1,132 @@
+"""The folder of offers: tasks, the source code that they send, and a list, offers.json."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxbench.errors import BadInput
+from jaxbench.offering.accelerators import Accelerator
+from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
+from jaxbench.paths import check_can_be_made
+
+OFFERS = "offers.json"
+_IGNORE_FILES = (".skyignore", ".dstackignore")
+_CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """An offer of offers.json.
+
+    Attributes:
+      name: its accelerators, `H100:1`.
+      label: what runs on it: an experiment, or qualify.
+      folder: where its results belong, below the folder of the offers.
+      target: the same machine as --target takes it.
+    """
+
+    name: str
+    label: str
+    folder: pathlib.Path
+    target: str
+
+
+def check_new(out: pathlib.Path) -> None:
+    """Raise BadInput where a folder is neither new nor empty, or cannot be made."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+    check_can_be_made(out, "out")
+
+
+def changed_files() -> bool:
+    """Return whether the checkout has changes that are not committed, which are not sent.
+
+    Raises:
+      BadInput: jaxbench is installed without its checkout.
+    """
+    # An environment inside somebody else's repository is not jaxbench's checkout.
+    _git("ls-files", "--error-unmatch", "jaxbench/offering/folder.py")
+    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+
+
+def write_offers(
+    out: pathlib.Path,
+    work: Work,
+    accelerators: Sequence[Accelerator],
+    command: str,
+    own_file: pathlib.Path | None = None,
+) -> dict[str, list[Task]]:
+    """Write the folder.
+
+    Args:
+      out: new or empty, see `check_new`.
+      command: what makes it again, for people.
+      own_file: an experiment file of the user's own, which is sent too.
+
+    Returns:
+      The tasks of each accelerator, by its name.
+    """
+    tasks = {own.name: [skypilot_task(work, own), dstack_task(work, own)] for own in accelerators}
+    offers = [
+        {"name": own.name, "folder": own.folder, "target": own.target.name} for own in accelerators
+    ]
+    document = {"command": command, "label": work.label, "offers": offers}
+    try:
+        (out / SENT).mkdir(parents=True)
+        # SkyPilot and dstack would leave out what a .gitignore above leaves out.
+        for name in _IGNORE_FILES:
+            (out / SENT / name).write_text("!*\n")
+        if work.requirement is None:
+            _git("archive", f"--output={(out / SENT / ARCHIVE).absolute()}", "HEAD")
+        if own_file is not None:
+            shutil.copy(own_file, out / SENT / own_file.name)
+        for name, own_tasks in tasks.items():
+            for task in own_tasks:
+                (out / task.file).write_text(task.text(f"{name}: {command}"))
+        # Last: a folder that has it is whole.
+        (out / OFFERS).write_text(json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    return tasks
+
+
+def read_offers(folder: pathlib.Path) -> list[Offer]:
+    """Return the offers that a folder lists; none where it lists none.
+
+    Raises:
+      BadInput: its list cannot be read.
+    """
+    path = folder / OFFERS
+    if not path.is_file():
+        return []
+    try:
+        document = json.loads(path.read_text())
+        return [_parse(folder, document["label"], offer) for offer in document["offers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path}: cannot be read as a list of offers ({error!r})") from error
+
+
+def _parse(folder: pathlib.Path, label: Any, offer: Mapping[str, Any]) -> Offer:
+    name, own, target = (str(offer[key]) for key in ("name", "folder", "target"))
+    # Only what lies in the folder: nothing that an edited file points at elsewhere.
+    if pathlib.PurePath(own).name != own:
+        raise ValueError(own)
+    return Offer(name, str(label), folder / own, target)
+
+
+def _git(*arguments: str) -> str:
+    """Run git in the checkout that jaxbench is in; return what it prints."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=_CHECKOUT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BadInput(
+            f"{_CHECKOUT}: is no git checkout of jaxbench, of which the committed files are sent; "
+            "give --source=what pip installs it from, such as git+https://HOST/jaxbench.git"
+        ) from error
+    return done.stdout

@@ -1,0 +1,176 @@
+"""Tasks for SkyPilot and dstack: what each rents, installs and runs."""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from jaxbench.offering.accelerators import Accelerator
+
+# What both engines bring to the machine, beside the tasks; its folder for the source code there.
+SENT, ARCHIVE, SOURCE = "sent", "jaxbench.tar.gz", "src"
+# The images of TPU VMs as Google names them, as in launch/tpu_vm.sh.
+_RUNTIMES = {
+    "v2": "tpu-ubuntu2204-base",
+    "v3": "tpu-ubuntu2204-base",
+    "v4": "tpu-ubuntu2204-base",
+    "v5e": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
+# dstack's own image has CUDA 13, which leaves V100 and older ones out; pip brings the CUDA that JAX
+# needs.
+_IMAGE = "python:3.12"
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What every offer does.
+
+    Attributes:
+      label: the experiment, or qualify.
+      module: the command's module, `jaxbench.main`.
+      arguments: its flags, apart from the one that names the folder of the results.
+      folder_flag: that one.
+      extras: of the package, beside that of the accelerator.
+      requirement: what pip installs jaxbench from; None for the archive that is sent.
+      idle_minutes: how long a machine waits after its run before it is given back.
+    """
+
+    label: str
+    module: str
+    arguments: Sequence[str]
+    folder_flag: str
+    extras: Sequence[str]
+    requirement: str | None
+    idle_minutes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task of an engine.
+
+    Attributes:
+      file: its name.
+      document: its content, as YAML holds it.
+      commands: what launches it, fetches its results and gives the machine back, in this order,
+        in the folder of its file.
+    """
+
+    file: str
+    document: Mapping[str, Any]
+    commands: Sequence[str]
+
+    def text(self, title: str) -> str:
+        """Return the file's text, with the commands at its head."""
+        head = [title, "In this folder: launch, fetch the results, give the machine back.", ""]
+        lines = [f"# {line}".rstrip() for line in (*head, *(f"  {own}" for own in self.commands))]
+        body = yaml.dump(dict(self.document), Dumper=_Dumper, sort_keys=False, width=1000)
+        return "\n".join([*lines, body])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes scripts as blocks of lines, as people do."""
+
+
+def _write_text(dumper: _Dumper, text: str) -> yaml.Node:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
+    """Return the task for `sky launch`."""
+    name, folder = _name(work, accelerator), accelerator.folder
+    resources: dict[str, Any] = {"accelerators": accelerator.skypilot}
+    if accelerator.is_tpu:
+        runtime = _RUNTIMES[accelerator.target.facts["name"]]
+        resources |= {"infra": "gcp", "accelerator_args": {"runtime_version": runtime}}
+    # A machine that is only stopped still costs its disk, and TPU slices cannot be stopped.
+    resources["autostop"] = {"idle_minutes": work.idle_minutes, "down": True}
+    # The machine's own Python may be too old for JAX.
+    setup = [
+        "set -e",
+        'export PATH="$HOME/.local/bin:$PATH"',
+        "command -v uv >/dev/null || python3 -m pip install -q uv",
+        "[ -d ~/jaxbench-env ] || uv venv -q --seed --python 3.12 ~/jaxbench-env",
+        *_install("~/jaxbench-env/bin/python", work, accelerator),
+    ]
+    run = f'{_run("~/jaxbench-env/bin/python", work)}="$HOME/results"'
+    document = {
+        "name": name,
+        "resources": resources,
+        "workdir": SENT,
+        "setup": "\n".join(setup) + "\n",
+        "run": run + "\n",
+    }
+    file = f"{folder}.sky.yaml"
+    return Task(
+        file,
+        document,
+        [
+            f"sky launch -c {name} {file}",
+            f"rsync -a {name}:results/ {folder}/",
+            f"sky down {name}",
+        ],
+    )
+
+
+def dstack_task(work: Work, accelerator: Accelerator) -> Task:
+    """Return the task for `dstack apply`.
+
+    What a container holds is lost when its run ends, so the run waits for its results to be
+    fetched.
+    """
+    name, folder = _name(work, accelerator), accelerator.folder
+    fetch, stop = f"scp -r {name}:/results {folder}", f"dstack stop {name}"
+    minutes = work.idle_minutes
+    script = [
+        f"{' && '.join(_install('python', work, accelerator))} || exit 1",
+        "code=0",
+        f"{_run('python', work)}=/results || code=$?",
+        f'echo "jaxbench ended with $code. Within {minutes} minutes, in another terminal:"',
+        f'echo "  {fetch}"',
+        f'echo "  {stop}"',
+        f"sleep {60 * minutes}",
+        "exit $code",
+    ]
+    document = {
+        "type": "task",
+        "name": name,
+        "image": _IMAGE,
+        "files": [{"local_path": SENT, "path": f"/{SENT}"}],
+        "working_dir": f"/{SENT}",
+        "commands": ["\n".join(script) + "\n"],
+        # Docker gives 64 MB, too little for batches between processes.
+        "resources": {"gpu": accelerator.dstack, "shm_size": "8GB"},
+        "idle_duration": "1m",
+    }
+    file = f"{folder}.dstack.yaml"
+    return Task(file, document, [f"dstack apply -f {file}", fetch, stop])
+
+
+def _install(python: str, work: Work, accelerator: Accelerator) -> list[str]:
+    # CUDA 12 serves older drivers and all GPUs of the table.
+    extras = ",".join(["tpu" if accelerator.is_tpu else "cuda12", *work.extras])
+    pip = f"{python} -m pip install -q"
+    if work.requirement is not None:
+        return [f"{pip} {shlex.quote(f'jaxbench[{extras}] @ {work.requirement}')}"]
+    # Editable, so that the run records the commit, which stands in the archive.
+    unpack = f"mkdir -p {SOURCE} && tar -xzf {ARCHIVE} -C {SOURCE}"
+    return [unpack, f"{pip} -e {shlex.quote(f'{SOURCE}[{extras}]')}"]
+
+
+def _run(python: str, work: Work) -> str:
+    return f"{python} -u -m {work.module} {shlex.join([*work.arguments, work.folder_flag])}"
+
+
+def _name(work: Work, accelerator: Accelerator) -> str:
+    """Return a name that both engines take: dstack's have at most 41 characters."""
+    label = "-".join(re.findall("[a-z0-9]+", work.label.lower()))[:20].strip("-")
+    return "-".join(filter(None, ("jb", label, accelerator.folder)))

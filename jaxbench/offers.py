@@ -1,0 +1,132 @@
+"""Write tasks that rent machines: `python -m jaxbench.offers --experiment=cnn10 --accelerator=...`.
+
+Each accelerator gets a task for SkyPilot and one for dstack. It installs this checkout, runs the
+experiment with the flags that are given here (or the card, with --qualify), and gives the machine
+back. Nothing is rented: the commands that launch, fetch the results and tear down are printed.
+"""
+
+import pathlib
+import shlex
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from jaxbench.cli import entry_point, main_flags
+from jaxbench.cli.main_checks import check_flags, chosen_mode
+from jaxbench.config import Config, Experiment
+from jaxbench.errors import BadInput
+from jaxbench.geometry import BatchGeometry
+from jaxbench.jobs import COORDINATOR_FLAGS
+from jaxbench.offering.accelerators import Accelerator, parse_accelerators
+from jaxbench.offering.folder import changed_files, check_new, write_offers
+from jaxbench.offering.tasks import Work
+from jaxbench.paths import user_path
+from jaxbench.terminal import print_wrapped, warn
+
+_ACCELERATOR = flags.DEFINE_list(
+    "accelerator", [], "What to rent, with commas between: H100:1,H100:8,tpu-v5e-8."
+)
+_OUT = flags.DEFINE_string("out", None, "A new or empty folder for the tasks, and for results.")
+_QUALIFY = flags.DEFINE_bool("qualify", False, "In place of an experiment: jaxbench qualify.")
+_SOURCE = flags.DEFINE_string(
+    "source",
+    None,
+    "What pip installs jaxbench from, such as git+https://HOST/jaxbench.git; default: the "
+    "committed files of this checkout are sent.",
+)
+_IDLE_MINUTES = flags.DEFINE_integer(
+    "idle_minutes",
+    30,
+    "How long a machine waits after its run, for its results to be fetched.",
+    lower_bound=1,
+)
+# Flags of jaxbench.main that cannot be for all machines alike, or need more than a machine.
+_OF_ONE_MACHINE = (
+    *("workdir", "json", "resume", "target", "compile_cache", "wandb", "local_processes"),
+    *("usd_per_hour", "offer", "prices", *COORDINATOR_FLAGS),
+)
+
+
+def main(spec: str | None, overrides: Sequence[str]) -> int:
+    """Do what the flags say; return the exit code."""
+    if not _OUT.value:
+        raise BadInput("give --out=FOLDER, a new or empty one")
+    accelerators = parse_accelerators(_ACCELERATOR.value)
+    work, own_file = _card(spec) if _QUALIFY.value else _run(spec, overrides, accelerators)
+    out = user_path(_OUT.value)
+    check_new(out)
+    if _SOURCE.value is None and changed_files():
+        warn("jaxbench: changes that are not committed are not sent")
+    command = shlex.join(["jaxbench", "offers", *sys.argv[1:]])
+    tasks = write_offers(out, work, accelerators, command, own_file)
+    print(f"cd {shlex.quote(str(out))}")
+    for name, own in tasks.items():
+        for engine, task in zip(("SkyPilot", "dstack"), own, strict=True):
+            print(f"\n# {name} with {engine}: launch, fetch the results, give the machine back")
+            print("\n".join(task.commands))
+    print()
+    print_wrapped(f"# Afterwards: jaxbench report {shlex.quote(str(out))}")
+    return 0
+
+
+def _card(spec: str | None) -> tuple[Work, None]:
+    given = main_flags.given_flags()
+    if spec is not None or given:
+        what = f"--experiment={spec}" if spec is not None else given[0]
+        raise BadInput(f"{what} with --qualify: the card has an experiment and settings of its own")
+    return _work("qualify", "jaxbench.qualify", (), "--out", ()), None
+
+
+def _run(
+    spec: str | None, overrides: Sequence[str], accelerators: Sequence[Accelerator]
+) -> tuple[Work, pathlib.Path | None]:
+    """Return what runs, and the user's own experiment file."""
+    for name in _OF_ONE_MACHINE:
+        if flags.FLAGS[name].present:
+            raise BadInput(f"--{name}: is for one run; each offer has its own machine and folder")
+    if spec is None:
+        raise BadInput("give --experiment=NAME (jaxbench main --experiment=list), or --qualify")
+    experiment = entry_point.load_experiment(spec, overrides)
+    mode = chosen_mode(experiment)
+    if mode == "describe":
+        raise BadInput("--mode=describe: runs nothing; an offer is for the other modes")
+    check_flags(experiment)
+    for own in accelerators:
+        _check_batch(experiment, own)
+    extras = []
+    reads_data = mode in ("train", "input") or main_flags.FEED.value != "synthetic"
+    if isinstance(experiment, Config) and reads_data:
+        if experiment.data.path:
+            warn(
+                f"jaxbench: data.path={experiment.data.path}: has to be on the rented machines; "
+                "add file_mounts (SkyPilot) or volumes (dstack) to the tasks"
+            )
+        elif experiment.data.source == "tfds":
+            extras = ["prepare"]
+    where, colon, variant = spec.partition(":")
+    own_file = user_path(where) if where.endswith(".py") else None
+    sent = f"{own_file.name}{colon}{variant}" if own_file else spec
+    arguments = [f"--experiment={sent}", *overrides, *main_flags.given_flags()]
+    return _work(experiment.name, "jaxbench.main", arguments, "--workdir", extras), own_file
+
+
+def _check_batch(experiment: Experiment, accelerator: Accelerator) -> None:
+    """Raise BadInput where the batch does not split over the machine's devices."""
+    if isinstance(experiment, Config):
+        try:
+            BatchGeometry.create(experiment, accelerator.target.num_devices)
+        except BadInput as error:
+            raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
+
+
+def _work(
+    label: str, module: str, arguments: Sequence[str], folder_flag: str, extras: Sequence[str]
+) -> Work:
+    idle_minutes = _IDLE_MINUTES.value
+    return Work(label, module, arguments, folder_flag, extras, _SOURCE.value, idle_minutes)
+
+
+if __name__ == "__main__":
+    flags.adopt_module_key_flags(main_flags)  # --help shows them
+    entry_point.run_over_experiments(main)

@@ -1,0 +1,141 @@
+"""Offers, read by the engines themselves, and a rented machine's part run here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+# Pythons that have SkyPilot and dstack.
+ENGINES = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("sky", "dstack")}
+ACCELERATORS = "H100:1,A100-80GB:8,V100:4,tpu-v5e-8,tpu-v2-8"
+_READ = {
+    "sky": """
+import sky
+for file in files:
+    task = sky.Task.from_yaml(file)
+    [resources] = task.resources
+    stop = resources.autostop_config
+    [(name, count)] = resources.accelerators.items()
+    read[file] = [task.name, name, count, stop.down and stop.idle_minutes, task.workdir]
+""",
+    "dstack": """
+import yaml
+from dstack._internal.core.models.configurations import parse_run_configuration
+for file in files:
+    with open(file) as stream:
+        task = parse_run_configuration(yaml.safe_load(stream))
+    gpu = task.resources.gpu
+    memory = gpu.memory and gpu.memory.min
+    read[file] = [task.name, *gpu.name, gpu.count.min, memory, task.files[0].local_path]
+""",
+}
+
+
+def read_by(engine, folder):
+    """Returns what an engine reads in its files of a folder, by their accelerators."""
+    if not ENGINES[engine]:
+        pytest.skip(f"JAXBENCH_TEST_{engine.upper()} names no Python that has it")
+    files = [path.name for path in folder.glob(f"*.{engine}.yaml")]
+    code = f"files, read = {files!r}, {{}}\n{_READ[engine]}\nimport json\nprint(json.dumps(read))"
+    # Its own files and settings stay as they are.
+    variables = {"HOME": str(folder.parent), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    done = subprocess.run(
+        [ENGINES[engine], "-c", code],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout.splitlines()[-1])
+    return {file.partition(".")[0]: found for file, found in read.items()}
+
+
+def write(folder, *flags):
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxbench.offers", f"--out={folder}", *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def offers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("offers") / "out"
+    write(folder, "--experiment=cnn10", f"--accelerator={ACCELERATORS}")
+    return folder
+
+
+def test_skypilot_takes_them(offers):
+    assert read_by("sky", offers) == {
+        "h100-1": ["jb-cnn10-h100-1", "H100", 1, 30, "sent"],
+        "a100-80gb-8": ["jb-cnn10-a100-80gb-8", "A100-80GB", 8, 30, "sent"],
+        "v100-4": ["jb-cnn10-v100-4", "V100", 4, 30, "sent"],
+        "tpu-v5e-8": ["jb-cnn10-tpu-v5e-8", "tpu-v5litepod-8", 1, 30, "sent"],
+        "tpu-v2-8": ["jb-cnn10-tpu-v2-8", "tpu-v2-8", 1, 30, "sent"],
+    }
+
+
+def test_dstack_takes_them(offers):
+    assert read_by("dstack", offers) == {
+        "h100-1": ["jb-cnn10-h100-1", "H100", 1, None, "sent"],
+        "a100-80gb-8": ["jb-cnn10-a100-80gb-8", "A100", 8, 80, "sent"],
+        "v100-4": ["jb-cnn10-v100-4", "V100", 4, 16, "sent"],
+        "tpu-v5e-8": ["jb-cnn10-tpu-v5e-8", "v5litepod-8", 1, None, "sent"],
+        "tpu-v2-8": ["jb-cnn10-tpu-v2-8", "v2-8", 1, None, "sent"],
+    }
+
+
+def test_their_scripts_are_what_shells_read(offers):
+    scripts = []
+    for path in offers.glob("*.yaml"):
+        task = yaml.safe_load(path.read_text())
+        scripts += task.get("commands") or [task["setup"], task["run"]]
+    assert len(scripts) == 15
+    for script in scripts:
+        checked = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_a_machine_runs_what_is_sent_and_the_report_finds_what_came_back(tmp_path):
+    """The task's own `run`, in a home folder in which its environment is a stand-in."""
+    folder, home = tmp_path / "offers", tmp_path / "home"
+    flags = ("--mode=throughput", "--rounds=7", "--window_s=0.05")
+    write(folder, "--experiment=quickstart:tiny", "--accelerator=T4,L4", *flags)
+    shutil.copytree(folder / "sent", home / "sky_workdir")
+    with tarfile.open(home / "sky_workdir" / "jaxbench.tar.gz") as archive:
+        archive.extractall(home / "sky_workdir" / "src", filter="data")
+    python = home / "jaxbench-env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PWD/src" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    task = yaml.safe_load((folder / "t4-1.sky.yaml").read_text())
+    # No checkout of git is above it, so that the commit is the archive's.
+    subprocess.run(
+        ["bash", "-c", task["run"]],
+        cwd=home / "sky_workdir",
+        env=os.environ | {"HOME": str(home), "XLA_FLAGS": ""},
+        check=True,
+        timeout=300,
+    )
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    document = json.loads((home / "results" / "run.json").read_text())
+    assert document["environment"]["git"]["commit"] == head.stdout.strip()
+    shutil.copytree(home / "results", folder / "t4-1")
+    command = [sys.executable, "-m", "jaxbench.report", str(folder), f"--out={tmp_path / 'a.md'}"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    lines = (tmp_path / "a.md").read_text().splitlines()
+    states = [line.split("|")[1:4] for line in lines if "quickstart:tiny | " in line]
+    assert [" T4:1 ", " quickstart:tiny ", " done "] in states
+    assert [" L4:1 ", " quickstart:tiny ", " not yet run "] in states

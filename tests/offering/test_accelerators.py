@@ -1,0 +1,57 @@
+"""Accelerators by the names of clouds' offers."""
+
+import re
+
+import pytest
+
+from jaxbench.errors import BadInput
+from jaxbench.offering import accelerators
+from jaxbench.offering.accelerators import catalogue_names, parse_accelerators
+
+
+def test_names_lead_to_machines_that_are_compiled_for():
+    h100, eight, tpu = parse_accelerators(["h100", "A100-80GB:8", "tpu-v5e-8"])
+    assert (h100.name, h100.skypilot, h100.dstack) == ("H100:1", "H100:1", "H100:1")
+    assert (eight.dstack, eight.target.name) == ("A100:80GB:8", "gpu:a100:8")
+    assert (tpu.skypilot, tpu.dstack) == ("tpu-v5litepod-8:1", "tpu:v5litepod-8")
+    assert (tpu.target.name, tpu.target.num_devices, tpu.is_tpu) == ("tpu:v5e:2x4", 8, True)
+    assert [one.folder for one in (h100, eight, tpu)] == ["h100-1", "a100-80gb-8", "tpu-v5e-8"]
+    # As SkyPilot calls it.
+    assert parse_accelerators(["tpu-v5litepod-8"]) == [tpu]
+
+
+def test_every_row_is_a_machine_of_one_host():
+    for name in accelerators._rows():
+        [found] = parse_accelerators([name])
+        assert found.target.num_devices <= 8
+        if found.is_tpu:
+            chips = found.target.num_devices // found.target.cores_per_chip
+            # A name counts the chips of v5e and v6e, and two cores of each chip of the others.
+            cores = 1 if re.search("v5e|v6e", name) else 2
+            assert name.endswith(f"-{chips * cores}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "give --accelerator=NAME:N"),
+        ([""], "give --accelerator=NAME:N"),
+        (["H10"], "no accelerator 'H10' is known; there are P100, .*did you mean 'H100'"),
+        (["tpu-v5e"], "did you mean 'tpu-v5e-8'|did you mean 'tpu-v5e-1'"),
+        (["H100:0"], "'0' is no number of GPUs of one host; 1 to 16"),
+        (["H100:17"], "'17' is no number of GPUs"),
+        (["H100:"], "'' is no number of GPUs"),
+        (["tpu-v5e-8:2"], "a TPU's name holds its size; .*tpu-v5e-1, tpu-v5e-4, tpu-v5e-8"),
+        (["H100", "h100:1"], "names H100:1 twice"),
+    ],
+)
+def test_what_is_no_machine_is_refused(given, told):
+    with pytest.raises(BadInput, match=told):
+        parse_accelerators(given)
+
+
+def test_a_catalogue_calls_devices_by_other_names():
+    assert catalogue_names("NVIDIA H100 80GB HBM3", 8) == {"h100"}
+    assert catalogue_names("A100-SXM4-80GB", 1) == {"a100-80gb"}
+    assert catalogue_names("TPU v5 lite", 4) == {"tpu-v5e-4", "tpu-v5litepod-4"}
+    assert catalogue_names("TPU v5 lite", 2) == catalogue_names("cpu", 1) == frozenset()

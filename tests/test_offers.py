@@ -1,0 +1,113 @@
+"""The command that writes offers."""
+
+import functools
+import json
+import pathlib
+
+import pytest
+import yaml
+
+from tests.conftest import MICRO
+
+
+@pytest.fixture
+def write(run_cli):
+    """Writes offers of H100:1 to the folder offers, from a source that needs no archive."""
+    flags = ("--out=offers", "--source=git+https://git.example.com/jaxbench.git")
+    return functools.partial(run_cli, *flags, module="jaxbench.offers")
+
+
+def test_a_folder_of_offers(write, tmp_path):
+    accelerators = "--accelerator=H100:2,tpu-v6e-4"
+    done = write(accelerators, "--experiment=quickstart:tiny", "--experiment.batch_size=256")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "offers"
+    assert {path.name for path in out.iterdir()} == {
+        *("h100-2.sky.yaml", "h100-2.dstack.yaml", "tpu-v6e-4.sky.yaml", "tpu-v6e-4.dstack.yaml"),
+        *("sent", "offers.json"),
+    }
+    # Else a .gitignore above keeps what is sent.
+    assert {path.read_text() for path in (out / "sent").iterdir()} == {"!*\n"}
+    document = json.loads((out / "offers.json").read_text())
+    assert document["label"] == "quickstart:tiny" and accelerators in document["command"]
+    assert [own["target"] for own in document["offers"]] == ["gpu:h100:2", "tpu:v6e:2x2"]
+    run = yaml.safe_load((out / "h100-2.sky.yaml").read_text())["run"]
+    assert "--experiment=quickstart:tiny --experiment.batch_size=256 --workdir=" in run
+    # Each file's commands are printed.
+    lines = done.stdout.splitlines()
+    assert lines[0] == "cd offers" and "sky down jb-quickstart-tiny-h100-2" in lines
+    assert sum(line.startswith(("sky launch", "dstack apply")) for line in lines) == 4
+
+
+def test_an_experiment_of_ones_own_is_sent(write, tmp_path):
+    done = write("--accelerator=L4", f"--experiment={MICRO}", "--mode=throughput")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "offers/sent/micro.py").read_text() == pathlib.Path(MICRO).read_text()
+    assert "--experiment=micro.py --mode=throughput" in (
+        (tmp_path / "offers/l4-1.sky.yaml").read_text()
+    )
+
+
+def test_qualify(write, tmp_path):
+    assert write("--accelerator=L4", "--qualify").returncode == 0
+    run = yaml.safe_load((tmp_path / "offers/l4-1.sky.yaml").read_text())["run"]
+    assert run.split()[1:] == ["-u", "-m", "jaxbench.qualify", '--out="$HOME/results"']
+
+
+@pytest.mark.parametrize(
+    ("flags", "installed"),
+    [
+        (("--mode=throughput",), "jaxbench[cuda12] @"),
+        (("--mode=throughput", "--feed=resident"), "jaxbench[cuda12,prepare] @"),
+        ((), "jaxbench[cuda12,prepare] @"),
+    ],
+)
+def test_what_prepares_data_is_installed_where_data_are_read(write, tmp_path, flags, installed):
+    assert write("--accelerator=L4", "--experiment=cnn10", *flags).returncode == 0
+    assert installed in (tmp_path / "offers/l4-1.dstack.yaml").read_text()
+
+
+def test_data_of_this_machine_are_not_there(write):
+    done = write("--accelerator=L4", "--experiment=cnn10", "--experiment.data.path=/here")
+    assert done.returncode == 0 and "/here: has to be on the rented machines" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--experiment=cnn10",), "give --accelerator="),
+        (("--accelerator=H10", "--experiment=cnn10"), "did you mean 'H100'"),
+        (("--accelerator=L4",), "give --experiment=NAME"),
+        (("--accelerator=L4", "--experiment=cnn11"), "did you mean 'cnn10'"),
+        (("--accelerator=L4", "--experiment=cnn10", "--experiment.batchsize=1"), "'batch_size'"),
+        (("--accelerator=L4", "--experiment=cnn10", "--epochs=1"), "--experiment.epochs"),
+        (("--accelerator=L4:3", "--experiment=cnn10"), "--accelerator=L4:3: "),
+        (("--accelerator=L4", "--experiment=cnn10", "--mode=describe"), "runs nothing"),
+        (("--accelerator=L4", "--experiment=cnn10", "--workdir=x"), "--workdir: is for one run"),
+        (("--accelerator=L4", "--experiment=cnn10", "--usd_per_hour=1"), "--usd_per_hour: is for"),
+        (("--accelerator=L4", "--experiment=cnn10", "--profile=x"), "--profile=x"),
+        (("--accelerator=L4", "--qualify", "--experiment=cnn10"), "with --qualify"),
+        (("--accelerator=L4", "--qualify", "--rounds=9"), "--rounds=9 with --qualify"),
+        (("--accelerator=L4", "--qualify", "--out="), "give --out=FOLDER"),
+        (("--accelerator=L4", "--qualify", "--idle_minutes=0"), "--idle_minutes=0"),
+    ],
+)
+def test_bad_input_writes_nothing(write, tmp_path, flags, told):
+    done = write(*flags)
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_nothing_is_overwritten(write, tmp_path):
+    (tmp_path / "offers").mkdir()
+    (tmp_path / "offers/mine").touch()
+    done = write("--accelerator=L4", "--qualify")
+    assert done.returncode == 2 and "name a new or empty folder" in done.stderr
+    assert [path.name for path in (tmp_path / "offers").iterdir()] == ["mine"]
+
+
+def test_the_report_lists_them(write, run_cli, tmp_path):
+    assert write("--accelerator=L4,T4", "--qualify").returncode == 0
+    done = run_cli("offers", "--out=a.md", module="jaxbench.report")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.md").read_text().count("| not yet run |") == 2
