@@ -49,8 +49,20 @@ LAUNCHER = flags.DEFINE_enum(
     "launcher",
     "local",
     [*LAUNCHERS],
-    "Where the trials run. local: on this machine, one at a time. ssh: on the hosts of --hosts, "
-    "one at a time on each.",
+    "Where the trials run. local: on this machine, one at a time. slurm: as jobs of Slurm. ssh: on "
+    "the hosts of --hosts, one at a time on each.",
+)
+flags.DEFINE_string(
+    "slurm",
+    None,
+    "With --launcher=slurm: options for sbatch, such as --slurm='--partition=gpu --gpus=1 "
+    "--time=1:00:00'.",
+)
+flags.DEFINE_integer(
+    "slots",
+    None,
+    "With --launcher=slurm: how many jobs are in the queue at once; default 100.",
+    lower_bound=1,
 )
 flags.DEFINE_string(
     "hosts",

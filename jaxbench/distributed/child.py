@@ -18,6 +18,8 @@ _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
+# Ends that leave a program no time to say why.
+_CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV)
 # -I and -S start the interpreter quickly; the command that it becomes is not affected.
 LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("child_launcher.py")))
 
@@ -87,7 +89,7 @@ class Child:
 
     def last_line(self) -> str:
         """Return the last line of its output that is not empty."""
-        return next(iter(_last_lines(self._log)), "")
+        return next(iter(last_lines(self._log)), "")
 
     def end(self) -> None:
         """End it if it runs; SIGKILL goes to the processes that it has started too."""
@@ -127,11 +129,12 @@ def run_child(
 
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:
     """Return the status and reason of a program that failed."""
-    lines = _last_lines(log)
-    killed_by = signal.Signals(-return_code).name if return_code < 0 else None
+    lines = last_lines(log)
+    number = -return_code if return_code < 0 else return_code - 128  # as srun has it
+    killed_by = signal.Signals(number).name if return_code < 0 or number in _CRASHES else None
     if killed_by == "SIGKILL" and system_killed:
         return "oom", "killed by the system, which was out of memory"
-    if killed_by in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGKILL") or return_code == 127:
+    if number in _CRASHES or return_code == 127:
         # It could not record its end; its last output tells.
         said = next(filter(OUT_OF_MEMORY.search, lines), None)
         if said is not None:
@@ -143,12 +146,17 @@ def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[
     return "exited", fatal or (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
 
 
-def _last_lines(log: pathlib.Path) -> list[str]:
-    """Return the last lines that are not empty, the very last one first."""
+def last_lines(log: pathlib.Path) -> list[str]:
+    """Return a log's last lines that are not empty, the very last one first.
+
+    Those in which srun repeats how its tasks ended are left out.
+    """
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    return [line.strip() for line in reversed(lines) if line.strip()]
+    return [
+        line.strip() for line in reversed(lines) if line.strip() and not line.startswith("srun: ")
+    ]
 
 
 def _oom_kills() -> int:

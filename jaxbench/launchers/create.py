@@ -10,6 +10,7 @@ from jaxbench.launchers.launcher import Launcher, Limits
 # {launcher: the names of its options}, which are the arguments of `create` in its module.
 LAUNCHERS = {
     "local": (),
+    "slurm": ("slurm", "slots"),
     "ssh": ("hosts", "ssh_config", "lost_after_s"),
 }
 

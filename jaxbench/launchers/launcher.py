@@ -91,7 +91,7 @@ class Launcher(Protocol):
         """Return the last line of a running attempt's output, as far as it is known here."""
 
     def close(self) -> None:
-        """End the attempts that still run, so that none of them is taken up again."""
+        """End the attempts that still run, unless they can be taken up again."""
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

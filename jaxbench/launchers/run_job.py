@@ -38,16 +38,23 @@ def write_job(
         "arguments": [*arguments, f"--workdir={run_path}"],
         "limits": dict(limits),
         "variables": dict(variables),
+        "run_path": str(run_path),
         "log": str(log),
         "end": str(end),
     }
     write_json(path, job)
 
 
-def run_job(path: pathlib.Path) -> None:
-    """Run the trial of a job file to its end, and write how it ended."""
+def run_job(path: pathlib.Path, prefix: Sequence[str] = (), more: Sequence[str] = ()) -> None:
+    """Run the trial of a job file to its end, and write how it ended.
+
+    Args:
+      path: the job file.
+      prefix: a program and its arguments that start the trial's.
+      more: further arguments of jaxbench.main.
+    """
     job = read_json(path)
-    command = [sys.executable, "-m", "jaxbench.main", *job["arguments"]]
+    command = [*prefix, sys.executable, "-m", "jaxbench.main", *job["arguments"], *more]
     result = run_child(
         command, pathlib.Path(job["log"]), variables=job["variables"], **job["limits"]
     )

@@ -113,7 +113,7 @@ class TrialRunner:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
                     self._live.add(attempt.trial)
-                    lost = f"lost with {ended.host} ({ended.process.reason})"
+                    lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it is run again")
                 else:
                     yield self._keep(attempt, ended, len(waiting) + len(self._running))
@@ -153,7 +153,8 @@ class TrialRunner:
         result = self._result(attempt, ended)
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
-        left_s = left * statistics.mean(self._wall_s.values()) / max(1, self._launcher.slots)
+        at_once = max(1, min(left, self._launcher.slots))
+        left_s = left * statistics.mean(self._wall_s.values()) / at_once
         left_for = f"about {duration(left_s)} left" if left else ""
         self._live.end(attempt.trial, result, left_for)
         if not self.console.show(lambda: self._live):

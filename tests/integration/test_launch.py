@@ -524,7 +524,9 @@ def slurm(tmp_path, job):
     return subprocess.Popen(
         ["bash", LAUNCH / "slurm.sbatch", "--experiment=a b", "--x=$HOME"],
         cwd=tmp_path,
-        env=os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"},
+        env=os.environ
+        | {"PATH": f"{binaries}:{os.environ['PATH']}"}
+        | {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "8"},
     )
 
 
@@ -541,6 +543,8 @@ def test_slurm_requeues_what_ran_out_of_time(tmp_path):
     assert (tmp_path / "said.scancel").read_text() == "--signal=TERM 12\n"
     assert (tmp_path / "said.scontrol").read_text() == "requeue 12\n"
     arguments = (tmp_path / "said.srun").read_text().splitlines()
+    # srun itself does not take the job's over.
+    assert "--cpus-per-task=8" in arguments
     assert arguments[arguments.index("python") :] == [
         *("python", "-u", "-m", "jaxbench.main", "--experiment=a b", "--x=$HOME"),
         *("--distributed=auto", "--workdir=runs/slurm-12", "--resume=auto"),

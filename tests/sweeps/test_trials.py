@@ -42,6 +42,8 @@ def test_as_many_trials_run_at_once_as_there_are_slots(sweep, tmp_path):
     order = "".join(re.findall(r"^\[(\d)/5\] seed=\d(?: \.\.\.|: timeout)", said, re.MULTILINE))
     assert order == "1233445521" and [result.place["seed"] for result in results] == [*"01234"]
     assert "seed=2: timeout (so) after 2.00 s on lab; about 2.67 s left" in said
+    # The last trial has one slot.
+    assert "seed=1: timeout (so) after 2.00 s on lab; about 2.00 s left" in said
     lines = (tmp_path / "s" / "sweep.csv").read_text().splitlines()
     assert [line[0] for line in lines[1:]] == [*"01234"]
     assert {result.hostname for result in results} == {"lab"}

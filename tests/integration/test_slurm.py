@@ -1,0 +1,168 @@
+"""Real jobs of a real Slurm: the launch script, and sweeps with --launcher=slurm."""
+
+import os
+import pathlib
+import platform
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from jaxbench.clock import wait_until
+from jaxbench.launchers.launcher import read_json
+from tests.conftest import MICRO, ROOT, last_step, run_json
+from tests.integration.slurm import cluster  # noqa: F401
+from tests.integration.test_sweep import results, sweep, table
+
+# A training that a test ends.
+LONG = "--experiment.epochs=1000000"
+
+
+@pytest.fixture(scope="module")
+def slurm(cluster):  # noqa: F811
+    # Each task, and each trial, has one device.
+    cluster.environment |= {
+        "PYTHONPATH": str(ROOT),
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
+    }
+    return cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def killed_sweep(tmp_path_factory, slurm):
+    """A sweep of six trials, killed when Slurm has them, and the last job cancelled.
+
+    Returns its folder and command. Its jobs run while the other tests do, for Slurm's shortest
+    time limit is a minute.
+    """
+    folder = tmp_path_factory.mktemp("sweep")
+    for name, field in {"large": "model.hidden = (10**6, 10**6)", "long": "epochs = 10**6"}.items():
+        lines = ("from tests import micro", "def get_config():", "    config = micro.get_config()")
+        lines += (f"    config.{field}", "    return config")
+        (folder / f"{name}.py").write_text("\n".join(lines))
+    command = sweep(
+        *("--launcher=slurm", "--slurm=--cpus-per-task=1 --time=1", "--sweepdir=s"),
+        *(f"--grid=experiment={MICRO},large.py,long.py", "--grid=seed=0,1"),
+        *("--experiment.num_devices=1", "--telemetry_s=0"),
+    )
+
+    def submitted():
+        assert process.poll() is None
+        return {n["number"] for n in map(read_json, notes(folder)) if "number" in n}
+
+    process = subprocess.Popen(command, cwd=folder, env=slurm.environment)
+    try:
+        wait_until(lambda: len(submitted()) == 6)
+    finally:
+        process.kill()
+        process.wait()
+    [cancelled] = [path for path in notes(folder) if "long.py,seed=1" in str(path)]
+    slurm.run("scancel", read_json(cancelled)["number"])
+    return folder, command
+
+
+def notes(folder):
+    return [*(folder / "s").rglob("*.job.json")]
+
+
+def wait_for_steps(slurm, job, folder, count):
+    """Waits until a run has done so many steps more, in a job that goes on."""
+    begun = last_step(folder)
+
+    def done():
+        assert slurm.job(job)["JobState"] in ("CONFIGURING", "PENDING", "RUNNING")
+        return last_step(folder) > begun + count
+
+    wait_until(done)
+
+
+def test_the_launch_script_goes_on_after_its_time_and_not_after_scancel(tmp_path, slurm):
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"export PATH='{os.path.dirname(sys.executable)}':$PATH\n")
+    job = slurm.run(
+        *("sbatch", "--parsable", f"--chdir={tmp_path}", "--nodes=1", "--ntasks-per-node=2"),
+        *("--gpus-per-node=2", "--cpus-per-task=2", ROOT / "launch" / "slurm.sbatch"),
+        *(f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0"),
+    ).strip()
+    folder = tmp_path / "runs" / f"slurm-{job}"
+    wait_for_steps(slurm, job, folder, 100)
+    environment = run_json(folder)["environment"]
+    assert (environment["num_processes"], environment["num_devices"]) == (2, 2)
+    # As Slurm does some minutes before the job's time is up.
+    slurm.run("scancel", "--batch", "--signal=USR1", job)
+    assert slurm.wait_for(job, "PENDING")["Restarts"] == "1"
+    assert run_json(folder)["status"] == "preempted"
+    wait_for_steps(slurm, job, folder, 100)
+    slurm.run("scancel", job)
+    ended = slurm.wait_for(job, "CANCELLED", "COMPLETED", "FAILED", "PENDING")
+    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1")
+
+
+def test_a_trial_goes_on_in_several_tasks_when_its_job_is_requeued(tmp_path, slurm):
+    command = sweep(
+        *("--launcher=slurm", "--slurm=--ntasks=2 --gpus=2", "--sweepdir=s", "--grid=seed=0"),
+        *(f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0"),
+    )
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=slurm.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        job = only_job(slurm, tmp_path)
+        [trial] = (tmp_path / "s" / "trials").iterdir()
+        wait_for_steps(slurm, job, trial / "run1", 100)
+        assert run_json(trial / "run1")["environment"]["num_processes"] == 2
+        # As after a preemption.
+        slurm.run("scontrol", "requeue", job)
+        slurm.wait_for(job, "PENDING")
+        wait_for_steps(slurm, job, trial / "run1", 100)
+        # The jobs do not end with the sweep.
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"to end them: scancel {job}\n" in output and "resume: " in output
+    assert slurm.job(job)["JobState"] == "RUNNING"
+    slurm.run("scancel", job)
+    assert sorted(path.name for path in trial.glob("*.log")) == ["run1.before-1.log", "run1.log"]
+    again = subprocess.run(
+        command, cwd=tmp_path, env=slurm.environment, capture_output=True, text=True, timeout=120
+    )
+    [result] = results(tmp_path / "s")
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert (result["status"], result["reason"]) == ("failed", "cancelled in Slurm")
+    assert run_json(tmp_path / "s" / result["run"])["status"] == "preempted"
+
+
+def only_job(slurm, folder):
+    """Returns the number of a sweep's only job as soon as it runs."""
+
+    def number():
+        return slurm.run("squeue", "-h", "--states=R", "-o%i %Z").splitlines()
+
+    wait_until(lambda: any(line.endswith(f" {folder}") for line in number()))
+    return next(line.split()[0] for line in number() if line.endswith(f" {folder}"))
+
+
+def test_a_killed_sweep_takes_up_its_jobs(slurm, killed_sweep):
+    """Two end well, two run out of memory, one out of time, and one is cancelled."""
+    folder, command = killed_sweep
+    before = {path: path.read_text() for path in notes(folder)}
+    done = subprocess.run(
+        command, cwd=folder, env=slurm.environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = table(folder / "s" / "sweep.csv")
+    assert [(pathlib.Path(r["experiment"]).stem, r["seed"], r["status"]) for r in rows] == [
+        *(("micro", "0", "done"), ("micro", "1", "done")),
+        *(("large", "0", "oom"), ("large", "1", "oom")),
+        *(("long", "0", "timeout"), ("long", "1", "failed")),
+    ], done.stdout
+    assert "Out of memory" in rows[2]["reason"]
+    assert rows[4]["reason"] == "took longer than Slurm's time limit, 1:00"
+    assert rows[5]["reason"] == "cancelled in Slurm"
+    # None was started twice.
+    assert {path: path.read_text() for path in notes(folder)} == before
+    assert len(results(folder / "s")) == 6
+    # The cancelled one may have waited still.
+    hosts = {result["hostname"] for result in results(folder / "s")} - {None}
+    assert hosts == {platform.node()}

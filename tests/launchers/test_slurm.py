@@ -1,0 +1,324 @@
+"""What the launcher asks Slurm, and what it makes of the answers; Slurm itself is a fake."""
+
+import json
+import pathlib
+import shlex
+import sys
+
+import pytest
+
+from jaxbench.distributed.child import ProcessResult
+from jaxbench.errors import BadInput, Unreachable
+from jaxbench.launchers import slurm, slurm_job
+from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json, write_json
+from jaxbench.launchers.slurm_queue import hardware_options, seconds
+from tests.conftest import MICRO
+
+
+class FakeSlurm:
+    """Answers sbatch and squeue.
+
+    Attributes:
+      jobs: {number: a job's columns}, those of jobs that have just been submitted by default.
+      calls: all commands.
+      refusal: what both say instead of an answer.
+    """
+
+    def __init__(self):
+        self.jobs, self.calls, self.refusal = {}, [], ""
+
+    def __call__(self, command):
+        self.calls.append([*command])
+        if self.refusal:
+            return 1, "", self.refusal
+        if command[0] == "sbatch" and "--parsable" in command:
+            number = str(len(self.jobs) + 11)
+            [name] = [word[11:] for word in command if word.startswith("--job-name=")]
+            self.jobs[number] = {"JobID": number, "Name": name}
+            self.set(number, "PENDING", Reason="Priority")
+            return 0, f"{number};lab\n", ""
+        if command[0] == "sbatch":
+            return 0, "", "sbatch: Job 10 to start at 2030-01-01T00:00:00"
+        [form] = [word[9:] for word in command if word.startswith("--Format=")]
+        columns = [column.removesuffix(":|") for column in form.split(",")]
+        lines = ["".join(f"{job[c]}|" for c in columns) for job in self.jobs.values()]
+        return 0, "\n".join(lines), ""
+
+    def set(self, number, state, **columns):
+        columns = {"TimeUsed": "1:05", "TimeLimit": "1:00:00", "Reason": "None", **columns}
+        self.jobs[number] |= {"State": state, "NodeList": "n[1-2]", **columns}
+
+    def submissions(self):
+        return [call for call in self.calls if "--parsable" in call]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    fake = FakeSlurm()
+    monkeypatch.setattr("jaxbench.launchers.slurm.call_slurm", fake)
+    monkeypatch.setattr("jaxbench.launchers.slurm.pause", lambda time_s: None)
+    monkeypatch.setattr("jaxbench.launchers.slurm._MOST_POLL_S", 0.0)
+    return fake
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tmp_path / "50% more" / "seed=0-12345678"
+    folder.mkdir(parents=True)
+    return TrialJob("k", ("--experiment=a b",), folder / "run1", folder / "run1.log")
+
+
+def create(options="", **others):
+    said = []
+    return slurm.create(Limits(timeout_s=5.0), said.append, slurm=options, **others), said
+
+
+def write_end(job, **fields):
+    end = {"status": "exited", "reason": None, "exit_code": 0, "wall_s": 4.0, "host": "n1"}
+    write_json(job.log.with_suffix(".end.json"), end | fields)
+
+
+def test_a_job_is_submitted(fake, job):
+    launcher, _ = create("--gpus=1 -p 'big one'", slots=3)
+    assert launcher.slots == 3
+    assert launcher.hardware == ("launcher=slurm", "gpus=1", "partition=big one")
+    assert fake.calls == [["sbatch", "--test-only", "--gpus=1", "-p", "big one", "--wrap=true"]]
+    launcher.start(job)
+    *command, wrapped = fake.calls[-1]
+    assert command[-3:] == ["--gpus=1", "-p", "big one"]  # the user's win
+    [output] = [word for word in command if word.startswith("--output=")]
+    assert output == f"--output={str(job.log.with_suffix('.slurm.out')).replace('%', '%%')}"
+    program = shlex.split(wrapped.removeprefix("--wrap="))
+    assert program[:4] == ["exec", sys.executable, "-m", "jaxbench.launchers.slurm_job"]
+    written = json.loads(pathlib.Path(program[4]).read_text())
+    assert written["arguments"] == ["--experiment=a b", f"--workdir={job.run_path}"]
+    assert written["limits"]["timeout_s"] == 5.0
+    assert read_json(job.note_path)["number"] == "11"
+
+
+def test_a_job_that_goes_on(fake, job):
+    """Also one that Slurm has put back into the queue."""
+    launcher, said = create()
+    launcher.start(job)
+    for state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "PENDING", "RUNNING"):
+        fake.set("11", state, Reason="BeginTime" if state == "PENDING" else "None")
+        assert launcher.wait() == []
+        shown = f"job 11: {state.lower()}" + (" (BeginTime)" if state == "PENDING" else "")
+        assert launcher.last_line("k") == shown
+    job.log.write_text("compiling ...\n\n")
+    assert launcher.wait() == [] and launcher.last_line("k") == "compiling ..."
+    # One question for all jobs.
+    calls = len(fake.calls)
+    launcher.start(TrialJob("other", (), job.run_path, job.log.with_name("run2.log")))
+    launcher.wait()
+    assert len(fake.calls) == calls + 2
+    launcher.close()
+    assert said == ["jobs go on in Slurm; to end them: scancel 11 12"]
+
+
+def test_a_trial_says_how_it_ended(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    write_end(job, exit_code=3, reason="no data")
+    # As long as Slurm says that it goes on, this is of an earlier start.
+    fake.set("11", "RUNNING")
+    assert launcher.wait() == []
+    fake.set("11", "FAILED")
+    [ended] = launcher.wait()
+    assert ended == ("k", ProcessResult("exited", "no data", 3, 4.0), "n1")
+    launcher.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "reason"),
+    [
+        ("TIMEOUT", "timeout", "took longer than Slurm's time limit, 1:00:00"),
+        ("OUT_OF_MEMORY", "oom", "used more memory than Slurm gave it"),
+        ("CANCELLED", "failed", "cancelled in Slurm"),
+        ("DEADLINE", "failed", "the job's deadline in Slurm has passed"),
+        ("NODE_FAIL", LOST, "the node failed"),
+        ("BOOT_FAIL", LOST, "the node did not start"),
+        ("PREEMPTED", LOST, "preempted"),
+    ],
+)
+def test_slurm_ends_a_job(fake, job, state, status, reason):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.set("11", state)
+    assert launcher.wait() == [("k", ProcessResult(status, reason, None, 65.0), "n[1-2]")]
+
+
+def test_a_job_that_never_ran_has_no_host(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.set("11", "CANCELLED", NodeList="", TimeUsed="0:00")
+    assert launcher.wait() == [
+        ("k", ProcessResult("failed", "cancelled in Slurm", None, 0.0), None)
+    ]
+
+
+def test_shared_storage_is_late_and_then_silent(fake, job, monkeypatch):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.set("11", "FAILED", Reason="NonZeroExitCode")
+    assert launcher.wait() == launcher.wait() == []
+    monkeypatch.setattr("jaxbench.launchers.slurm._STORAGE_S", 0.0)
+    [(_, result, _)] = launcher.wait()
+    said = f"job 11: failed (NonZeroExitCode); it wrote nothing to {job.log.parent}"
+    assert (result.status, result.reason) == ("failed", said)
+    # Such as a Python that this node does not have.
+    job.log.with_suffix(".slurm.out").write_text("python: not found\n")
+    fake.set("11", "FAILED")
+    assert launcher.attach(job)
+    assert launcher.wait()[0].process.reason == "python: not found"
+
+
+def test_squeue_fails_for_a_moment(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.refusal = "slurm_load_jobs error: Unable to contact slurm controller\n"
+    assert launcher.wait() == launcher.wait() == []
+    assert launcher.last_line("k").startswith("squeue: slurm_load_jobs error: Unable")
+    fake.refusal = ""
+    fake.set("11", "COMPLETED")
+    write_end(job)
+    assert len(launcher.wait()) == 1
+
+
+def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
+    launcher, _ = create()
+    fake.refusal = "sbatch: error: Batch job submission failed: Socket timed out\n"
+    launcher.start(job)
+    assert launcher.last_line("k") == "sbatch: Batch job submission failed: Socket timed out"
+    fake.refusal = ""
+    assert launcher.wait() == [] and len(fake.submissions()) == 2
+    assert read_json(job.note_path)["number"] == "11"
+    # The answer was lost, the job was not.
+    other = TrialJob("other", (), job.run_path, job.log.with_name("run2.log"))
+    fake.refusal = "no answer"
+    launcher.start(other)
+    fake.refusal = ""
+    fake.jobs["12"] = fake.jobs["11"] | {
+        "JobID": "12",
+        "Name": read_json(other.note_path)["name"],
+    }
+    assert launcher.wait() == [] and len(fake.submissions()) == 3
+    assert read_json(other.note_path)["number"] == "12"
+
+
+def test_sbatch_refuses_for_long(fake, job, monkeypatch):
+    launcher, _ = create()
+    answer = fake.__call__
+    monkeypatch.setattr(
+        launcher, "_call", lambda c: (1, "", "no more jobs") if c[0] == "sbatch" else answer(c)
+    )
+    launcher.start(job)
+    assert launcher.wait() == []
+    monkeypatch.setattr("jaxbench.launchers.slurm._REFUSED_S", 0.0)
+    with pytest.raises(Unreachable, match="^sbatch: no more jobs$"):
+        launcher.wait()
+
+
+def test_the_next_process_takes_jobs_up(fake, job):
+    first, _ = create()
+    first.start(job)
+    second, _ = create()
+    fake.refusal = "busy"
+    assert second.attach(job)
+    fake.refusal = ""
+    assert second.wait() == []
+    # The first was killed before it had the number.
+    write_json(job.note_path, {"name": fake.jobs["11"]["Name"]})
+    third, _ = create()
+    fake.refusal = "busy"
+    with pytest.raises(Unreachable, match="busy"):
+        third.attach(job)
+    fake.refusal = ""
+    assert third.attach(job)
+    fake.set("11", "CANCELLED")
+    assert third.wait()[0].process.reason == "cancelled in Slurm"
+    fake.jobs.clear()
+    assert not create()[0].attach(job)
+
+
+def test_slurm_has_forgotten_a_job(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    fake.jobs.clear()
+    assert launcher.attach(job)
+    [(_, result, _)] = launcher.wait()
+    assert (result.status, result.reason) == (LOST, "Slurm does not know job 11 any more")
+    write_end(job)
+    assert launcher.attach(job)
+    assert launcher.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
+
+
+def test_times():
+    assert seconds("0:07") == 7 and seconds("59:59") == 3599 and seconds("2:00:01") == 7201
+    assert seconds("1-02:03:04") == 93784
+
+
+def test_hardware_is_a_part_of_the_key():
+    def of(text, **variables):
+        return hardware_options(shlex.split(text), variables)
+
+    same = ["gpus=2", "nodes=1", "partition=a"]
+    assert of("-p a --gpus=2 -N1") == of("--nodes 1 -G 2 --partition=a") == same
+    # What does not change a result; sbatch's abbreviations.
+    assert of("--time=1:00 -A lab --gpus=2 --mail-user=me -N 1 --part a --qos low") == same
+    assert of("--exclusive --mem=3G") == ["exclusive=yes", "mem=3G"]
+    assert of("-N1", SBATCH_PARTITION="b", SBATCH_NODES="3") == ["nodes=1", "partition=b"]
+    for text in ("--output=x", "-ox", "--job-name x", "-J x", "--array=1-3", "--outp=x", "--wait"):
+        with pytest.raises(BadInput, match="the sweep itself gives this option to sbatch"):
+            of(text)
+    with pytest.raises(BadInput, match="expected one argument"):
+        of("--gpus")
+
+
+def test_bad_options_are_one_line(fake, run_cli, tmp_path):
+    def refuse(*args):
+        done = run_cli(
+            *(f"--experiment={MICRO}", "--grid=seed=0", "--sweepdir=s", *args),
+            module="jaxbench.sweep",
+        )
+        assert done.returncode == 2 and not (tmp_path / "s").exists()
+        return done.stderr.removeprefix("jaxbench: ").removesuffix("\n")
+
+    assert refuse("--launcher=slurm", "--slurm=-p 'a") == "--slurm=-p 'a: No closing quotation"
+    assert "--slurm=-o: the sweep itself gives" in refuse("--launcher=slurm", "--slurm=-o x")
+    assert refuse("--slots=2") == "--slots with --launcher=local: it goes with --launcher=slurm"
+    fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
+    said = "--slurm=-p a: sbatch: invalid partition: a; unknown"
+    assert refuse("--launcher=slurm", "--slurm=-p a") == said
+
+
+def test_no_slurm_here(monkeypatch):
+    def run(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr("subprocess.run", run)
+    said = "^--launcher=slurm: sbatch: is not here; start the sweep where Slurm takes jobs$"
+    with pytest.raises(BadInput, match=said):
+        create()
+
+
+def test_a_job_of_several_tasks_is_one_run(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    srun = ["/bin/srun", "--kill-on-bad-exit=0", "--gpu-bind=none"]
+    assert slurm_job.srun_prefix({"SLURM_JOB_NUM_NODES": "1"}) == []
+    assert slurm_job.srun_prefix({"SLURM_JOB_NUM_NODES": "2"}) == srun
+    tasks = {"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "8"}
+    assert slurm_job.srun_prefix(tasks) == [*srun, "--cpus-per-task=8"]
+
+
+def test_a_requeued_trial_goes_on_or_begins_anew(job):
+    assert slurm_job.take_up(job.run_path, job.log, "1") == []
+    job.run_path.mkdir()
+    job.log.write_text("before")
+    write_json(job.run_path / "run.json", {"mode": "train"})
+    assert slurm_job.take_up(job.run_path, job.log, "1") == ["--resume=auto"]
+    assert job.run_path.exists()
+    assert job.log.with_name("run1.before-1.log").read_text() == "before"
+    write_json(job.run_path / "run.json", {"mode": "memory"})
+    assert slurm_job.take_up(job.run_path, job.log, "2") == []
+    assert not job.run_path.exists() and job.run_path.with_name("run1.before-2").is_dir()
