@@ -133,7 +133,8 @@ def _state(folder: pathlib.Path, request: Mapping[str, Any]) -> dict[str, Any]:
 def _is_locked(folder: pathlib.Path) -> bool:
     try:
         with open(folder / "lock", "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: another that asks at the same time is none that runs.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

@@ -337,6 +337,15 @@ def test_a_host_that_is_busy_is_known_from_before(hosts, tmp_path, monkeypatch):
             check(XLA_FLAGS="--xla_force_host_platform_device_count=3")
 
 
+def test_two_that_ask_do_not_take_each_other_for_a_trial(tmp_path):
+    (tmp_path / "lock").write_text("")
+    with open(tmp_path / "lock", "r+") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)  # as another request does for a moment
+        assert not remote._is_locked(tmp_path)
+        fcntl.flock(asking, fcntl.LOCK_EX)
+        assert remote._is_locked(tmp_path)
+
+
 def test_hardware_is_part_of_a_key_elsewhere(hosts):
     [here] = make("seed=0")
     there = here.on(hosts.launcher().hardware)
