@@ -87,7 +87,7 @@ class Connection:
     ) -> None:
         """Write an answer to a file without a buffer, and go to its beginning."""
         silent = None  # since the first failure
-        while True:
+        while not self._closed.is_set():
             output.seek(0)
             output.truncate()
             error = self.call(verb, json.dumps(request).encode(), output)
@@ -100,8 +100,8 @@ class Connection:
             silent = silent or Stopwatch()
             if silent.elapsed_s() >= patience_s:
                 raise HostLost(error)
-            if self._closed.wait(min(_LONGEST_RETRY_S, patience_s / 5)):
-                raise Closed
+            self._closed.wait(min(_LONGEST_RETRY_S, patience_s / 5))
+        raise Closed
 
     def call(self, verb: str, request: bytes, output: BinaryIO) -> str | None:
         """Run ssh once; return None, or what went wrong."""

@@ -89,8 +89,9 @@ def _start(folder: pathlib.Path, request: Mapping[str, Any]) -> dict[str, Any]:
     # The process gets the lock with its first breath, so nobody finds it without.
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / "pid").write_text(str(_spawn(folder, lock)))
+    pid = _spawn(folder, lock)
     os.close(lock)
+    (folder / "pid").write_text(str(pid))
     return {}
 
 
@@ -133,7 +134,8 @@ def _state(folder: pathlib.Path, request: Mapping[str, Any]) -> dict[str, Any]:
 def _is_locked(folder: pathlib.Path) -> bool:
     try:
         with open(folder / "lock", "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: another that asks at the same time is none that runs.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

@@ -41,7 +41,7 @@ class Hosts:
     def __init__(self, folder: pathlib.Path):
         self.folders = {name: folder / name for name in ("one", "two")}
         self.down, self.holding, self.asked, self.failures = set(), set(), [], 0
-        self.said, self._locks = [], {}
+        self.said, self._locks, self._connections = [], {}, []
 
     def call(self, connection, verb, request, output):
         name = connection.host.name
@@ -80,11 +80,20 @@ class Hosts:
         [pid] = self.folders[host].glob("trials/*/pid")
         return pid.parent
 
+    def close(self):
+        """Ends the threads of all launchers, which would ask real hosts after the test."""
+        for connection in self._connections:
+            connection.close()
+        for thread in threading.enumerate():
+            if "_work" in thread.name:
+                thread.join()
+
     def launcher(self, lost_after_s=0.05):
         connections = [
             Connection(Host(name, name, folder=str(folder)), None)
             for name, folder in self.folders.items()
         ]
+        self._connections += connections
         return ssh.SshLauncher(connections, "tpu", Limits(), self.said.append, lost_after_s)
 
 
@@ -96,7 +105,8 @@ def hosts(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_POLL_S", 0.01)
     monkeypatch.setattr(ssh, "_FIRST_WAIT_S", 0.02)
     monkeypatch.setattr(ssh, "_STATE_WAIT_S", 0.02)
-    return made
+    yield made
+    made.close()
 
 
 def job_of(tmp_path, key="a"):
@@ -335,6 +345,15 @@ def test_a_host_that_is_busy_is_known_from_before(hosts, tmp_path, monkeypatch):
         assert check() == before
         with pytest.raises(RuntimeError):
             check(XLA_FLAGS="--xla_force_host_platform_device_count=3")
+
+
+def test_two_that_ask_do_not_take_each_other_for_a_trial(tmp_path):
+    (tmp_path / "lock").write_text("")
+    with open(tmp_path / "lock", "r+") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)  # as another request does for a moment
+        assert not remote._is_locked(tmp_path)
+        fcntl.flock(asking, fcntl.LOCK_EX)
+        assert remote._is_locked(tmp_path)
 
 
 def test_hardware_is_part_of_a_key_elsewhere(hosts):
