@@ -7,6 +7,7 @@ import os
 from typing import NamedTuple
 
 from jaxbench.hardware.accelerators import installed_plugin
+from jaxbench.xla.variables import added_flags
 
 
 class BackendFlag(NamedTuple):
@@ -57,4 +58,5 @@ def add_backend_flags() -> list[str]:
     ]
     if added:
         os.environ["XLA_FLAGS"] = " ".join([*added, *given])
+        added_flags.update(added)
     return added

@@ -7,6 +7,9 @@ _RELEVANT = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NU
 # The place of compiled programs affects no figure.
 _CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
 
+# The flags that jaxbench itself has added to XLA_FLAGS in this process.
+added_flags: set[str] = set()
+
 
 def relevant_variables() -> dict[str, str]:
     """Return the environment variables that JAX, XLA, CUDA and libtpu read, by name."""
@@ -14,5 +17,11 @@ def relevant_variables() -> dict[str, str]:
 
 
 def decisive_variables() -> dict[str, str]:
-    """Return the environment variables that choose devices and how they are used."""
-    return {name: value for name, value in relevant_variables().items() if not _CACHE.match(name)}
+    """Return the environment variables by which a user chooses devices and how they are used.
+
+    XLA_FLAGS lacks the flags that jaxbench added in this process: they are the machine's.
+    """
+    given = relevant_variables()
+    flags = [flag for flag in given.pop("XLA_FLAGS", "").split() if flag not in added_flags]
+    given |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
+    return {name: value for name, value in sorted(given.items()) if not _CACHE.match(name)}

@@ -8,6 +8,7 @@ from jax._src import xla_bridge
 
 from jaxbench.hardware import backend_flags
 from jaxbench.hardware.backend_flags import add_backend_flags, load_backend_flags
+from jaxbench.xla.variables import decisive_variables, relevant_variables
 
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
 
@@ -26,6 +27,9 @@ def test_they_stand_before_the_users_own(before_devices):
     (added,) = add_backend_flags()
     assert added.startswith(f"{NAME}=") and os.environ["XLA_FLAGS"] == f"{added} --xla_a=1"
     assert add_backend_flags() == []  # a child process has them already
+    # A sweep knows its trials, and sets variables on other hosts, without them.
+    assert decisive_variables()["XLA_FLAGS"] == "--xla_a=1"
+    assert relevant_variables()["XLA_FLAGS"] == f"{added} --xla_a=1"
 
 
 def test_a_users_own_value_stays(before_devices):
