@@ -173,6 +173,10 @@ class Config(Experiment):
                 f"test_time_augmentation={self.test_time_augmentation!r} with task={self.task!r}: "
                 "it goes with classification"
             )
+        if self.data.mixup and self.task != "classification":
+            raise BadInput(
+                f"data.mixup={self.data.mixup} with task={self.task!r}: it goes with classification"
+            )
         if self.remat == "blocks" and not self.model.has_blocks:
             raise BadInput(
                 f"remat='blocks' with {self.model.network_name}: it goes with transformers, whose "

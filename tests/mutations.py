@@ -113,7 +113,7 @@ remat_does_nothing training/train_step.py: memory
 - if config.remat == "norms":
 + if config.remat == "norm":
 
-masks_stay_where_they_were training/train_step.py: stream
+masks_stay_where_they_were data/vary.py: stream
 - labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
 + labels_Bx=batch.labels_Bx
 

@@ -63,14 +63,32 @@ class TransformerBlock(nn.Module):
         )
         if self.rotary:
             query, key = rotate(query), rotate(key)
-        y_BxTxNxF = jax.nn.dot_product_attention(
-            query, key, value, is_causal=self.causal, implementation=self.attention
-        )
+        y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
         y_BxTxD = nn.Dense(width, name="out", **types, **last)(y_BxTxNxF.reshape(x_BxTxD.shape))
         x_BxTxD = x_BxTxD + y_BxTxD
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
         y_BxTxM = nn.gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+
+
+def attend(
+    query_BxTxNxF: jax.Array,
+    key_BxTxNxF: jax.Array,
+    value_BxTxNxF: jax.Array,
+    causal: bool,
+    attention: str,
+) -> jax.Array:
+    """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head."""
+    arrays = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF)
+    if attention != "xla" or query_BxTxNxF.dtype != jnp.float64:
+        return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
+    # JAX's takes the softmax in float32, whatever the type. fp64 is for checking: rounding to
+    # float32 would hide there what is to be seen.
+    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", *arrays[:2]) / query_BxTxNxF.shape[-1] ** 0.5
+    if causal:
+        earlier_TxT = jnp.tri(query_BxTxNxF.shape[1], dtype=bool)
+        scores_BxNxTxT = jnp.where(earlier_TxT, scores_BxNxTxT, -jnp.inf)
+    return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
 
 
 def block_class(remat_blocks: bool) -> Any:

@@ -58,13 +58,16 @@ class ViTConfig(ModelConfig):
     attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
 
     def validate(self) -> None:
-        for name, divisor in (("heads", self.heads), ("4, for the positions", 4)):
+        for divisor, what in (
+            (4, "4, for the positions"),
+            (self.heads, f"model.heads={self.heads}"),
+        ):
             if self.width % divisor:
-                what = f"model.heads={divisor}" if name == "heads" else name
                 below = self.width // divisor * divisor
+                near = [str(width) for width in (below, below + divisor) if width]
                 raise BadInput(
                     f"model.width={self.width} is no multiple of {what}; near it: "
-                    + " and ".join(str(width) for width in (below, below + divisor) if width)
+                    + " and ".join(near)
                 )
 
     def create(self, **given):

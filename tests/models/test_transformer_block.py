@@ -51,14 +51,16 @@ def by_hand(x_BxTxD, params, heads, causal):
     return x + dense(gelu, params["mlp2"])
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, 1e-5), (jnp.float64, 1e-12)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_block_by_hand(causal):
+def test_a_block_by_hand(causal, dtype, bound):
     with jax.enable_x64(True):
-        block, params = block_and_params(causal=causal)
-        found = jax.jit(block.apply)({"params": params}, X_BxTxD)
+        _, params = block_and_params()
+        block = TransformerBlock(**FIELDS | {"dtype": dtype}, causal=causal)
+        found = jax.jit(block.apply)({"params": params}, X_BxTxD.astype(dtype))
     expected = by_hand(X_BxTxD, jax.tree.map(np.asarray, params), 2, causal)
-    # jax.nn.dot_product_attention takes its softmax in float32.
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
 
 
 def test_rotary_products_depend_on_the_distance_alone():
