@@ -65,5 +65,6 @@ def tiny(config: Config) -> Config:
     config.optimizer.base_batch_size = 64
     config.optimizer.warmup_epochs = 0
     config.batch_size = 64
+    config.optimizer.learning_rate = 0.005
     config.epochs = 2
     return config

@@ -48,5 +48,6 @@ def tiny(config: Config) -> Config:
     config.data.eval_examples = 100
     config.optimizer.base_batch_size = 64
     config.batch_size = 64
+    config.optimizer.learning_rate = 0.005
     config.epochs = 2
     return config

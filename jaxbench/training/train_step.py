@@ -110,17 +110,12 @@ def make_train_step(
             keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
             examples, mixture = vary(examples, keys_B, config.data, precision)
             images_BxHxWxC = _normalize(examples.images_BxHxWxC, train_data, config.data, precision)
+        rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
         grads, batch_stats, metrics_M = accumulate_gradients(
             state.loss_scale.scaled(loss_fn) if precision.scales_loss else loss_fn,
             state.params,
             state.batch_stats,
-            (
-                images_BxHxWxC,
-                examples.labels_Bx,
-                examples.mask_B,
-                augment.dropout_keys(keys_B),
-                mixture,
-            ),
+            (images_BxHxWxC, *rows),
             num_parts=config.gradient_accumulation_steps,
             num_metrics=len(task.metrics),
         )
