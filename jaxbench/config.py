@@ -173,10 +173,13 @@ class Config(Experiment):
                 f"test_time_augmentation={self.test_time_augmentation!r} with task={self.task!r}: "
                 "it goes with classification"
             )
-        if self.data.mixup and self.task != "classification":
-            raise BadInput(
-                f"data.mixup={self.data.mixup} with task={self.task!r}: it goes with classification"
-            )
+        varied = {"mixup": self.data.mixup, "rand_augment": self.data.rand_augment}
+        for name, value in varied.items():
+            # Masks would stay where they were, and only some losses mix as labels do.
+            if value not in (0, (0, 0)) and self.task != "classification":
+                raise BadInput(
+                    f"data.{name}={value} with task={self.task!r}: it goes with classification"
+                )
         if self.remat == "blocks" and not self.model.has_blocks:
             raise BadInput(
                 f"remat='blocks' with {self.model.network_name}: it goes with transformers, whose "

@@ -69,6 +69,7 @@ def test_pairs_stay_on_one_device():
 @pytest.mark.parametrize(
     ("spec", "field", "value", "said"),
     [
+        ("unet256", "rand_augment", (2, 10), "data.rand_augment=\\(2, 10\\) with task='segm"),
         ("unet256", "mixup", 0.2, "data.mixup=0.2 with task='segmentation'"),
         ("quickstart", "rand_augment", (2, 10), "these have 1"),
         ("cnn10", "rand_augment", (2,), "must be \\(operations,magnitude\\)"),
