@@ -71,9 +71,17 @@ def operate(
     moved_HxWx3 = _move(image_HxWx3, which, sign * level).astype(jnp.float32)
     changed = _change_pixels(moved_HxWx3, place_2, level)
     kept = jnp.maximum(which - len(_GEOMETRY) + 1, 0)
-    # As TensorFlow casts: towards 0.
-    changed = jnp.clip(jax.lax.select_n(kept, moved_HxWx3, *changed), 0, 255)
-    return changed.astype(jnp.uint8)
+    changed = _floor(jax.lax.select_n(kept, moved_HxWx3, *changed))
+    return jnp.clip(changed, 0, 255).astype(jnp.uint8)
+
+
+def _floor(values: jax.Array) -> jax.Array:
+    """Return the whole numbers below.
+
+    Many values are whole but for rounding, which differs with what a compiler makes of the batch;
+    a little is added, so that an image becomes the same on any number of devices.
+    """
+    return jnp.floor(values + 1 / 4096)
 
 
 def _move(image_HxWxC: jax.Array, which: jax.Array, level: jax.Array) -> jax.Array:
@@ -95,8 +103,8 @@ def _move(image_HxWxC: jax.Array, which: jax.Array, level: jax.Array) -> jax.Arr
     table = jnp.stack([jnp.stack([jnp.float32(value) for value in move]) for move in moves])
     a, b, c, d, e, f = table[jnp.minimum(which, len(_GEOMETRY))]
     y, x = jnp.arange(height, dtype=jnp.float32)[:, None], jnp.arange(width, dtype=jnp.float32)
-    column_HxW = jnp.floor(a * x + b * y + c + 0.5).astype(jnp.int32)
-    row_HxW = jnp.floor(d * x + e * y + f + 0.5).astype(jnp.int32)
+    column_HxW = _floor(a * x + b * y + c + 0.5).astype(jnp.int32)
+    row_HxW = _floor(d * x + e * y + f + 0.5).astype(jnp.int32)
     inside_HxW = (column_HxW >= 0) & (column_HxW < width) & (row_HxW >= 0) & (row_HxW < height)
     taken = image_HxWxC[jnp.clip(row_HxW, 0, height - 1), jnp.clip(column_HxW, 0, width - 1)]
     return jnp.where(inside_HxW[..., None], taken, jnp.uint8(_FILL))
@@ -109,7 +117,7 @@ def _change_pixels(image_HxWx3: jax.Array, place_2: jax.Array, level: float) -> 
     low_3, high_3 = jnp.min(image_HxWx3, (0, 1)), jnp.max(image_HxWx3, (0, 1))
     stretch_3 = 255 / jnp.maximum(high_3 - low_3, 1)
     weights_3 = jnp.array([0.299, 0.587, 0.114], jnp.float32)
-    grey_HxWx1 = jnp.round(jnp.sum(image_HxWx3 * weights_3, -1, keepdims=True))
+    grey_HxWx1 = _floor(jnp.sum(image_HxWx3 * weights_3, -1, keepdims=True) + 0.5)
     step = 2.0 ** (8 - int(4 * level))
     y, x = jnp.arange(height)[:, None], jnp.arange(width)
     centre_y, centre_x = jnp.floor(place_2 * jnp.array([height, width], jnp.float32))
@@ -124,7 +132,7 @@ def _change_pixels(image_HxWx3: jax.Array, place_2: jax.Array, level: float) -> 
         "solarize": jnp.where(image_HxWx3 < int(256 * level), image_HxWx3, 255 - image_HxWx3),
         "solarize_add": jnp.where(image_HxWx3 < 128, image_HxWx3 + int(110 * level), image_HxWx3),
         "color": _blend(grey_HxWx1, image_HxWx3, factor),
-        "contrast": _blend(jnp.round(jnp.mean(grey_HxWx1)), image_HxWx3, factor),
+        "contrast": _blend(_floor(jnp.mean(grey_HxWx1) + 0.5), image_HxWx3, factor),
         "brightness": _blend(0.0, image_HxWx3, factor),
         "sharpness": _blend(_smooth(image_HxWx3), image_HxWx3, factor),
         "cutout": jnp.where(cut_HxW[..., None], float(_FILL), image_HxWx3),
@@ -147,7 +155,7 @@ def _smooth(image_HxWxC: jax.Array) -> jax.Array:
         for top in range(3)
         for left in range(3)
     )
-    return image_HxWxC.at[1:-1, 1:-1].set(jnp.floor((around + 4 * inner) / 13))
+    return image_HxWxC.at[1:-1, 1:-1].set(_floor((around + 4 * inner) / 13))
 
 
 def _equalize(image_HxWxC: jax.Array) -> jax.Array:
