@@ -133,9 +133,11 @@ class Config(Experiment):
     remat: str = choice(
         "none",
         "norms",
+        "blocks",
         help="What the backward pass recomputes instead of keeping in memory. norms: everything "
         "but the outputs of convolutions and dense layers and the statistics of batch norm. XLA "
-        "then plans less memory for a GPU, and more for a CPU.",
+        "then plans less memory for a GPU, and more for a CPU. blocks: each transformer block, "
+        "from its input.",
     )
     batch_norm: str = choice(
         "local",
@@ -170,6 +172,18 @@ class Config(Experiment):
             raise BadInput(
                 f"test_time_augmentation={self.test_time_augmentation!r} with task={self.task!r}: "
                 "it goes with classification"
+            )
+        varied = {"mixup": self.data.mixup, "rand_augment": self.data.rand_augment}
+        for name, value in varied.items():
+            # Masks would stay where they were, and only some losses mix as labels do.
+            if value not in (0, (0, 0)) and self.task != "classification":
+                raise BadInput(
+                    f"data.{name}={value} with task={self.task!r}: it goes with classification"
+                )
+        if self.remat == "blocks" and not self.model.has_blocks:
+            raise BadInput(
+                f"remat='blocks' with {self.model.network_name}: it goes with transformers, whose "
+                "blocks can be recomputed one by one"
             )
         if self.replicas == "independent" and self.batch_norm == "sync":
             raise BadInput(

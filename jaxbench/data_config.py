@@ -167,6 +167,20 @@ class DataConfig(HoldsCode):
         high=100,
         help="Stretch each training image's contrast by a factor between these two; (1,1) is off.",
     )
+    rand_augment: tuple[float, ...] = number(
+        (0, 0),
+        low=0,
+        high=10,
+        help="RandAugment: (operations for each training image, their magnitude), such as (2,10); "
+        "10 is the largest magnitude. (0,0) is off.",
+    )
+    mixup: float = number(
+        0.0,
+        low=0,
+        help="Mix each training image and its label with those of its neighbour in the batch "
+        "(Zhang et al. 2018); the weight of the first is drawn from Beta(a, a), a being this "
+        "number, and is at least 1/2. 0 is off.",
+    )
     standardization: str = choice(
         "dataset",
         "per_image",
@@ -241,6 +255,17 @@ class DataConfig(HoldsCode):
             raise BadInput(
                 f"data.crop_padding={self.crop_padding}: images are {shape[0]}x{shape[1]}, "
                 f"so at most {min(shape[:2]) - 1}"
+            )
+        operations = self.rand_augment[0]
+        if len(self.rand_augment) != 2 or operations != int(operations):
+            raise BadInput(
+                f"data.rand_augment={self.rand_augment}: must be (operations,magnitude), such as "
+                "(2,10)"
+            )
+        if operations and shape[2] != 3:
+            raise BadInput(
+                f"data.rand_augment={self.rand_augment}: it is for images of 3 channels, these "
+                f"have {shape[2]}"
             )
         if len(self.contrast) != 2 or self.contrast[0] > self.contrast[1]:
             raise BadInput(

@@ -31,15 +31,17 @@ class BatchGeometry:
 
         Raises:
           BadInput: the batch does not split evenly over the devices of one model, in
-            `gradient_accumulation_steps` equal parts each.
+            `gradient_accumulation_steps` equal parts each, of pairs where mixup mixes pairs.
         """
         multiple, parts = batch_multiple(config, num_devices), config.gradient_accumulation_steps
         if config.batch_size % multiple:
-            devices, below = multiple // parts, config.batch_size // multiple * multiple
+            devices = num_devices // config.num_models(num_devices)
+            below = config.batch_size // multiple * multiple
             raise BadInput(
                 f"batch_size={config.batch_size} does not divide over {devices} "
                 + ("devices" if devices > 1 else "device")
                 + (f" in {parts} parts each" if parts > 1 else "")
+                + (" in pairs, which data.mixup mixes" if config.data.mixup else "")
                 + "; the nearest that do: "
                 + " and ".join(str(size) for size in (below, below + multiple) if size)
             )
@@ -86,4 +88,5 @@ class BatchGeometry:
 def batch_multiple(config: Config, num_devices: int) -> int:
     """Return what the global batch must be a multiple of on this many devices."""
     devices_per_model = num_devices // config.num_models(num_devices)
-    return config.gradient_accumulation_steps * devices_per_model
+    pairs = 2 if config.data.mixup else 1
+    return config.gradient_accumulation_steps * devices_per_model * pairs

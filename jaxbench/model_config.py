@@ -1,12 +1,20 @@
 """The base of the networks' configurations."""
 
 import dataclasses
+import typing
 from typing import Any
 
 
 @dataclasses.dataclass(kw_only=True)
 class ModelConfig:
-    """Base of the model configurations; each lives beside its network in `jaxbench/models`."""
+    """Base of the model configurations; each lives beside its network in `jaxbench/models`.
+
+    Attributes:
+      has_blocks: whether the network is made of blocks that can be recomputed one by one, so that
+        `create` takes `remat_blocks`.
+    """
+
+    has_blocks: typing.ClassVar[bool] = False
 
     def validate(self) -> None:
         """Raise BadInput for values that no network can be built from."""
@@ -19,6 +27,9 @@ class ModelConfig:
           dtype: what the network computes in; its logits come back in at least float32.
           param_dtype: what parameters and batch-norm statistics are stored in.
           norm_axis: the mesh axis over which batch norm averages, or None for per-device.
+
+        Where `has_blocks` is true it is also given `remat_blocks`: whether the backward pass
+        recomputes each block from its input (`Config.remat=blocks`).
         """
         raise TypeError(f"{type(self).__name__} does not say how to create its network")
 

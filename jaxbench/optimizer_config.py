@@ -119,6 +119,12 @@ class OptimizerConfig(HoldsCode):
         help="Which parameters decay. all: every parameter. kernels: not biases and batch norm's "
         "parameters.",
     )
+    max_gradient_norm: float = number(
+        0.0,
+        low=0,
+        help="Scale the gradients down to this global norm where theirs is larger, before all "
+        "else; 0 is off.",
+    )
     schedule: str = choice(
         "constant",
         "step",
@@ -196,7 +202,13 @@ class OptimizerConfig(HoldsCode):
                 "optimizer.name='own': the experiment file must give "
                 "OptimizerConfig(update_rule=...)"
             )
-        for name in ("bias_learning_rate", "head_learning_rate", "weight_decay", "weight_decay_on"):
+        for name in (
+            "bias_learning_rate",
+            "head_learning_rate",
+            "weight_decay",
+            "weight_decay_on",
+            "max_gradient_norm",
+        ):
             value = getattr(self, name)
             if value != type(self).__dataclass_fields__[name].default:
                 raise BadInput(

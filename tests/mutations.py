@@ -113,7 +113,7 @@ remat_does_nothing training/train_step.py: memory
 - if config.remat == "norms":
 + if config.remat == "norm":
 
-masks_stay_where_they_were training/train_step.py: stream
+masks_stay_where_they_were data/vary.py: stream
 - labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
 + labels_Bx=batch.labels_Bx
 
@@ -226,8 +226,8 @@ a_quarter_is_mirrored data/augment.py: augment
 + jnp.uint8) < 64
 
 brightness_and_contrast_share_a_draw data/augment.py: augment
-- _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = range(5)
-+ _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = 0, 1, 2, 2, 4
+- _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
++ _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = 0, 1, 2, 2, 4, 5, 6
 
 every_epoch_is_varied_alike data/augment.py: augment
 - epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)

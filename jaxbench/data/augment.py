@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 # An example's key is folded with one of these for each use.
-_CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT = range(5)
+_CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
 
 
 def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax.Array:
@@ -25,6 +25,11 @@ def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax
 def dropout_keys(keys_B: jax.Array) -> jax.Array:
     """Return keys_B for the networks' dropout."""
     return jax.vmap(lambda key: jax.random.fold_in(key, _DROPOUT))(keys_B)
+
+
+def rand_augment_keys(keys_B: jax.Array) -> jax.Array:
+    """Return keys_B for RandAugment's operations."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, _RAND_AUGMENT))(keys_B)
 
 
 class CropWindows(NamedTuple):
@@ -158,6 +163,44 @@ def distort(
         return jnp.clip((image_HxWxC - mean_C) * factor.astype(dtype) + mean_C, 0, 255)
 
     return jax.vmap(one)(keys_B, images_BxHxWxC)
+
+
+class Mixture(NamedTuple):
+    """Each example's share in its own mixture, and the label of the example that it is mixed with.
+
+    The loss against the mixed label is the mean of the losses against both, weighted by the shares.
+    """
+
+    share_B: jax.Array
+    other_labels_B: jax.Array
+
+
+def mixup(
+    keys_B: jax.Array, images_BxHxWxC: jax.Array, labels_B: jax.Array, *, alpha: float, dtype: Any
+) -> tuple[jax.Array, Mixture]:
+    """Mix each image with that of its neighbour (Zhang et al. 2018), in `dtype`.
+
+    Neighbours are the examples 0 and 1, 2 and 3 and so on, each with a share of its own: pairs are
+    the same on any number of devices, and nothing is exchanged between them. B is even. A share is
+    the larger part of one drawn from Beta(alpha, alpha), one of 4,096 equally likely ones.
+    """
+    # For those alone who mix: its import takes as long as the rest of this module's.
+    from scipy.special import betaincinv
+
+    places = 0.5 + (np.arange(4096) + 0.5) / 8192
+    shares = jnp.asarray(betaincinv(alpha, alpha, places), dtype)
+
+    def draw(key):
+        return jax.random.randint(jax.random.fold_in(key, _MIXUP), (), 0, len(shares), jnp.int32)
+
+    def neighbours(array):
+        return array.reshape(-1, 2, *array.shape[1:])[:, ::-1].reshape(array.shape)
+
+    share_B = shares[jax.vmap(draw)(keys_B)]
+    share_Bx111 = share_B[:, None, None, None]
+    images_BxHxWxC = images_BxHxWxC.astype(dtype)
+    mixed_BxHxWxC = share_Bx111 * images_BxHxWxC + (1 - share_Bx111) * neighbours(images_BxHxWxC)
+    return mixed_BxHxWxC, Mixture(share_B, neighbours(labels_B))
 
 
 def normalize(

@@ -74,7 +74,18 @@ def num_updates(opt_state: optax.OptState) -> jax.Array:
 def create_optimizer(
     config: Config, schedule: optax.Schedule, steps_per_epoch: int
 ) -> optax.GradientTransformation:
-    """Build the update rule that a config names, weight decay included, for all groups."""
+    """Build the update rule that a config names: clipping, and all groups with their decay."""
+    rule, norm = (
+        _grouped_rule(config, schedule, steps_per_epoch),
+        config.optimizer.max_gradient_norm,
+    )
+    return optax.chain(optax.clip_by_global_norm(norm), rule) if norm else rule
+
+
+def _grouped_rule(
+    config: Config, schedule: optax.Schedule, steps_per_epoch: int
+) -> optax.GradientTransformation:
+    """Build the update rule of all groups of parameters, weight decay included."""
     optimizer, early = config.optimizer, config.model.trainable_epochs()
     if optimizer.name == "own":
         return _own_rule(optimizer.update_rule, schedule, config.model, early)

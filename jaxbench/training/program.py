@@ -250,6 +250,7 @@ def build_program(
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
+            **({"remat_blocks": config.remat == "blocks"} if config.model.has_blocks else {}),
         )
         model = NetworkAdapter(module, precision.param_dtype)
     except BadInput:

@@ -16,7 +16,7 @@ import optax
 from jaxbench.config import Config, DataConfig
 from jaxbench.data import augment
 from jaxbench.data.feeds import resident, stream
-from jaxbench.data.feeds.base import Examples
+from jaxbench.data.vary import vary
 from jaxbench.distributed.mesh import AXIS
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
@@ -108,13 +108,14 @@ def make_train_step(
         with jax.named_scope("data"):
             examples = _UNPACK[config.data.feed](train_data, batch, state.step)
             keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
-            examples = _vary(examples, keys_B, config.data, precision)
+            examples, mixture = vary(examples, keys_B, config.data, precision)
             images_BxHxWxC = _normalize(examples.images_BxHxWxC, train_data, config.data, precision)
+        rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
         grads, batch_stats, metrics_M = accumulate_gradients(
             state.loss_scale.scaled(loss_fn) if precision.scales_loss else loss_fn,
             state.params,
             state.batch_stats,
-            (images_BxHxWxC, examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B)),
+            (images_BxHxWxC, *rows),
             num_parts=config.gradient_accumulation_steps,
             num_metrics=len(task.metrics),
         )
@@ -143,9 +144,10 @@ def make_train_step(
 
 
 def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable:
-    """Build loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B).
+    """Build loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B, mixture).
 
-    It returns (mean loss, (batch_stats, metrics_M)).
+    It returns (mean loss, (batch_stats, metrics_M)). `mixture` is an `augment.Mixture` or None;
+    of mixed images the label with the larger share counts as the right one.
     """
 
     def forward(params, batch_stats, images_BxHxWxC, keys_B):
@@ -155,12 +157,16 @@ def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable
     if config.remat == "norms":
         forward = jax.checkpoint(forward, policy=_keep_products_and_sums)
 
-    def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B):
+    def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B, mixture):
         # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
         with jax.named_scope("forward"):
             outputs_Bx, batch_stats = forward(params, batch_stats, images_BxHxWxC, keys_B)
         with jax.named_scope("loss"):
             losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
+            if mixture is not None:
+                share_B, other_labels_B = mixture
+                others_B = task.losses(outputs_Bx, other_labels_B, config.label_smoothing)
+                losses_B = share_B * losses_B + (1 - share_B) * others_B
             loss = jnp.mean(losses_B)
         with jax.named_scope("metrics"):
             metrics = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
@@ -195,38 +201,6 @@ def _keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
     Sums, of the batch and over devices, are what batch norm takes its statistics from.
     """
     return primitive.name in ("conv_general_dilated", "dot_general", "reduce_sum", "psum")
-
-
-def _vary(
-    examples: Examples, keys_B: jax.Array, data: DataConfig, precision: Precision
-) -> Examples:
-    """Return the examples with each image varied by its own key."""
-    if data.feed == "resident":  # the streamed feed has cropped and flipped on the host
-        examples = _crop_and_flip(examples, keys_B, data)
-    images_BxHxWxC = augment.distort(
-        keys_B,
-        examples.images_BxHxWxC,
-        brightness=data.brightness,
-        contrast=data.contrast,
-        dtype=precision.param_dtype,
-    )
-    return examples._replace(images_BxHxWxC=images_BxHxWxC)
-
-
-def _crop_and_flip(examples: Examples, keys_B: jax.Array, data: DataConfig) -> Examples:
-    """Return the examples with images cropped and mirrored, and masks with them."""
-    windows = augment.draw_windows(keys_B, padding=data.crop_padding)
-    if data.flip_order == "alternating":
-        windows = augment.alternate(windows, examples.seed, examples.epoch, examples.indices_B)
-    how = {"padding": data.crop_padding, "fill": data.padding_mode, "flip": data.flip}
-    examples = examples._replace(
-        images_BxHxWxC=augment.crop_and_flip(windows, examples.images_BxHxWxC, **how)
-    )
-    if examples.labels_Bx.ndim == 3:
-        examples = examples._replace(
-            labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
-        )
-    return examples
 
 
 def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:

@@ -227,8 +227,9 @@ def test_masks_move_with_their_images(feed):
     from jaxbench.data.augment import example_keys
     from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.vary import _crop_and_flip
     from jaxbench.distributed.mesh import create_training_mesh
-    from jaxbench.training.train_step import _UNPACK, _crop_and_flip
+    from jaxbench.training.train_step import _UNPACK
 
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1

@@ -69,6 +69,19 @@ def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train):
         assert results[8].summary[key] == pytest.approx(results[1].summary[key], rel=1e-8)
 
 
+def test_a_transformer_trains_alike_on_any_number_of_devices_and_with_remat(train):
+    """In fp64, with mixup and RandAugment; with `remat=blocks` on eight devices."""
+    fields = {"precision": "fp64", "log_every_steps": 1, "data__crop_padding": 4, "epochs": 3}
+    fields |= {"data__mixup": 0.2, "data__rand_augment": (2, 10), "optimizer__learning_rate": 0.01}
+    one = train("vit_cifar10:tiny", num_devices=1, **fields)
+    eight = train("vit_cifar10:tiny", num_devices=8, remat="blocks", **fields)
+    reference = step_losses(one)
+    # It trains: the first step's logits are all 0, whatever the images.
+    assert reference[0] == pytest.approx(np.log(10)) and np.std(reference) > 1e-3
+    assert relative_difference(step_losses(eight), reference) < 1e-8
+    assert eight.summary["eval_loss"] == pytest.approx(one.summary["eval_loss"], rel=1e-8)
+
+
 def test_pmap_and_shard_map_agree(train):
     fields = {"epochs": 2, "num_devices": 4} | AUGMENTED
     pmap = step_losses(train(parallelism="pmap", **fields))

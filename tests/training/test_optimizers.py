@@ -114,6 +114,23 @@ def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
     return float(params["layer"]["kernel"][0]), float(params["layer"]["bias"][0])
 
 
+def test_gradients_are_clipped_before_all_else():
+    """The norm is that of all parameters together, and weight decay is not clipped."""
+    gradient = 0.5  # of a kernel and of a bias: a norm of sqrt(1/2)
+    clipped = first_updates(
+        name="sgd", momentum=0.0, steps=1, max_gradient_norm=0.1, weight_decay=0.3
+    )
+    scaled = gradient * 0.1 / np.sqrt(2 * gradient**2)
+    assert clipped == pytest.approx([2 - 0.1 * (scaled + 0.3 * 2)] * 2)
+    plain = first_updates(name="sgd", momentum=0.0, steps=1)
+    assert first_updates(name="sgd", momentum=0.0, steps=1, max_gradient_norm=0.8) == plain
+    # Over groups of parameters with rates of their own.
+    rates = {"momentum": 0.0, "steps": 1, "bias_learning_rate": 0.2, "max_gradient_norm": 0.1}
+    kernel, bias = first_updates(name="sgd", **rates)
+    assert (2 - bias) / (2 - kernel) == pytest.approx(2, rel=1e-4)
+    assert 2 - kernel == pytest.approx(0.1 * scaled, rel=1e-4)
+
+
 def test_update_rules_by_hand():
     # sgd: v = 0.9 v + g; p -= 0.1 v.
     assert first_updates(name="sgd")[0] == pytest.approx(2 - 0.1 * 0.5 - 0.1 * 0.95)

@@ -1,0 +1,116 @@
+"""The pre-norm transformer block that the vision transformer and the language model share.
+
+    x + attention(norm(x)), then x + mlp(norm(x))
+
+Letters: T tokens, D the width, N attention heads, F the width of one head.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+# The implementations of jax.nn.dot_product_attention that a model's `attention` field offers.
+ATTENTION = ("xla", "cudnn")
+ATTENTION_HELP = (
+    "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
+    "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
+    "flash attention, for NVIDIA GPUs under bf16 or fp16."
+)
+
+
+class TransformerBlock(nn.Module):
+    """Tokens in, tokens out, of the same shape and in `dtype`.
+
+    Biases start at 0. The tanh form of GELU stands between the two layers of the MLP.
+
+    Attributes:
+      heads: N, which divides the width.
+      mlp_width: of the MLP's hidden layer.
+      dtype: what it computes in; norms and the softmax compute in at least float32.
+      param_dtype: what parameters are stored in.
+      causal: whether each token attends only to itself and to those before it.
+      rotary: whether queries and keys are turned by their places; see `rotate`.
+      attention: one of `ATTENTION`.
+      kernel_init: of the kernels.
+      residual_init: of the kernels of `out` and `mlp2`, whose outputs are added to the tokens; None
+        takes `kernel_init`.
+    """
+
+    heads: int
+    mlp_width: int
+    dtype: Any
+    param_dtype: Any
+    causal: bool = False
+    rotary: bool = False
+    attention: str = "xla"
+    kernel_init: Any = nn.initializers.xavier_uniform()
+    residual_init: Any = None
+
+    @nn.compact
+    def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        width, inits = x_BxTxD.shape[-1], {"kernel_init": self.kernel_init}
+        last = {"kernel_init": self.residual_init or self.kernel_init}
+
+        y_BxTxD = nn.LayerNorm(name="norm1", **types)(x_BxTxD)
+        query, key, value = (
+            nn.Dense(width, name=name, **types, **inits)(y_BxTxD).reshape(
+                *y_BxTxD.shape[:2], self.heads, width // self.heads
+            )
+            for name in ("query", "key", "value")
+        )
+        if self.rotary:
+            query, key = rotate(query), rotate(key)
+        y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
+        y_BxTxD = nn.Dense(width, name="out", **types, **last)(y_BxTxNxF.reshape(x_BxTxD.shape))
+        x_BxTxD = x_BxTxD + y_BxTxD
+        y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
+        y_BxTxM = nn.gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
+        return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+
+
+def attend(
+    query_BxTxNxF: jax.Array,
+    key_BxTxNxF: jax.Array,
+    value_BxTxNxF: jax.Array,
+    causal: bool,
+    attention: str,
+) -> jax.Array:
+    """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head."""
+    arrays = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF)
+    if attention != "xla" or query_BxTxNxF.dtype != jnp.float64:
+        return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
+    # JAX's takes the softmax in float32, whatever the type. fp64 is for checking: rounding to
+    # float32 would hide there what is to be seen.
+    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", *arrays[:2]) / query_BxTxNxF.shape[-1] ** 0.5
+    if causal:
+        earlier_TxT = jnp.tri(query_BxTxNxF.shape[1], dtype=bool)
+        scores_BxNxTxT = jnp.where(earlier_TxT, scores_BxNxTxT, -jnp.inf)
+    return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
+
+
+def block_class(remat_blocks: bool) -> Any:
+    """Return `TransformerBlock`, or with `Config.remat=blocks` the one that keeps only its input.
+
+    The backward pass then computes the rest of each block again, one block after the other.
+    """
+    return nn.remat(TransformerBlock) if remat_blocks else TransformerBlock
+
+
+def rotate(x_BxTxNxF: jax.Array, base: float = 10_000.0) -> jax.Array:
+    """Turn each head's vectors by angles that grow with their places (Su et al. 2021, RoPE).
+
+    The first and second half of F are the two coordinates of F / 2 planes; the angle of plane i at
+    place t is t / base^(2i / F). Products of queries and keys then depend on distances alone.
+    Computed in at least float32. F is even.
+    """
+    tokens, half = x_BxTxNxF.shape[1], x_BxTxNxF.shape[-1] // 2
+    dtype = jnp.promote_types(x_BxTxNxF.dtype, jnp.float32)
+    speeds = base ** -(jnp.arange(half, dtype=dtype) / half)
+    angles_TxF = jnp.arange(tokens, dtype=dtype)[:, None] * speeds
+    cos, sin = jnp.cos(angles_TxF)[:, None], jnp.sin(angles_TxF)[:, None]
+    first, second = jnp.split(x_BxTxNxF.astype(dtype), 2, axis=-1)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(turned, axis=-1).astype(x_BxTxNxF.dtype)

@@ -1,0 +1,138 @@
+"""Vision transformers (Dosovitskiy et al. 2021) in the plain form of Beyer, Zhai and Kolesnikov.
+
+"Better plain ViT baselines for ImageNet-1k" (arXiv 2205.01580): patches of the image become tokens,
+fixed sine and cosine positions of two dimensions are added to them, pre-norm blocks follow, and the
+mean of the last tokens is classified; there is no class token.
+
+    S/16  width 384, 12 blocks of 6 heads: 22,122,472 parameters at 224x224 and 1000 classes
+    B/16  width 768, 12 blocks of 12 heads: 87,006,184
+
+The often quoted 22,050,664 and 86,567,656 are those of networks with a class token and learned
+positions and without the hidden layer before the logits.
+
+One image takes these multiply-accumulates, with T tokens, width D, L blocks, MLP width M, patches
+of P x P x C and K classes:
+
+    T P P C D + L (4 T D D + 2 T D M + 2 T T D) + D D + D K
+
+2 T T D are attention's two products, queries with keys and weights with values, as PaLM counts them
+(Chowdhery et al. 2022, appendix B). S/16 at 224x224: 4.574 GMAC, B/16: 17.472.
+"""
+
+import dataclasses
+import typing
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number, plain
+from jaxbench.model_config import ModelConfig
+from jaxbench.models.layers import Network
+from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, block_class
+
+
+@dataclasses.dataclass(kw_only=True)
+class ViTConfig(ModelConfig):
+    """ViT-S/16; ViT-B/16 is `width=768, heads=12`."""
+
+    has_blocks: typing.ClassVar[bool] = True
+
+    patch: int = number(
+        16, low=1, help="Side of the square patches, in pixels, that become a token each."
+    )
+    width: int = number(
+        384, low=8, help="Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4."
+    )
+    depth: int = number(12, low=1, help="Number of transformer blocks.")
+    heads: int = number(
+        6, low=1, help="Attention heads, which divide `model.width`: 3 (Ti), 6 (S), 12 (B)."
+    )
+    mlp_ratio: int = number(
+        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
+    )
+    pre_logits: bool = plain(
+        True, help="A hidden layer with tanh before the logits, as wide as the tokens."
+    )
+    attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
+
+    def validate(self) -> None:
+        for divisor, what in (
+            (4, "4, for the positions"),
+            (self.heads, f"model.heads={self.heads}"),
+        ):
+            if self.width % divisor:
+                below = self.width // divisor * divisor
+                near = [str(width) for width in (below, below + divisor) if width]
+                raise BadInput(
+                    f"model.width={self.width} is no multiple of {what}; near it: "
+                    + " and ".join(near)
+                )
+
+    def create(self, **given):
+        return ViT(**vars(self), **given)
+
+
+class ViT(Network):
+    """Images in, logits out; arguments and result as in `WideResNet`."""
+
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    mlp_ratio: int
+    pre_logits: bool
+    attention: str
+    num_classes: int
+    remat_blocks: bool = False
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        batch, *sides, _ = images_BxHxWxC.shape
+        if any(side % self.patch for side in sides):
+            raise BadInput(
+                f"model.patch={self.patch}: images are {sides[0]}x{sides[1]}, and both sides must "
+                "be multiples of it"
+            )
+        patch = (self.patch, self.patch)
+        x = nn.Conv(self.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
+        positions_TxD = sincos_positions(*x.shape[1:3], self.width, self.param_dtype)
+        x_BxTxD = x.reshape(batch, -1, self.width) + positions_TxD.astype(self.dtype)
+        block = block_class(self.remat_blocks)
+        for index in range(1, self.depth + 1):
+            x_BxTxD = block(
+                heads=self.heads,
+                mlp_width=self.mlp_ratio * self.width,
+                attention=self.attention,
+                name=f"block{index}",
+                **types,
+            )(x_BxTxD)
+        x_BxTxD = nn.LayerNorm(name="norm", **types)(x_BxTxD)
+        x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
+        # The rest is in `param_dtype`, as `layers.classify` says; the head starts at 0.
+        types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
+        if self.pre_logits:
+            x_BxD = jnp.tanh(nn.Dense(self.width, name="pre_logits", **types)(x_BxD))
+        zeros = nn.initializers.zeros
+        return nn.Dense(self.num_classes, name="head", kernel_init=zeros, **types)(x_BxD)
+
+
+def sincos_positions(rows: int, columns: int, width: int, dtype: jnp.dtype) -> jax.Array:
+    """Return positions_TxD of a grid of tokens, row by row: sines and cosines of both coordinates.
+
+    The width has four equal parts: sine and cosine of the column, sine and cosine of the row, at
+    wavelengths from 2 pi to 2 pi times 10,000 tokens, evenly spaced in their logarithm (Chen, Xie
+    and He 2021, MoCo v3).
+    """
+    quarter = width // 4
+    speeds = 10_000.0 ** -(jnp.arange(quarter, dtype=dtype) / (quarter - 1))
+    row_T, column_T = (
+        place.reshape(-1, 1)
+        for place in jnp.meshgrid(
+            jnp.arange(rows, dtype=dtype), jnp.arange(columns, dtype=dtype), indexing="ij"
+        )
+    )
+    parts = [turn(place * speeds) for place in (column_T, row_T) for turn in (jnp.sin, jnp.cos)]
+    return jnp.concatenate(parts, axis=1)
