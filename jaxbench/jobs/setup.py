@@ -260,6 +260,8 @@ def _data_dependent_params(
 
 def _normalization(standardization: str, dataset: Dataset) -> dict[str, Any]:
     """Return what normalises the pixels, on the scale 0 to 255, and whose statistics it is."""
+    if dataset.statistics is None:
+        return {}
     if standardization == "per_image":
         return {"mean": None, "std": None, "statistics": "each image's own"}
     mean_C, std_C = dataset.channel_statistics
