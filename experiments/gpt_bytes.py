@@ -14,7 +14,7 @@ from jaxbench.models.gpt import GptConfig
 
 def get_config() -> Config:
     return Config(
-        model=GptConfig(width=192, depth=4, heads=6, positions="rotary"),
+        model=GptConfig(width=128, depth=4, heads=4, positions="rotary"),
         task="language_model",
         data=DataConfig(source="text", sequence_length=256, num_classes=256),
         optimizer=OptimizerConfig(
@@ -28,7 +28,7 @@ def get_config() -> Config:
             warmup_epochs=1,
         ),
         batch_size=16,
-        epochs=10,
+        epochs=15,
     )
 
 

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.config import Config
 from jaxbench.errors import BadInput
 
 # What a model's `attention` field offers: see `choose_attention`.
@@ -74,6 +75,19 @@ class TransformerBlock(nn.Module):
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
         y_BxTxM = nn.gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+
+
+def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
+    """Return what only a network of transformer blocks is created with; nothing for others.
+
+    Args:
+      config: the experiment.
+      platform, dtype: as for `choose_attention`.
+    """
+    if not config.model.has_blocks:
+        return {}
+    attention = choose_attention(config.model, platform, dtype)
+    return {"remat_blocks": config.remat == "blocks", "attention": attention}
 
 
 def choose_attention(model: Any, platform: str, dtype: Any) -> str:

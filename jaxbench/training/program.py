@@ -17,7 +17,7 @@ from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
 from jaxbench.models.adapter import NetworkAdapter
-from jaxbench.models.transformer_block import choose_attention
+from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
 from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
@@ -256,7 +256,7 @@ def build_program(
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **_of_blocks(config, mesh, precision),
+            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
         )
         model = NetworkAdapter(module, precision.param_dtype)
     except BadInput:
@@ -291,15 +291,6 @@ def build_program(
         data_dependent_params=data_dependent_params,
         **parts,
     )
-
-
-def _of_blocks(config: Config, mesh: DataMesh, precision: Precision) -> dict[str, Any]:
-    """Return what only a network of transformer blocks is created with."""
-    if not config.model.has_blocks:
-        return {}
-    platform = mesh.devices[0].platform
-    attention = choose_attention(config.model, platform, precision.compute_dtype)
-    return {"remat_blocks": config.remat == "blocks", "attention": attention}
 
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
