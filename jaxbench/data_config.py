@@ -8,7 +8,8 @@ from jaxbench.fields import choice, number, own, plain
 from jaxbench.own.code import Code, HoldsCode, as_code
 
 # Fields that say how images are and how they are varied.
-_OF_IMAGES = ("image_shape", "crop_padding", "flip", "brightness", "contrast", "standardization")
+_OF_IMAGES = ("image_shape", "crop_padding", "flip", "rand_augment", "mixup", "brightness")
+_OF_IMAGES += ("contrast", "standardization")
 
 
 @dataclasses.dataclass(kw_only=True)
