@@ -222,7 +222,7 @@ def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_a_language_model_trains_the_same_on_any_number_of_devices(train, positions):
-    """In fp64 but for attention's softmax, which JAX computes in fp32; remat changes nothing."""
+    """The whole run in fp64, and blocks that are computed again change nothing."""
     fields = {
         "model__positions": positions,
         "precision": "fp64",
@@ -236,9 +236,9 @@ def test_a_language_model_trains_the_same_on_any_number_of_devices(train, positi
     )
     reference = step_losses(one)
     assert reference[-1] < 0.8 * reference[0]
-    assert relative_difference(step_losses(eight), reference) < 1e-5
+    assert relative_difference(step_losses(eight), reference) < 1e-8
     for key in ("eval_bits_per_byte", "eval_top1"):
-        assert eight.summary[key] == pytest.approx(one.summary[key], rel=1e-4)
+        assert eight.summary[key] == pytest.approx(one.summary[key], rel=1e-8)
     assert eight.summary["eval_count"] == 21
 
 
