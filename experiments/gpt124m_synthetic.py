@@ -7,10 +7,10 @@
 
 The shapes of GPT-2 small (Radford et al. 2019): 124,439,808 parameters at 1024 tokens, vocabulary
 50,257, and AdamW with the moments and weight decay of GPT-3 (Brown et al. 2020). An image of the
-records is a sequence here; `tokens_per_s` counts tokens. The logits of a sequence of 1024 tokens
-take 0.2 GB in fp32, and more than attention at any length:
-`--experiment.data.num_classes=256` makes them small for longer ones.
-Hardware: one or more GPUs or TPUs of 16 GB for 4 sequences each, of 80 GB for 32.
+records is a sequence here; `tokens_per_s` counts tokens. The logits of 1024 tokens take 0.2 GB in
+fp32: `--experiment.data.num_classes=256` makes them small for long sequences.
+Hardware: one or more GPUs or TPUs. For one H100 XLA plans 25 GiB for the batch of 32, and with
+`remat=blocks`, 256 classes and cuDNN's attention 15.6 GiB for one sequence of 262,144 tokens.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

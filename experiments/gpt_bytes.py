@@ -5,7 +5,9 @@
 
 The text is the documentation of Python's language in its own standard library, 0.7 MB, of which the
 last tenth is held out; or any file. A token is a byte, so no tokenizer is needed.
-Hardware: anything. Expected: EXPECTED
+0.82 million parameters, 15 epochs.
+Hardware: anything; two CPU cores take about 20 minutes, estimated from the processor time of a
+step. The bits per byte that the whole recipe reaches have not been measured yet.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
