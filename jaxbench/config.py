@@ -63,10 +63,12 @@ class Config(Experiment):
     task: str = choice(
         "classification",
         "segmentation",
+        "language_model",
         own=own_task,
         help="What the network predicts. classification: one class for each image (top-1). "
-        "segmentation: foreground or background for each pixel (Dice). An experiment file may "
-        "give an object of its own (`jaxbench.tasks.Task`).",
+        "segmentation: foreground or background for each pixel (Dice). language_model: each next "
+        "token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give an "
+        "object of its own (`jaxbench.tasks.Task`).",
     )
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -168,6 +170,12 @@ class Config(Experiment):
                     f"data.num_classes={self.data.num_classes}: task='segmentation' tells 2 apart, "
                     "foreground and background"
                 )
+        sequences = bool(self.data.sequence_length)
+        if isinstance(self.task, str) and (self.task == "language_model") != sequences:
+            raise BadInput(
+                f"task={self.task!r} with data.sequence_length={self.data.sequence_length}: "
+                "task=language_model goes with sequences, and sequences with it"
+            )
         if self.test_time_augmentation != "none" and self.task != "classification":
             raise BadInput(
                 f"test_time_augmentation={self.test_time_augmentation!r} with task={self.task!r}: "

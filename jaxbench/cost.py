@@ -115,7 +115,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
         raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
     wall_s = number(run.summary, "wall_s")
     found = {"price": price and price._asdict(), **fields}
-    found |= _per_price(rate, price) if price else {}
+    tokens = number(run.config, "data", "sequence_length")
+    found |= _per_price(rate, price, tokens) if price else {}
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
@@ -159,11 +160,15 @@ def _electricity(energy_j: float | None) -> float | None:
     return None if energy_j is None else pricing.electricity_usd(energy_j, _USD_PER_KWH.value)
 
 
-def _per_price(rate: float, price: Price) -> dict[str, float]:
-    return {
+def _per_price(rate: float, price: Price, tokens: float | None = None) -> dict[str, float]:
+    """Return what a rate costs; where images are sequences, of so many tokens each, tokens too."""
+    found = {
         "images_per_s_per_usd_per_hour": pricing.rate_per_price(rate, price.usd_per_hour),
         "usd_per_million_images": pricing.usd_per_million_images(rate, price.usd_per_hour),
     }
+    if tokens:
+        found["usd_per_billion_tokens"] = found["usd_per_million_images"] * 1e3 / tokens
+    return found
 
 
 def _describe(price: Price) -> str:
@@ -184,6 +189,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
             f"{rate}: {_amount(found['images_per_s_per_usd_per_hour'], 1)} images/s per USD/h, "
             f"{_amount(found['usd_per_million_images'])} USD per million images",
         ]
+    if "usd_per_billion_tokens" in found:
+        amount = _amount(found["usd_per_billion_tokens"])
+        lines.append(f"images are sequences: {amount} USD per billion tokens")
     if "time_s" in found:
         lines.append(_with_usd(found["time_s"] / S_PER_HOUR, "h", found["usd"], digits=2))
     if found.get("wall_s") is not None:

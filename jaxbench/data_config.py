@@ -7,6 +7,10 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, own, plain
 from jaxbench.own.code import Code, HoldsCode, as_code
 
+# Fields that say how images are and how they are varied.
+_OF_IMAGES = ("image_shape", "crop_padding", "flip", "rand_augment", "mixup", "brightness")
+_OF_IMAGES += ("contrast", "standardization")
+
 
 @dataclasses.dataclass(kw_only=True)
 class DataConfig(HoldsCode):
@@ -18,12 +22,15 @@ class DataConfig(HoldsCode):
         "cifar10_batches",
         "npz",
         "folder",
+        "text",
         "synthetic",
         "own",
         help="Where the images come from. digits: handwritten digits that ship with scikit-learn. "
         "tfds: a prepared TensorFlow data set. cifar10_batches: the Python version of CIFAR-10. "
-        "npz: a NumPy file. folder: JPEG files in one folder for each class. synthetic: generated "
-        "images. own: what `data.load` returns.",
+        "npz: a NumPy file. folder: JPEG files in one folder for each class. text: the bytes of a "
+        "file, or of the documentation of Python's language that its standard library holds, as "
+        "sequences of tokens. synthetic: generated images or sequences. own: what `data.load` "
+        "returns.",
     )
     load: Code | None = own(
         as_code,
@@ -71,10 +78,11 @@ class DataConfig(HoldsCode):
     name: str = plain("", help='Name of the TFDS builder, such as "cifar10" or "cifar10:3.0.2".')
     path: str = plain(
         "",
-        only_with=("source", "tfds", "cifar10_batches", "npz", "folder"),
+        only_with=("source", "tfds", "cifar10_batches", "npz", "folder", "text"),
         help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`. cifar10_batches: "
         "the folder that holds `data_batch_1`. npz: the file. folder: the folder that holds "
-        "`train/<class>/*.JPEG` and the evaluation split.",
+        "`train/<class>/*.JPEG` and the evaluation split. text: any file; empty takes the "
+        "standard library's.",
     )
     train_split: str = plain("train", help="Name of the split to train on.")
     eval_split: str = plain("test", help="Name of the split to evaluate on.")
@@ -90,10 +98,17 @@ class DataConfig(HoldsCode):
         help="Height, width (pixels) and channels of an image. The data must have this shape; "
         "synthetic images are generated with it.",
     )
+    sequence_length: int = number(
+        0,
+        low=0,
+        help="Tokens of a sequence, for `task=language_model` with data.source=text or synthetic; "
+        "0 is for images. Wherever an image is counted, a sequence counts as one.",
+    )
     num_classes: int = number(
         10,
         low=2,
-        help="Number of classes. The data must have as many; synthetic labels are drawn from them.",
+        help="Number of classes. The data must have as many; synthetic labels are drawn from them. "
+        "Of sequences: the size of the vocabulary; text has 256, one for each byte.",
     )
     crop_padding: int = number(
         0,
@@ -194,6 +209,16 @@ class DataConfig(HoldsCode):
             self.source = "own"
 
     @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(height, width, channels) of an image, or (tokens,) of a sequence."""
+        return (self.sequence_length,) if self.sequence_length else self.image_shape
+
+    @property
+    def example_dtype(self) -> str:
+        """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
+        return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
+
+    @property
     def decodes_on_the_fly(self) -> bool:
         """Whether images stay encoded until a batch needs them."""
         return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
@@ -218,7 +243,25 @@ class DataConfig(HoldsCode):
                 f"data.cache={self.cache!r}: it is for images decoded on the fly; those of "
                 f"data.source={self.source!r} are held in memory, decoded"
             )
+        if self.sequence_length or self.source == "text":
+            self._check_sequences()
         self._check_images()
+
+    def _check_sequences(self) -> None:
+        if self.source not in ("text", "synthetic"):
+            raise BadInput(
+                f"data.sequence_length={self.sequence_length} with data.source={self.source!r}: "
+                "sequences of tokens come with data.source=text or synthetic"
+            )
+        if not self.sequence_length:
+            raise BadInput("data.source='text' needs data.sequence_length, such as 256")
+        for name in _OF_IMAGES:
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise BadInput(
+                    f"data.{name}={value!r} does nothing with data.sequence_length="
+                    f"{self.sequence_length}: it is for images"
+                )
 
     def _check_decoding_on_the_fly(self) -> None:
         if self.flip_order != "random":

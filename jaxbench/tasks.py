@@ -2,7 +2,7 @@
 
 Metrics are sums over the real examples of a batch, by name; the host divides them by their `count`.
 A step packs them into one small array, metrics_M, so that one transfer fetches them.
-Letters: B examples, K classes, M metrics, R models.
+Letters: B examples, K classes, M metrics, R models, T tokens of a sequence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -167,6 +167,43 @@ class Segmentation:
         }
 
 
+class LanguageModel:
+    """The next token at each place of a sequence; outputs are logits_BxTxK, labels tokens_BxT.
+
+    The loss is in nats for a token, `top1` the share of tokens that the network puts first (next
+    -token accuracy). `bits_per_byte` is the loss in bits, for a network whose tokens are bytes.
+    Figures are means over all tokens of all sequences, which have the same length.
+    """
+
+    name = "language_model"
+    metrics = eval_metrics = ("loss", "count", "top1")
+    headline = "top1"
+
+    def __init__(self, byte_tokens: bool = True):
+        bits = ("bits_per_byte",) if byte_tokens else ()
+        self.train_figures = self.eval_figures = ("loss", "top1", *bits)
+
+    def label_shape(self, image_shape):
+        return tuple(image_shape)
+
+    def output_shape(self, image_shape, num_classes):
+        return (*image_shape, num_classes)
+
+    def losses(self, outputs_Bx, labels_Bx, smoothing=0.0):
+        labels_BxT = labels_Bx.astype(jnp.int32)
+        return jnp.mean(Classification().losses(outputs_Bx, labels_BxT, smoothing), axis=-1)
+
+    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+        correct_BxT = jnp.argmax(outputs_Bx, axis=-1) == labels_Bx
+        # Shares of a sequence rather than tokens: float32 counts exactly only to 2^24.
+        return _sums(mask_B, loss=losses_B, top1=jnp.mean(correct_BxT, -1, dtype=losses_B.dtype))
+
+    def compute(self, sums):
+        means = {name: sums[name] / sums["count"] for name in ("loss", "top1")}
+        figures = means | {"bits_per_byte": means["loss"] / np.log(2)}
+        return {name: figures[name] for name in self.eval_figures}
+
+
 def _sums(mask_B: jax.Array, *, loss: jax.Array, **values_B: jax.Array) -> dict[str, jax.Array]:
     """Return the sums over the real rows, and their `count`, in the type of the losses."""
     sums = {"loss": loss, "count": mask_B, **values_B}
@@ -177,11 +214,14 @@ def _sums(mask_B: jax.Array, *, loss: jax.Array, **values_B: jax.Array) -> dict[
     }
 
 
-def get_task(name: Any, test_time_augmentation: bool = False) -> Task:
+def get_task(name: Any, test_time_augmentation: bool = False, *, byte_tokens: bool = True) -> Task:
     """Return the task of that name, or the `Code` of one of the user's own.
 
-    Test-time augmentation adds a metric to the evaluation.
+    Test-time augmentation adds a metric to the evaluation. A language model whose tokens are bytes
+    has a figure for that.
     """
     if not isinstance(name, str):
         return name.value
+    if name == "language_model":
+        return LanguageModel(byte_tokens)
     return Segmentation() if name == "segmentation" else Classification(test_time_augmentation)

@@ -143,6 +143,16 @@ def write_run(path, epochs, **summary):
     return str(path)
 
 
+def test_the_tokens_of_sequences_cost_too(run_cost, tmp_path):
+    run = pathlib.Path(write_run(tmp_path / "run", (0.5,)))
+    document = json.loads((run / "run.json").read_text())
+    document["config"] = {"data": {"sequence_length": 250}}
+    (run / "run.json").write_text(json.dumps(document))
+    done = run_cost(str(run), "--usd_per_hour=3.6")
+    # A million sequences for half a dollar have 250 million tokens.
+    assert " 2.0000 USD per billion tokens" in done.stdout
+
+
 def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
     run = write_run(
         tmp_path / "run",

@@ -1,14 +1,18 @@
 """What is counted for each kind of training."""
 
 import csv
+import dataclasses
 import os
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxbench.cli import registry
+from jaxbench.data.sources.load import load_dataset
 from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.model_config import ModelConfig
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name, pack_metrics
 from tests.conftest import records, run_json
@@ -105,3 +109,86 @@ def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
     target = result.summary["target"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
     assert epoch["eval_dice"] >= 0.02 and epoch["epochs"] > 1
+
+
+LANGUAGE = get_task("language_model")
+
+
+def test_next_tokens_loss_bits_and_accuracy_are_those_of_numpy():
+    """Seven sequences in two batches, the second padded with garbage."""
+    random = np.random.default_rng(0)
+    logits, tokens = random.normal(size=(7, 5, 9)), random.integers(0, 9, (7, 5), np.uint8)
+    padding = np.full((1, 5, 9), np.nan)
+    total = 0
+    for batch, labels, mask in (
+        (logits[:4], tokens[:4], np.ones(4, bool)),
+        (np.concatenate([logits[4:], padding]), tokens[[4, 5, 6, 0]], np.arange(4) < 3),
+    ):
+        arrays = jnp.asarray(batch, jnp.float32), jnp.asarray(labels)
+        losses_B = LANGUAGE.losses(*arrays, 0.0)
+        sums = LANGUAGE.batch_metrics(losses_B, *arrays, jnp.asarray(mask))
+        total = total + np.asarray(pack_metrics(LANGUAGE.metrics, sums), np.float64)
+    sums = metrics_by_name(LANGUAGE.metrics, total)
+    figures = LANGUAGE.compute(sums)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    own = np.take_along_axis(probabilities, tokens[..., None], -1)
+    assert sums["count"] == 7
+    assert figures["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
+    assert figures["bits_per_byte"] == pytest.approx(-np.log2(own).mean(), rel=1e-6)
+    assert figures["top1"] == pytest.approx((logits.argmax(-1) == tokens).mean(), rel=1e-6)
+    others = get_task("language_model", byte_tokens=False)
+    assert "bits_per_byte" not in others.compute(sums)
+    smoothed = LANGUAGE.losses(jnp.asarray(logits), jnp.asarray(tokens), 0.2)
+    by_hand = -(0.8 * np.log(own)[..., 0] + 0.2 * np.log(probabilities).mean(-1)).mean(-1)
+    np.testing.assert_allclose(smoothed, by_hand, rtol=1e-5)
+
+
+@dataclasses.dataclass(kw_only=True)
+class PairsConfig(ModelConfig):
+    """Logits by the token before alone."""
+
+    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
+        return Pairs(num_classes)
+
+
+class Pairs(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, tokens_BxT):
+        return nn.Embed(self.num_classes, self.num_classes)(tokens_BxT)
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_a_language_models_run_counts_every_token_once(train, feed):
+    result = train(
+        "gpt_bytes:tiny", model=PairsConfig(), num_devices=2, data__feed=feed, eval_batch_size=48
+    )
+    last = records(result.run_dir.path, "epoch")[-1]
+    assert (last["images"], last["eval_count"]) == (256, 100)
+    assert last["tokens_per_s"] == pytest.approx(64 * last["images_per_s"])
+    assert last["eval_bits_per_byte"] == pytest.approx(last["eval_loss"] / np.log(2))
+    table_KxK = np.asarray(result.state.params["Embed_0"]["embedding"], np.float64)
+    config = registry.load("gpt_bytes:tiny")
+    held_out = load_dataset(config).eval
+    logits = table_KxK[held_out.images_NxHxWxC]
+    own = np.take_along_axis(logits, held_out.labels_Nx[..., None].astype(int), -1)[..., 0]
+    losses = np.log(np.exp(logits).sum(-1)) - own
+    assert losses.size == 6400
+    assert last["eval_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert last["eval_top1"] == pytest.approx((logits.argmax(-1) == held_out.labels_Nx).mean())
+    summary = result.summary
+    assert summary["tokens_per_s"] == pytest.approx(64 * summary["images_per_s"])
+    with open(result.run_dir.path / "epochs.csv", newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["tokens_per_s"]) == last["tokens_per_s"] and row["eval_bits_per_byte"]
+
+
+def test_people_read_of_sequences_and_records_of_images(tmp_path):
+    config = registry.load("gpt_bytes:tiny")
+    config.model, config.num_devices = PairsConfig(), 2
+    with open(tmp_path / "out", "w") as file:
+        train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(file))
+    words = (tmp_path / "out").read_text()
+    assert "of 100 test sequences" in words and "bits per byte" in words
+    assert "tokens/s" in words and "sequences/s" in words and "images/s" not in words

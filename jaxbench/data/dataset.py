@@ -1,4 +1,4 @@
-"""A data set: two splits of uint8 images and their labels or masks, held in memory or on disk."""
+"""A data set: two splits of images or sequences and their labels, held in memory or on disk."""
 
 import dataclasses
 import functools
@@ -21,8 +21,9 @@ class Split:
     """A split held in memory.
 
     Attributes:
-      images_NxHxWxC: uint8.
-      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W).
+      images_NxHxWxC: uint8; of sequences, tokens_NxT in uint8 or int32.
+      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W); of sequences, the token
+        behind each of tokens_NxT, in the same type.
     """
 
     images_NxHxWxC: np.ndarray
@@ -33,7 +34,7 @@ class Split:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
+        """(height, width, channels), or (tokens,) of sequences."""
         return self.images_NxHxWxC.shape[1:]
 
     def checksum(self) -> int:
@@ -55,9 +56,10 @@ class Dataset:
     Attributes:
       description: where it came from, for the record.
       train, eval: the splits; both in memory or both encoded.
-      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1.
+      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; of sequences, the vocabulary.
       statistics: whose mean and deviation normalise the pixels, `ImageNet's` or `the training
         split's`. A folder has ImageNet's in either feed: its own would take decoding all of it.
+        None for tokens, which nothing normalises.
       cache: a description of the copies that it reads, None where it reads the originals.
     """
 
@@ -65,8 +67,13 @@ class Dataset:
     train: Split | EncodedSplit
     eval: Split | EncodedSplit
     num_classes: int
-    statistics: str = "the training split's"
+    statistics: str | None = "the training split's"
     cache: dict[str, Any] | None = None
+
+    @property
+    def noun(self) -> str:
+        """What examples are called where people read it."""
+        return "sequences" if self.statistics is None else "images"
 
     @property
     def encoded(self) -> bool:
@@ -75,11 +82,11 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
+        """(height, width, channels), or (tokens,) of sequences."""
         return self.train.image_shape
 
     def check(self, label_shape: tuple[int, ...] = ()) -> None:
-        """Check the arrays of splits held in memory; labels have `label_shape`, () or a mask's.
+        """Check the arrays of splits held in memory; `label_shape` is that of one example's label.
 
         Raises:
           BadInput: a wrong type or shape, no examples, or labels that are not 0 to K-1.
@@ -89,7 +96,7 @@ class Dataset:
                 continue  # checked when they are decoded
             images, labels = split.images_NxHxWxC, split.labels_Nx
             what = f"{self.description}, {name} split"
-            if images.ndim != 4 or images.dtype != np.uint8:
+            if self.statistics and (images.ndim != 4 or images.dtype != np.uint8):
                 raise BadInput(
                     f"{what}: images are {images.dtype} of shape {images.shape}, "
                     "expected uint8 of shape (N, height, width, channels)"
@@ -122,7 +129,9 @@ class Dataset:
         }
 
     def normalization(self, dtype: Any) -> dict[str, np.ndarray]:
-        """Return `mean` and `std` by channel, for the step's arguments."""
+        """Return `mean` and `std` by channel, for the step's arguments; nothing for tokens."""
+        if self.statistics is None:
+            return {}
         mean_C, std_C = self.channel_statistics
         return {"mean": mean_C.astype(dtype), "std": std_C.astype(dtype)}
 

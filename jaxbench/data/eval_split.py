@@ -20,12 +20,12 @@ def eval_split_warnings(dataset: Dataset) -> list[str]:
 
     Images are compared byte by byte where both splits are held in memory.
     """
-    count = len(dataset.eval)
+    count, noun = len(dataset.eval), dataset.noun
     if dataset.encoded:
-        return _few(count, count)
+        return _few(noun, count, count)
     images_NxHxWxC = dataset.eval.images_NxHxWxC
     digests = _digests(images_NxHxWxC)
-    warnings = _few(count, len(set(digests)))
+    warnings = _few(noun, count, len(set(digests)))
     train_NxHxWxC = dataset.train.images_NxHxWxC
     if train_NxHxWxC.nbytes <= _LARGEST_BYTES:
         # Most images differ in the middle row already.
@@ -34,16 +34,16 @@ def eval_split_warnings(dataset: Dataset) -> list[str]:
         trained_on = set(_digests(train_NxHxWxC[i] for i in same_row))
         if shared := sum(digest in trained_on for digest in digests):
             warnings.append(
-                f"{shared:,} of the {count:,} images of the evaluation split are in the training "
-                "split, too: its figures say that much less about images that are new"
+                f"{shared:,} of the {count:,} {noun} of the evaluation split are in the training "
+                f"split, too: its figures say that much less about {noun} that are new"
             )
     return warnings
 
 
-def _few(count: int, different: int) -> list[str]:
+def _few(noun: str, count: int, different: int) -> list[str]:
     if different >= _FEWEST:
         return []
-    told = f"{count:,} images" if different == count else f"{count:,} images, {different} different"
+    told = f"{count:,} {noun}" + ("" if different == count else f", {different} different")
     return [
         f"the evaluation split has {told}: an accuracy on fewer than {_FEWEST} says next to nothing"
     ]

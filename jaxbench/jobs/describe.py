@@ -38,7 +38,7 @@ def describe(config: Experiment) -> dict[str, Any]:
         program = build_program(config, mesh, geometry, steps_per_epoch=1)
         program.check()
         state = program.abstract_placed_state()
-        label_shape = program.task.label_shape(config.data.image_shape)
+        label_shape = program.task.label_shape(config.data.example_shape)
         args = abstract_args(config, geometry, label_shape, program.precision.param_dtype)
         compiled = compile_step("train_step", program.train_step, state, *args)
         return {

@@ -157,6 +157,7 @@ class Job(RunContext):
 
 def describe_program(program: Program) -> dict[str, Any]:
     """Return run.json's fields of the network."""
+    attention = "cudnn" if program.facts.cudnn_attention else "xla"
     return {
         "task": program.task.name,
         "model": program.config.model.network_name.removesuffix("Config"),
@@ -164,6 +165,7 @@ def describe_program(program: Program) -> dict[str, Any]:
         "forward_macs_per_image": program.forward_macs,
         "forward_macs_by_dtype": program.facts.macs_by_dtype,
         "training_flops_per_image": program.training_flops,
+        "attention": attention if program.config.model.has_blocks else None,
     }
 
 
@@ -260,6 +262,8 @@ def _data_dependent_params(
 
 def _normalization(standardization: str, dataset: Dataset) -> dict[str, Any]:
     """Return what normalises the pixels, on the scale 0 to 255, and whose statistics it is."""
+    if dataset.statistics is None:
+        return {}
     if standardization == "per_image":
         return {"mean": None, "std": None, "statistics": "each image's own"}
     mean_C, std_C = dataset.channel_statistics

@@ -83,7 +83,7 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
         device_memory_bytes=_usable_bytes(target),
         fits=False,
     )
-    labels = program.task.label_shape(config.data.image_shape)
+    labels = program.task.label_shape(config.data.example_shape)
     args = abstract_args(config, geometry, labels, program.precision.param_dtype)
     try:
         compiled, text = compile_with_text(
@@ -169,7 +169,8 @@ def _activation_sizes(program: Program) -> set[int]:
     """
     geometry = program.geometry
     images = geometry.batch_per_device // geometry.gradient_accumulation_steps
-    shapes = [program.config.data.image_shape]
+    shapes = [program.config.data.example_shape]
     shapes += [row["output_shape"] for row in list_layers(program)]
-    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == 3}
+    rank = 2 if program.config.data.sequence_length else 3
+    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}

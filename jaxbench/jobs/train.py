@@ -42,7 +42,8 @@ from jaxbench.training.summary import summarize
 from jaxbench.training.train_records import epochs_table
 from jaxbench.training.train_step import TrainState
 
-_RATE_PER_DEVICE = "images_per_s_per_device"
+# What is unknown of devices that changed meanwhile.
+_PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
 # Steps are counted in int32 on the devices.
 _MAX_STEPS = 2**31 - 1
 
@@ -165,7 +166,7 @@ class Training(Measurement):
         if saved:
             run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
         state = prepare(self._job, run, recorder.write, saved and saved.state, self._mark_phases)
-        if not saved:
+        if not saved and not run.program.config.data.sequence_length:
             with run.clock.phase("records"), defer_signals():
                 for writer in image_writers:
                     writer.add_images("train/images", run.batches.sample_images(), step=0)
@@ -230,10 +231,11 @@ class Training(Measurement):
         if not self._device_changes:
             summary.invalid.extend(run.impossible_rates())
         if summary.images_per_s is None:
-            return summary
+            tokens = run.program.config.data.sequence_length or None
+            return dataclasses.replace(summary, tokens_per_image=tokens)
         fields = run.program.utilization(summary.images_per_s)
         if self._device_changes:
-            fields |= dict.fromkeys((*fields.keys() - {"flops_per_image"}, _RATE_PER_DEVICE))
+            fields |= dict.fromkeys(_PER_DEVICE)
             told = f"{describe_changes(self._device_changes)}: figures per device are unknown"
             fields["warnings"] = [*summary.warnings, told]
         return dataclasses.replace(summary, **fields)

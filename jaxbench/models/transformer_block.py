@@ -11,13 +11,19 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# The implementations of jax.nn.dot_product_attention that a model's `attention` field offers.
-ATTENTION = ("xla", "cudnn")
+from jaxbench.config import Config
+from jaxbench.errors import BadInput
+
+# What a model's `attention` field offers: see `choose_attention`.
+ATTENTION = ("auto", "xla", "cudnn")
 ATTENTION_HELP = (
     "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
     "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
-    "flash attention, for NVIDIA GPUs under bf16 or fp16."
+    "flash attention, for NVIDIA GPUs under bf16 or fp16. auto: cudnn where it can, else xla; "
+    "run.json says which (`attention`)."
 )
+# cuDNN's limit on all GPUs that have its flash attention; the width of a head is a multiple of 8.
+_CUDNN_HEAD_WIDTH = 128
 
 
 class TransformerBlock(nn.Module):
@@ -32,7 +38,7 @@ class TransformerBlock(nn.Module):
       param_dtype: what parameters are stored in.
       causal: whether each token attends only to itself and to those before it.
       rotary: whether queries and keys are turned by their places; see `rotate`.
-      attention: one of `ATTENTION`.
+      attention: xla or cudnn.
       kernel_init: of the kernels.
       residual_init: of the kernels of `out` and `mlp2`, whose outputs are added to the tokens; None
         takes `kernel_init`.
@@ -69,6 +75,46 @@ class TransformerBlock(nn.Module):
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
         y_BxTxM = nn.gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+
+
+def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
+    """Return what only a network of transformer blocks is created with; nothing for others.
+
+    Args:
+      config: the experiment.
+      platform, dtype: as for `choose_attention`.
+    """
+    if not config.model.has_blocks:
+        return {}
+    attention = choose_attention(config.model, platform, dtype)
+    return {"remat_blocks": config.remat == "blocks", "attention": attention}
+
+
+def choose_attention(model: Any, platform: str, dtype: Any) -> str:
+    """Return xla or cudnn: the implementation that `model.attention` means on these devices.
+
+    Args:
+      model: a configuration with `attention`, `width` and `heads`.
+      platform: of the devices, as JAX names it.
+      dtype: what the network computes in.
+
+    Raises:
+      BadInput: cuDNN cannot do it.
+    """
+    head_width = model.width // model.heads
+    reasons = [
+        (platform != "gpu", f"for NVIDIA GPUs, not for {platform} devices"),
+        (jnp.dtype(dtype).itemsize != 2, "for precision=bf16 or fp16"),
+        (
+            head_width % 8 or head_width > _CUDNN_HEAD_WIDTH,
+            f"for heads whose width is a multiple of 8 and at most {_CUDNN_HEAD_WIDTH}, and here "
+            f"it is {head_width}",
+        ),
+    ]
+    refused = [reason for applies, reason in reasons if applies]
+    if model.attention == "cudnn" and refused:
+        raise BadInput(f"model.attention='cudnn': it is {refused[0]}")
+    return "xla" if refused or model.attention == "xla" else "cudnn"
 
 
 def attend(

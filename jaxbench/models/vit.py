@@ -71,7 +71,7 @@ class ViTConfig(ModelConfig):
                 )
 
     def create(self, **given):
-        return ViT(**vars(self), **given)
+        return ViT(**vars(self) | given)
 
 
 class ViT(Network):

@@ -45,9 +45,11 @@ class Measurement:
 
     @property
     def work(self) -> tuple:
-        """What rates must have in common to be compared: the images, and what was done."""
+        """What rates must have in common to be compared: the examples, and what was done."""
         images = [str(self.setting.get(f"data.{name}")) for name in ("image_shape", "num_classes")]
-        return self.feed, self.stage, *images
+        # Records that are older than sequences are of images.
+        length = str(self.setting.get("data.sequence_length") or 0)
+        return self.feed, self.stage, *images, length
 
     @property
     def usable(self) -> bool:

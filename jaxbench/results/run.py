@@ -130,6 +130,9 @@ class Run:
                 epochs = number(self.summary, "steady_epochs") or FEWEST_FOR_INTERVAL
                 what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
                 facts["images/s"] += f" ({what}{interval})"
+        for name, form in (("tokens_per_s", ",.1f"), ("bits_per_byte", ".4f")):
+            if row[name] is not None:
+                facts[name.replace("_per_", "/")] = format(row[name], form)
         for name, title in (("top1", "top-1"), ("dice", "Dice"), ("mfu", "MFU")):
             if row[name] is not None:
                 facts[title] = f"{row[name]:.2%}"

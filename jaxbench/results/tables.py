@@ -9,13 +9,15 @@ from jaxbench.reports.collect import collect
 from jaxbench.reports.fields import number, text
 from jaxbench.reports.runs import ReportedRun
 
-# The columns of `load_runs`: names as in run.json and its summary, but for `top1` and `dice`.
+# The columns of `load_runs`: names as in run.json and its summary, but for `top1`, `dice`
+# and `bits_per_byte`.
 _RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
 _OF_SUMMARY = {
     **{name: name for name in _RATE},
     "top1": "eval_top1",
     "dice": "eval_dice",
-    **{name: name for name in ("mfu", "compile_s", "wall_s", "usd")},
+    "bits_per_byte": "eval_bits_per_byte",
+    **{name: name for name in ("tokens_per_s", "mfu", "compile_s", "wall_s", "usd")},
 }
 COLUMNS = (
     *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),

@@ -22,6 +22,7 @@ _FORMS = {
     "rate": lambda rate: f"{rate:,.1f}",
     "share": lambda share: f"{share:.1%}",
     "score": lambda score: f"{score:.2%}",
+    "bits": lambda bits: f"{bits:.4f}",
     "text": str,
     "gib": lambda num_bytes: f"{num_bytes / 2**30:.2f}",
     "usd": lambda usd: f"{usd:,.4f}",

@@ -17,7 +17,7 @@ from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
-from jaxbench.xla.flops import find_products, inner_jaxprs
+from jaxbench.xla.flops import CUDNN_ATTENTION, find_products, inner_jaxprs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class NetworkFacts:
         each one's own (`local`), or some of each (`partly sync`); None without any.
       macs_once: multiply-accumulates with each loop's body counted once, as XLA does.
       output_dtype: of its outputs, before they are widened for the loss.
+      cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
     """
 
@@ -39,6 +40,7 @@ class NetworkFacts:
     batch_norm: str | None
     macs_once: int
     output_dtype: str = "float32"
+    cudnn_attention: bool = False
     draws_by_device: bool = False
 
     @property
@@ -114,8 +116,9 @@ def trace_network(
 def read_facts(traced: Any) -> NetworkFacts:
     """Return the facts of a traced training forward pass."""
     jaxpr = traced.jaxpr.jaxpr
-    macs_by_dtype, macs_once = Counter(), 0
+    macs_by_dtype, macs_once, primitives = Counter(), 0, set()
     for product in find_products(jaxpr):
+        primitives.add(product.primitive)
         macs_by_dtype[product.dtype] += product.macs
         macs_once += product.macs // max(1, product.times)
     num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
@@ -133,6 +136,7 @@ def read_facts(traced: Any) -> NetworkFacts:
         batch_norm,
         macs_once,
         output_dtype=output.dtype.name,
+        cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any(drawn),
     )
 

@@ -17,6 +17,7 @@ from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
 from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
 from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
@@ -29,6 +30,7 @@ from jaxbench.training.train_step import (
     make_eval_step,
     make_init,
     make_train_step,
+    network_input,
     train_metric_names,
 )
 from jaxbench.xla.collectives import count_collectives
@@ -147,24 +149,26 @@ class Program:
         """Raise BadInput where the network cannot be built or does not fit the task, by shapes."""
         data = self.config.data
         name = self.config.model.network_name
-        expected = self.task.output_shape(data.image_shape, data.num_classes)
+        examples = "sequences" if data.sequence_length else "images"
+        expected = self.task.output_shape(data.example_shape, data.num_classes)
         try:
             state, facts = self.abstract_train_state(), self.facts
             self._check_modes(state, facts)
         except BadInput:
             raise
         except Exception as error:
-            what = f"{name} cannot be built for images of {data.image_shape}"
+            what = f"{name} cannot be built for {examples} of {data.example_shape}"
             raise BadInput(describe_error(what, error)) from error
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
         if facts.output_shape != expected or not all(sizes):
             raise BadInput(
                 f"{name} makes outputs of shape {facts.output_shape} with {sum(sizes):,} "
-                f"parameters from images of {data.image_shape}; {self.task.name} expects {expected}"
+                f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
+                f"{expected}"
             )
         facts.check(self.config)
         self._check_update_rule(state)
-        check_task(self.task, data.image_shape, expected, self.precision.param_dtype)
+        check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
 
     def _check_modes(self, state: TrainState, facts: NetworkFacts) -> None:
         """Raise BadInput where a network needs `train` and does not take it."""
@@ -206,7 +210,10 @@ class Program:
         """
         dtype = self.facts.main_dtype
         precision = precision_of(dtype) if dtype else self.config.precision
-        return utilization(self.mesh, precision, images_per_s, flops or self.training_flops)
+        found = utilization(self.mesh, precision, images_per_s, flops or self.training_flops)
+        if tokens := self.config.data.sequence_length:
+            found |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
+        return found
 
     @property
     def forward_macs(self) -> int:
@@ -221,8 +228,7 @@ class Program:
     def trace_network(self) -> Any:
         """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
         state = self.abstract_train_state()
-        shape = (1, *self.config.data.image_shape)
-        image = jax.ShapeDtypeStruct(shape, self.precision.compute_dtype)
+        image = network_input((1, *self.config.data.example_shape), self.precision)
         return trace_network(self.model, self.mesh, state.params, state.batch_stats, image)
 
 
@@ -250,7 +256,7 @@ def build_program(
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **({"remat_blocks": config.remat == "blocks"} if config.model.has_blocks else {}),
+            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
         )
         model = NetworkAdapter(module, precision.param_dtype)
     except BadInput:
@@ -260,7 +266,11 @@ def build_program(
         raise BadInput(describe_error(what, error)) from error
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule, steps_per_epoch)
-    task = get_task(config.task, config.test_time_augmentation != "none")
+    task = get_task(
+        config.task,
+        test_time_augmentation=config.test_time_augmentation != "none",
+        byte_tokens=config.data.num_classes == 256,
+    )
     parts = {"config": config, "task": task, "precision": precision}
     # Where each device trains its own model, each has its own state, and its own metrics.
     own = config.replicas == "independent"
@@ -271,7 +281,9 @@ def build_program(
         model=model,
         schedule=schedule,
         optimizer=optimizer,
-        init=make_init(model, optimizer, image_shape=config.data.image_shape, precision=precision),
+        init=make_init(
+            model, optimizer, example_shape=config.data.example_shape, precision=precision
+        ),
         train_step=mesh.parallelize(
             make_train_step(model, optimizer, schedule, **parts), **sharding, donate=(0,)
         ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch, duration, wait_until
 from jaxbench.distributed.mesh import all_ready
+from jaxbench.records.writers.rows import rate_in_words
 from jaxbench.training.dispatch import MetricsQueue
 from jaxbench.training.run import TrainRun
 from jaxbench.training.train_records import write_step_record
@@ -100,12 +101,12 @@ def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
     """Show how far the epoch has come, the rate, the last loss and the time left."""
     epoch, images = run.progress.epoch_metrics, run.program.geometry.images_per_step
+    rate = rate_in_words(images / step_time_s, run.program.config.data.sequence_length)
     run.console.progress(
         f"epoch {epoch.epoch + 1}/{run.plan.num_epochs}",
         epoch.steps,
         len(run.plan.steps(epoch.epoch)),
-        f"{images / step_time_s:,.1f} images/s  loss {loss:.4f}"
-        f"  {duration(_remaining_s(run, step_time_s))} left",
+        f"{rate}  loss {loss:.4f}  {duration(_remaining_s(run, step_time_s))} left",
     )
 
 

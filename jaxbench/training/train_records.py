@@ -53,6 +53,7 @@ def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
     geometry, devices = run.program.geometry, run.program.mesh.devices
     timed_steps = trained.steps - trained.profiled_steps
     images_per_s = trained.images / trained.time_s if trained.images else None
+    used = run.program.utilization(images_per_s) if images_per_s else {}
     eval_time_s, evaluated = 0.0, {}
     if evaluation:
         eval_time_s = evaluation.time_s
@@ -70,7 +71,8 @@ def write_epoch_record(run: TrainRun, evaluation: EvalMetrics | None) -> None:
         images=trained.images,
         images_per_s=images_per_s,
         images_per_s_per_device=images_per_s and images_per_s / len(devices),
-        mfu=run.program.utilization(images_per_s)["mfu"] if images_per_s else None,
+        tokens_per_s=used.get("tokens_per_s"),
+        mfu=used.get("mfu"),
         profiled_steps=trained.profiled_steps,
         **_describe_models(run, "train_", trained.total, task.train_figures),
         **evaluated,

@@ -50,14 +50,14 @@ def make_init(
     model: NetworkAdapter,
     optimizer: optax.GradientTransformation,
     *,
-    image_shape: tuple[int, int, int],
+    example_shape: tuple[int, ...],
     precision: Precision,
 ) -> Callable:
     """Build init(seed) -> TrainState, which runs on the default device."""
 
     def init(seed):
-        images_1xHxWxC = jnp.zeros((1, *image_shape), precision.compute_dtype)
-        variables = model.init(jax.random.key(seed), images_1xHxWxC)
+        spec = network_input((1, *example_shape), precision)
+        variables = model.init(jax.random.key(seed), jnp.zeros(spec.shape, spec.dtype))
         params = variables["params"]
         state = {
             "step": jnp.zeros((), jnp.int32),
@@ -73,6 +73,11 @@ def make_init(
     # once: for networks of up to 36 M parameters the plain code was quicker in all.
     on_cpu = jax.default_backend() == "cpu"
     return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None)
+
+
+def network_input(shape: tuple[int, ...], precision: Precision) -> jax.ShapeDtypeStruct:
+    """Return the shape and type that a network gets: normalised images, or int32 tokens_BxT."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32 if len(shape) == 2 else precision.compute_dtype)
 
 
 def train_metric_names(task: Task, precision: Precision) -> tuple[str, ...]:
@@ -204,6 +209,9 @@ def _keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:
+    """Return what the network gets: see `network_input`."""
+    if data.sequence_length:
+        return images_BxHxWxC.astype(jnp.int32)
     if data.standardization == "per_image":
         return augment.whiten(images_BxHxWxC, precision.param_dtype, precision.compute_dtype)
     return augment.normalize(

@@ -1,9 +1,10 @@
 """Count the arithmetic of a network by fixed rules, whatever the compiler does with it.
 
 One multiply-accumulate (MAC) is two floating-point operations. Convolutions and matrix products
-count; the rest (batch norm, ReLU, pooling) is left out, as in the published counts: ResNet-50 at
-224x224 is 4.089 GMAC, WRN-28-10 at 32x32 5.243 GMAC. Padding pixels count like real ones. The body
-of a scan counts as often as it runs, that of a `while_loop` once, and every branch of a `cond`.
+count, those inside cuDNN's attention too; the rest (batch norm, ReLU, pooling) is left out, as in
+the published counts: ResNet-50 at 224x224 is 4.089 GMAC, WRN-28-10 at 32x32 5.243 GMAC. Padding
+pixels count like real ones. The body of a scan counts as often as it runs, that of a `while_loop`
+once, and every branch of a `cond`.
 """
 
 import math
@@ -18,15 +19,17 @@ TRAINING_FLOPS_PER_MAC = 2 * 3
 
 
 class Product(NamedTuple):
-    """A convolution or a matrix product.
+    """A convolution or a matrix product, or the two products of cuDNN's attention.
 
     Attributes:
+      primitive: JAX's name of it.
       scope: its named scope.
       macs: multiply-accumulates, of all the times that it runs.
       dtype: of its operands.
       times: how often it runs.
     """
 
+    primitive: str
     scope: str
     macs: int
     dtype: str
@@ -45,8 +48,8 @@ def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Produ
         name = equation.primitive.name
         inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
         if name in _MACS:
-            dtype = jnp.result_type(*(operand.aval.dtype for operand in equation.invars))
-            yield Product(inner_scope, times * _MACS[name](equation), dtype.name, times)
+            dtype = jnp.result_type(*(operand.aval.dtype for operand in equation.invars[:2]))
+            yield Product(name, inner_scope, times * _MACS[name](equation), dtype.name, times)
         repeats = equation.params["length"] if name == "scan" else 1
         for inner in inner_jaxprs(equation):
             yield from find_products(inner, inner_scope, times * repeats)
@@ -80,4 +83,16 @@ def _dot_macs(equation) -> int:
     return math.prod(equation.outvars[0].aval.shape) * depth
 
 
-_MACS = {"conv_general_dilated": _conv_macs, "dot_general": _dot_macs}
+def _attention_macs(equation) -> int:
+    # Queries with keys, weights with values; what a causal mask hides counts, as it does in XLA's.
+    query_BxTxNxF, key_BxSxNxF = (value.aval.shape for value in equation.invars[:2])
+    return 2 * math.prod(query_BxTxNxF) * key_BxSxNxF[1]
+
+
+# JAX's own name of what `jax.nn.dot_product_attention(implementation="cudnn")` calls.
+CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"
+_MACS = {
+    "conv_general_dilated": _conv_macs,
+    "dot_general": _dot_macs,
+    CUDNN_ATTENTION: _attention_macs,
+}

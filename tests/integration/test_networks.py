@@ -218,3 +218,34 @@ def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
     assert epochs[-1]["eval_count"] == 60 and epochs[-1]["images"] == 192
     document = run_json(result.run_dir.path)
     assert document["data"]["feed"] == "stream" and document["data"]["num_threads"] >= 1
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_language_model_trains_the_same_on_any_number_of_devices(train, positions):
+    """The whole run in fp64, and blocks that are computed again change nothing."""
+    fields = {
+        "model__positions": positions,
+        "precision": "fp64",
+        "log_every_steps": 1,
+        "optimizer__warmup_epochs": 0,
+        "data__eval_examples": 21,
+    }
+    one = train("gpt_bytes:tiny", num_devices=1, **fields)
+    eight = train(
+        "gpt_bytes:tiny", num_devices=8, parallelism="shard_map", remat="blocks", **fields
+    )
+    reference = step_losses(one)
+    assert reference[-1] < 0.8 * reference[0]
+    assert relative_difference(step_losses(eight), reference) < 1e-8
+    for key in ("eval_bits_per_byte", "eval_top1"):
+        assert eight.summary[key] == pytest.approx(one.summary[key], rel=1e-8)
+    assert eight.summary["eval_count"] == 21
+
+
+def test_a_language_model_learns_the_same_from_either_feed(train):
+    fields = {"num_devices": 4, "log_every_steps": 1, "gradient_accumulation_steps": 2}
+    resident = train("gpt124m_synthetic:tiny", **fields)
+    stream = train("gpt124m_synthetic:tiny", data__feed="stream", **fields)
+    losses = step_losses(resident)
+    assert losses[-1] < losses[0]
+    assert step_losses(stream) == pytest.approx(losses, rel=1e-5)

@@ -40,7 +40,7 @@ def create_feed(
     """
     seeds_R = config.seeds(geometry.num_devices)
     if dataset is None:
-        label_shape = get_task(config.task).label_shape(config.data.image_shape)
+        label_shape = get_task(config.task).label_shape(config.data.example_shape)
         seeds_L = device_seeds(geometry, seeds_R)
         return SyntheticFeed(config.data, mesh, geometry, seeds_L, label_shape, param_dtype)
     sampler = EpochSampler(
@@ -56,19 +56,24 @@ def abstract_args(
     config: Config, geometry: BatchGeometry, label_shape: tuple[int, ...], param_dtype: Any
 ) -> tuple[Any, Any]:
     """Return the shapes of a training step's (data, batch), to compile without a data set."""
-    shape = jax.ShapeDtypeStruct
-    label_dtype = jnp.uint8 if label_shape else jnp.int32
-    channels = config.data.image_shape[-1]
+    shape, example, dtype = (
+        jax.ShapeDtypeStruct,
+        config.data.example_shape,
+        config.data.example_dtype,
+    )
+    label_dtype = dtype if label_shape else jnp.int32
     num_devices, per_device = geometry.num_devices, geometry.batch_per_device
-    data = {"mean": shape((channels,), param_dtype), "std": shape((channels,), param_dtype)}
+    data = {}
+    if not config.data.sequence_length:
+        data = {name: shape(example[-1:], param_dtype) for name in ("mean", "std")}
     batch = {"seed": shape((num_devices,), np.uint32)}
     if config.data.feed == "resident":
         # The step does not depend on how many examples there are; one batch stands in.
-        data["images"] = shape((per_device, *config.data.image_shape), jnp.uint8)
+        data["images"] = shape((per_device, *example), dtype)
         data["labels"] = shape((per_device, *label_shape), label_dtype)
         batch["order"] = shape((num_devices, 1, per_device), jnp.int32)
         return data, batch
-    batch["images"] = shape((num_devices, per_device, *config.data.image_shape), jnp.uint8)
+    batch["images"] = shape((num_devices, per_device, *example), dtype)
     batch["labels"] = shape((num_devices, per_device, *label_shape), label_dtype)
     batch["indices"] = shape((num_devices, per_device), jnp.int32)
     batch["epoch"] = shape((num_devices,), jnp.int32)

@@ -75,9 +75,12 @@ class StreamFeed(Feed):
         self.eval_steps = sampler.eval_steps
         self.num_eval = sampler.num_eval
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
-        # An image, its label or mask, and its 4-byte index.
-        label_bytes = 4 if dataset.encoded else dataset.train.labels_Nx[:1].nbytes
-        example_bytes = int(np.prod(dataset.image_shape)) + label_bytes + 4
+        # An example, its label, and its 4-byte index.
+        if dataset.encoded:
+            example_bytes = int(np.prod(dataset.image_shape)) + 4 + 4
+        else:
+            train = dataset.train
+            example_bytes = train.images_NxHxWxC[:1].nbytes + train.labels_Nx[:1].nbytes + 4
         self.resources = FeedResources(
             num_threads=threads_per_process(data.num_threads, data.num_workers),
             num_workers=data.num_workers,

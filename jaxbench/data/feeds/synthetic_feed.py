@@ -1,4 +1,4 @@
-"""The synthetic feed: one batch of random pixels stays on the devices, and every step gets it.
+"""The synthetic feed: one batch of random pixels or tokens stays on the devices, for every step.
 
 It measures the devices alone: nothing is read, prepared, sent or gathered.
 """
@@ -37,24 +37,24 @@ class SyntheticFeed(Feed):
         # Each process draws its own images, and none of the others'.
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
         shape = (geometry.devices_per_process, geometry.batch_per_device)
-        if label_shape:
-            labels_LxBx = generator.integers(0, 2, (*shape, *label_shape), np.uint8)
-        else:
-            labels_LxBx = generator.integers(0, data.num_classes, shape, np.int32)
+        images, labels = _draw(generator, data, shape, label_shape)
         first = process * geometry.batch_per_process
         indices_N = np.arange(first, first + geometry.batch_per_process, dtype=np.int32)
         batch = {
-            "images": generator.integers(0, 256, (*shape, *data.image_shape), np.uint8),
-            "labels": labels_LxBx,
+            "images": images,
+            "labels": labels,
             "indices": indices_N.reshape(shape),
             "seed": seeds_L,
             "epoch": np.zeros(shape[0], np.int32),
         }
         self._batch = mesh.shard(batch)
+        statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
         self.train_data = self.eval_data = mesh.replicate(
-            {
+            {}
+            if data.sequence_length
+            else {
                 name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
-                for name, values in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD))
+                for name, values in statistics.items()
             }
         )
         self.num_eval = geometry.images_per_step
@@ -72,3 +72,21 @@ class SyntheticFeed(Feed):
     def eval_batches(self) -> Iterator[Any]:
         """Yield the one batch."""
         return iter([self._batch])
+
+
+def _draw(
+    generator: np.random.Generator,
+    data: DataConfig,
+    shape: tuple[int, ...],
+    label_shape: tuple[int, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a batch's images and labels, or its tokens and those behind them."""
+    if data.sequence_length:
+        whole = (*shape, data.sequence_length + 1)
+        tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
+        return tokens[..., :-1], tokens[..., 1:]
+    if label_shape:
+        labels = generator.integers(0, 2, (*shape, *label_shape), np.uint8)
+    else:
+        labels = generator.integers(0, data.num_classes, shape, np.int32)
+    return generator.integers(0, 256, (*shape, *data.image_shape), np.uint8), labels

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset, check_image_shape
-from jaxbench.data.sources import cifar10_batches, digits, folder, npz, own, synthetic, tfds
+from jaxbench.data.sources import cifar10_batches, digits, folder, npz, own, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
@@ -22,6 +22,7 @@ _SOURCES = {
     "cifar10_batches": cifar10_batches.load,
     "npz": npz.load,
     "folder": folder.load,
+    "text": text.load,
     "synthetic": synthetic.load,
     "own": own.load,
 }
@@ -34,7 +35,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
       BadInput: the data set is missing, corrupt, or does not fit the experiment.
     """
     data, task = config.data, get_task(config.task)
-    masks = bool(task.label_shape(data.image_shape))
+    masks = not data.sequence_length and bool(task.label_shape(data.image_shape))
     dataset = _SOURCES[data.source](data, masks=masks, progress=progress)
     dataset.check(task.label_shape(dataset.image_shape))
     dataset = dataclasses.replace(
@@ -49,7 +50,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
 def _check_fits(dataset: Dataset, config: Config) -> None:
     """Raise BadInput where a data set is not what the experiment is made for."""
     data = config.data
-    check_image_shape(dataset.description, dataset.image_shape, data.image_shape)
+    check_image_shape(dataset.description, dataset.image_shape, data.example_shape)
     if dataset.num_classes != data.num_classes:
         raise BadInput(
             f"{dataset.description}: has {dataset.num_classes} classes, the experiment is made for "

@@ -1,6 +1,7 @@
 """Synthetic images for machines without a data set: a random pattern for each class, and noise.
 
-With masks: a bright disc on noise. All can be learned, so a run on them still shows a falling loss.
+With masks: a bright disc on noise. Sequences: tokens that count upwards, and noise. All can be
+learned, so a run on them still shows a falling loss.
 """
 
 import math
@@ -14,28 +15,32 @@ from jaxbench.data.dataset import Dataset, Split
 from jaxbench.errors import BadInput
 
 _DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
+# Sequences count to at most this and begin again; one token in so many is drawn at random instead.
+_LARGEST_COUNT, _NOISE = 64, 8
 
 
 def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     """Generate a data set, always the same one.
 
     Args:
-      data: `image_shape`, `num_classes`, `train_examples` and `eval_examples`; 0 examples makes
-        2,048 and 512.
+      data: `image_shape` or `sequence_length`, `num_classes`, `train_examples` and
+        `eval_examples`; 0 examples makes 2,048 and 512.
       masks: whether the labels are masks of shape (height, width).
 
     Raises:
       BadInput: the images do not fit in memory.
     """
-    shape = data.image_shape
-    wanted_bytes = (data.train_examples + data.eval_examples) * math.prod(shape)
+    shape, token_bytes = data.example_shape, np.dtype(data.example_dtype).itemsize
+    wanted_bytes = (data.train_examples + data.eval_examples) * math.prod(shape) * token_bytes
     if wanted_bytes > psutil.virtual_memory().available // 4:
         raise BadInput(
             f"data.train_examples={data.train_examples}, "
-            f"data.eval_examples={data.eval_examples}: synthetic images of "
+            f"data.eval_examples={data.eval_examples}: synthetic examples of "
             f"{wanted_bytes / 2**30:,.1f} GiB do not fit in memory"
         )
     generator = np.random.Generator(np.random.Philox(key=0))
+    if data.sequence_length:
+        return _sequences(generator, data)
     patterns_KxHxWxC = generator.integers(64, 192, (data.num_classes, *shape), dtype=np.int16)
 
     def split(num_examples):
@@ -52,6 +57,27 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
         train=split(data.train_examples or _DEFAULT_TRAIN),
         eval=split(data.eval_examples or _DEFAULT_EVAL),
         num_classes=data.num_classes,
+    )
+
+
+def _sequences(generator: np.random.Generator, data: DataConfig) -> Dataset:
+    length, vocabulary, dtype = data.sequence_length, data.num_classes, data.example_dtype
+
+    def split(num_examples):
+        shape = (num_examples, length + 1)
+        count = min(vocabulary, _LARGEST_COUNT)
+        first_Nx1 = generator.integers(0, count, (num_examples, 1))
+        tokens = ((first_Nx1 + np.arange(length + 1)) % count).astype(dtype)
+        noise = generator.integers(0, vocabulary, shape, dtype)
+        tokens = np.where(generator.integers(0, _NOISE, shape, np.uint8) == 0, noise, tokens)
+        return Split(tokens[:, :-1], tokens[:, 1:])
+
+    return Dataset(
+        description=f"synthetic sequences of {length} tokens, vocabulary of {vocabulary}",
+        train=split(data.train_examples or _DEFAULT_TRAIN),
+        eval=split(data.eval_examples or _DEFAULT_EVAL),
+        num_classes=vocabulary,
+        statistics=None,
     )
 
 

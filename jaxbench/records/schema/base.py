@@ -142,12 +142,16 @@ class Utilization(Record):
     """The arithmetic of a rate against the devices' peak; None where no table has the devices.
 
     Attributes:
+      tokens_per_image: tokens of a sequence, where images are sequences.
+      tokens_per_s: tokens per second at this rate, where images are sequences.
       flops_per_image: floating-point operations for an image, by the network's own count.
       flops_per_s_per_device: floating-point operations per second of each device.
       mfu: model FLOPs utilization: the fraction of the peak that the network's own operations use.
       peak: the row of hardware/peaks.csv that the device was judged by.
     """
 
+    tokens_per_image: int | None = None
+    tokens_per_s: float | None = None
     flops_per_image: int | None = None
     flops_per_s_per_device: float | None = None
     mfu: float | None = None

@@ -28,6 +28,8 @@ class RunDocument:
       parameters: number of trained parameters of one model.
       forward_macs_per_image: multiply-accumulates of the forward pass for one image.
       forward_macs_by_dtype: the same by the type of the operands, as found in the traced network.
+      attention: implementation of attention that the traced network calls, xla or cudnn; of
+        networks of transformer blocks.
       training_flops_per_image: floating-point operations of a training step for one image.
       batch_per_device: images of a step on each device.
       batch_norm_examples: images over which a batch-norm layer takes its statistics; null without
@@ -67,6 +69,7 @@ class RunDocument:
     forward_macs_per_image: int | None = None
     forward_macs_by_dtype: dict[str, int] | None = None
     training_flops_per_image: int | None = None
+    attention: str | None = None
     batch_per_device: int | None = None
     batch_norm_examples: int | None = None
     data: dict[str, Any] | None = None

@@ -35,6 +35,7 @@ class TrialFigures:
       steady_epochs: epochs that the interval is taken over.
       images_per_s_whole_run: mean images per second, first epoch included.
       images_per_s_per_device: images per second of each device.
+      tokens_per_s: tokens per second, where images are sequences.
       weak_efficiency, strong_efficiency: scaling efficiency on the most devices.
       prepare_images_per_s: images per second that the host prepares.
       prepare_and_send_images_per_s: images per second that the host prepares and sends.
@@ -45,7 +46,7 @@ class TrialFigures:
       needed_bytes_per_device: memory on each device of a target, as its compiler says.
       ceiling_images_per_s: most images per second of a target, predicted.
       ceiling_bound_by: what bounds it: compute, memory or links.
-      eval_top1, eval_top1_tta, eval_dice: last evaluation.
+      eval_top1, eval_top1_tta, eval_dice, eval_bits_per_byte: last evaluation.
       best_eval_top1, best_eval_dice: best evaluation.
       epochs_done: epochs done.
       target_value: target accuracy.
@@ -73,6 +74,7 @@ class TrialFigures:
     steady_epochs: int | None = None
     images_per_s_whole_run: float | None = _column("whole run images/s", "rate")
     images_per_s_per_device: float | None = None
+    tokens_per_s: float | None = _column("tokens/s", "rate", over_seeds="tokens/s")
     weak_efficiency: float | None = _column("weak", "share")
     strong_efficiency: float | None = _column("strong", "share")
     prepare_images_per_s: float | None = None
@@ -90,6 +92,7 @@ class TrialFigures:
     eval_top1: float | None = _column("top-1", "score", over_seeds="top-1")
     eval_top1_tta: float | None = _column(over_seeds="top-1 with test-time augmentation")
     eval_dice: float | None = _column("Dice", "score", over_seeds="Dice")
+    eval_bits_per_byte: float | None = _column("bits/byte", "bits", over_seeds="bits per byte")
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
     epochs_done: int | None = None

@@ -17,6 +17,7 @@ from jaxbench.records.schema.base import (
 SCORES = {"top1": "top-1", "dice": "Dice"}
 # The figures with fields of their own; those of a user's own task are in `figures`.
 _FIGURES = ("loss", "top1", "top5", "top1_tta", "dice", "iou", "pixel_accuracy", "dice_per_image")
+_FIGURES += ("bits_per_byte",)
 _SPREAD = ("", "_std", "_min", "_max")
 
 
@@ -68,8 +69,10 @@ class StepRecord(Record):
       step: training steps done, from 1.
       epoch: epoch, from 1.
       loss: mean loss.
-      top1, dice: top-1 accuracy, or Dice, on the training batches.
+      top1, dice: top-1 accuracy, or Dice, on the training batches; of sequences, top-1 of the next
+        token.
       top1_std, top1_min, top1_max, dice_std, dice_min, dice_max: its spread over the models.
+      bits_per_byte: mean loss in bits, of sequences of bytes.
       figures: {name: value} of the figures that a task of your own computes.
       models: seed and figures of each model.
       learning_rate: learning rate of the last of these steps.
@@ -94,6 +97,7 @@ class StepRecord(Record):
     dice_std: float | None = figure("train/dice_std")
     dice_min: float | None = figure("train/dice_min")
     dice_max: float | None = figure("train/dice_max")
+    bits_per_byte: float | None = figure("train/bits_per_byte")
     figures: dict[str, float] | None = own_figures("train/")
     models: list[dict[str, Any]] | None = None
     learning_rate: float = figure("train/learning_rate")
@@ -119,15 +123,17 @@ class EpochTraining(Record):
       train_time_s: seconds of training; compilation and profiled steps excluded.
       data_wait_s: seconds of these in which the training loop waited for data.
       eval_time_s: seconds of the evaluation, 0 without one.
-      images: images trained on; profiled steps excluded.
+      images: images trained on, or sequences; profiled steps excluded.
       images_per_s: `images` over `train_time_s`.
       images_per_s_per_device: the same for each device.
+      tokens_per_s: tokens per second, of sequences.
       mfu: model FLOPs utilization at this rate.
       profiled_steps: number of profiled steps.
       train_loss: mean training loss.
       train_top1, train_dice: mean top-1 accuracy, or Dice, on the training batches.
       train_top1_std, train_top1_min, train_top1_max, train_dice_std, train_dice_min,
         train_dice_max: its spread over the models.
+      train_bits_per_byte: mean training loss in bits, of sequences of bytes.
       train_figures: {name: value} of the figures that a task of your own computes.
       train_models: seed and figures of each model.
     """
@@ -143,6 +149,7 @@ class EpochTraining(Record):
     images: int = figure()
     images_per_s: float | None = figure("throughput/images_per_s")
     images_per_s_per_device: float | None = figure("throughput/images_per_s_per_device")
+    tokens_per_s: float | None = figure("throughput/tokens_per_s")
     mfu: float | None = figure()
     profiled_steps: int = figure()
     train_loss: float = figure("train/epoch_loss")
@@ -154,6 +161,7 @@ class EpochTraining(Record):
     train_dice_std: float | None = figure("train/epoch_dice_std")
     train_dice_min: float | None = figure("train/epoch_dice_min")
     train_dice_max: float | None = figure("train/epoch_dice_max")
+    train_bits_per_byte: float | None = figure("train/epoch_bits_per_byte")
     train_figures: dict[str, float] | None = own_figures("train/epoch_")
     train_models: list[dict[str, Any]] | None = None
 
@@ -165,16 +173,17 @@ class Evaluation(Record):
     Attributes:
       eval_loss: mean loss over the evaluation split.
       eval_top1, eval_top5: fraction of images whose class is the first, or among the first five, of
-        the network's.
+        the network's; of sequences, fraction of tokens that the network puts first.
       eval_top1_tta: top-1 with test-time augmentation.
       eval_dice, eval_iou, eval_pixel_accuracy: Dice, intersection over union and pixel accuracy,
         over all pixels of the split at once.
       eval_dice_per_image: mean of the images' own Dice.
       eval_top1_std, eval_top1_min, eval_top1_max, eval_dice_std, eval_dice_min, eval_dice_max:
         spread over the models.
+      eval_bits_per_byte: mean loss in bits, of sequences of bytes.
       eval_figures: {name: value} of the figures that a task of your own computes.
       eval_models: seed and figures of each model.
-      eval_count: number of images evaluated.
+      eval_count: number of images evaluated, or of sequences.
     """
 
     eval_loss: float | None = figure("eval/loss")
@@ -191,6 +200,7 @@ class Evaluation(Record):
     eval_dice_std: float | None = figure("eval/dice_std")
     eval_dice_min: float | None = figure("eval/dice_min")
     eval_dice_max: float | None = figure("eval/dice_max")
+    eval_bits_per_byte: float | None = figure("eval/bits_per_byte")
     eval_figures: dict[str, float] | None = own_figures("eval/")
     eval_models: list[dict[str, Any]] | None = None
     eval_count: int | None = figure()

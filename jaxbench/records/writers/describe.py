@@ -18,6 +18,7 @@ from jaxbench.records.schema import (
     TrainSummary,
 )
 from jaxbench.records.schema.training import SCORES
+from jaxbench.records.writers.rows import noun, rate_in_words
 from jaxbench.records.writers.tables import text_table
 
 _SCALING_HEADINGS = (
@@ -56,6 +57,8 @@ def _score(record: TrainSummary) -> str:
     }
     own = figures.get("figures", {})
     parts = [f"{name} {value:.4g}" for name, value in own.items()]
+    if record.eval_bits_per_byte is not None:
+        parts.append(f"{record.eval_bits_per_byte:.4f} bits per byte")
     names = [name for name in SCORES if name in figures]
     return " ".join([*(_known_score(name, figures) for name in names), *parts])
 
@@ -108,7 +111,8 @@ def _describe_summary(record: Summary) -> list[str]:
     if isinstance(record, TrainSummary):
         own = _describe_training(record)
         if record.eval_count is not None:
-            ending += f": {_score(record)} of {record.eval_count:,} test images"
+            tested = f"{record.eval_count:,} test {noun(record.tokens_per_image)}"
+            ending += f": {_score(record)} of {tested}"
     elif isinstance(record, ScalingSummary):
         own = _describe_scaling(record)
     elif isinstance(record, Conv2dSummary):
@@ -161,10 +165,11 @@ def _describe_training(record: TrainSummary) -> list[str]:
 def _training_rate(record: TrainSummary) -> str:
     """Return the steady rate; that of the whole run where there is none."""
     if not record.steady_epochs:
-        return f"{record.images_per_s_whole_run:,.1f} images/s over the whole run"
+        rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
+        return f"{rate} over the whole run"
     per_device = record.images_per_s_per_device  # None where other devices took part
     return (
-        f"{record.images_per_s:,.1f} images/s ("
+        f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
         + (f"{per_device:,.1f} per device; " if per_device is not None else "")
         + f"{describe_steady_rate(vars(record))})"
     )

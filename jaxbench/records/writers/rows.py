@@ -27,7 +27,9 @@ def _epoch_row(record: EpochRecord) -> list[Cell]:
         *_scores(record, "train_", "", 2),
         Cell("test loss", _form(record.eval_loss, ".4f"), spare=1),
         *_scores(record, "eval_", "test ", 0),
-        Cell("images/s", "profiled" if rate is None else f"{rate:,.1f}", 9),
+        *_bits(record),
+        Cell(f"{noun(record.tokens_per_s)}/s", "profiled" if rate is None else f"{rate:,.1f}", 9),
+        *_tokens(record.tokens_per_s),
         Cell("time", duration(record.epoch_time_s), 10),
         Cell("lr", f"{record.learning_rate:.3g}", 8, spare=3),
         *([] if scale is None else [Cell("loss scale", f"{scale:,.10g}", spare=1)]),
@@ -49,6 +51,32 @@ def _scores(record: EpochRecord, prefix: str, words: str, spare: int) -> Iterato
     # Those of a task of the user's own.
     for name, value in (getattr(record, f"{prefix}figures") or {}).items():
         yield Cell(f"{words}{name}", f"{value:.4g}", 8, spare)
+
+
+def _bits(record: EpochRecord) -> Iterator[Cell]:
+    if record.train_bits_per_byte is not None:
+        yield Cell("test bits/byte", _form(record.eval_bits_per_byte, ".4f"), 6)
+
+
+def noun(tokens: float | None) -> str:
+    """Return what images are called where people read it, given their tokens or those per second.
+
+    The records' fields speak of images: a sequence of tokens is one.
+    """
+    return "sequences" if tokens else "images"
+
+
+def rate_in_words(images_per_s: float, tokens_per_image: int | None) -> str:
+    """Return a rate of images, or of sequences and of their tokens."""
+    words = f"{images_per_s:,.1f} {noun(tokens_per_image)}/s"
+    return words + (
+        f", {images_per_s * tokens_per_image:,.0f} tokens/s" if tokens_per_image else ""
+    )
+
+
+def _tokens(tokens_per_s: float | None) -> Iterator[Cell]:
+    if tokens_per_s is not None:
+        yield Cell("tokens/s", f"{tokens_per_s:,.0f}", 11)
 
 
 def _form(value: float | None, form: str) -> str:
@@ -79,9 +107,11 @@ def _device_row(record: DeviceRecord) -> list[Cell]:
 
 def _rate(record: Rate) -> list[Cell]:
     low, high = record.images_per_s_low, record.images_per_s_high
+    tokens_per_s = getattr(record, "tokens_per_s", None)
     return [
-        Cell("images/s", f"{record.images_per_s:,.1f}", 11),
+        Cell(f"{noun(tokens_per_s)}/s", f"{record.images_per_s:,.1f}", 11),
         Cell("95 % interval", f"{_short(low)} to {_short(high)}", 18),
+        *_tokens(tokens_per_s),
     ]
 
 

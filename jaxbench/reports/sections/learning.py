@@ -31,6 +31,7 @@ _CURVES = (
     _Curve("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
     _Curve("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
     _Curve("Dice on the test split", "eval_dice", "Dice [%]", 100),
+    _Curve("bits per byte on the test split", "eval_bits_per_byte", "bits per byte"),
     _Curve("loss on the test split", "eval_loss", "loss"),
     _Curve("loss in training", "train_loss", "loss"),
 )

@@ -23,6 +23,7 @@ _COLUMNS = (
     *shared("precision", "devices", "batch"),
     *estimate_columns("images/s", "rate"),
     Column("images/s per device", "record.images_per_s_per_device", plain),
+    Column("tokens/s", "record.tokens_per_s", plain),
     *(Column(f"{p} [ms]", f"record.latency_{p}_s", milliseconds) for p in ("p50", "p95", "p99")),
     Column("steps", "record.latency_steps", count),
     Column("MFU [%]", "record.mfu", percent),

@@ -1,0 +1,82 @@
+"""Text as sequences of bytes: a file of the user's, or text that ships with Python.
+
+A token is a byte, so no tokenizer is needed and any file will do. The text is cut at fixed places
+into windows of `data.sequence_length` tokens, one after the other; the label of a token is the one
+behind it. The last tenth of the bytes is held out. In both parts every token but the first is the
+label of one place, save for the rest at the end that fills no window.
+"""
+
+import hashlib
+import stat
+from typing import Any
+
+import numpy as np
+
+from jaxbench.config import DataConfig
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.errors import BadInput, first_line
+from jaxbench.paths import user_path
+
+# One byte in this many, at the end of the text, is held out.
+_HELD_OUT = 10
+
+
+def load(data: DataConfig, **unused: Any) -> Dataset:
+    """Read the text and cut it into sequences.
+
+    Args:
+      data: `sequence_length`, and `path`, the file. Without a path the text is the documentation of
+        Python's language, `pydoc_data.topics` of the standard library: the same for one version of
+        Python.
+
+    Raises:
+      BadInput: no such file, or too short for a sequence in each split.
+    """
+    text, name = _read_file(data.path) if data.path else _standard_library()
+    length = data.sequence_length
+    held_out = len(text) // _HELD_OUT
+    if held_out <= length:
+        raise BadInput(
+            f"data.sequence_length={length}: {name} has {len(text):,} bytes, and a tenth of them "
+            f"is held out, so that it needs {_HELD_OUT * (length + 1):,} for one sequence there"
+        )
+    tokens = np.frombuffer(text, np.uint8)
+    return Dataset(
+        description=f"{name}, {len(text):,} bytes, sha256 {hashlib.sha256(text).hexdigest()[:12]}, "
+        f"the last {held_out:,} held out",
+        train=_cut(tokens[: len(text) - held_out], length),
+        eval=_cut(tokens[len(text) - held_out :], length),
+        num_classes=256,
+        statistics=None,
+    )
+
+
+def _cut(tokens: np.ndarray, length: int) -> Split:
+    """Return the sequences of a part of the text; both arrays are views of it."""
+    count = (len(tokens) - 1) // length
+    inputs, labels = tokens[: count * length], tokens[1 : count * length + 1]
+    return Split(inputs.reshape(count, length), labels.reshape(count, length))
+
+
+def _standard_library() -> tuple[bytes, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise BadInput(
+            "data.source=text: this Python has no pydoc_data.topics; data.path=FILE reads a file"
+        ) from error
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return text.encode(), "Python's pydoc_data.topics"
+
+
+def _read_file(path: str) -> tuple[bytes, str]:
+    file = user_path(path)
+    try:
+        status = file.stat()
+        # A pipe would wait for its writer.
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"data.path={path!r}: data.source=text reads a file, and it is none")
+        check_fits_in_memory(str(file), status.st_size, is_limited=False)
+        return file.read_bytes(), file.name
+    except OSError as error:
+        raise BadInput(f"data.path={path!r} cannot be read: {first_line(error)}") from error

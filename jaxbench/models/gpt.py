@@ -1,0 +1,138 @@
+"""A decoder language model with the shapes of GPT-2 (Radford et al. 2019).
+
+Learned or rotary positions, pre-norm blocks in which each token sees itself and those before it, a
+last norm, and logits by the embedding of the tokens itself (tied). The vocabulary is
+`data.num_classes`, the longest sequence `data.sequence_length`. Norms have flax's epsilon, 1e-6.
+
+    GPT-2 small  width 768, 12 blocks of 12 heads, 1024 learned positions:
+                 124,439,808 parameters with its vocabulary of 50,257, 86,039,040 with bytes
+    default      width 512, 6 blocks of 8 heads, as NanoDO (Liu et al. 2024) has them
+
+One sequence takes these multiply-accumulates, with T tokens, width D, L blocks and K tokens to
+choose from:
+
+    T (12 L D D + D K) + 2 L T T D
+
+2 L T T D are attention's two products, queries with keys and weights with values. They count whole,
+though half of them is masked, as PaLM counts them (Chowdhery et al. 2022, appendix B). A training
+step takes 6 operations for each: its "6 N + 12 L D T" for a token, where N are the parameters of
+all products.
+"""
+
+import dataclasses
+import typing
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number
+from jaxbench.model_config import ModelConfig
+from jaxbench.models.layers import Network
+from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, block_class
+
+# GPT-2's deviation of the initial kernels and embeddings.
+_INIT_STD = 0.02
+
+
+@dataclasses.dataclass(kw_only=True)
+class GptConfig(ModelConfig):
+    """NanoDO's default; GPT-2 small is `width=768, depth=12, heads=12`."""
+
+    has_blocks: typing.ClassVar[bool] = True
+
+    width: int = number(512, low=2, help="Width of the tokens, a multiple of `model.heads`.")
+    depth: int = number(6, low=1, help="Number of transformer blocks.")
+    heads: int = number(8, low=1, help="Attention heads, which divide `model.width`.")
+    mlp_ratio: int = number(
+        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
+    )
+    positions: str = choice(
+        "learned",
+        "rotary",
+        help="How the network knows the order of the tokens. learned: a vector for each place is "
+        "added to its token. rotary: queries and keys are turned by their places (RoPE).",
+    )
+    attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
+
+    def validate(self) -> None:
+        multiple = self.heads * (2 if self.positions == "rotary" else 1)
+        if self.width % multiple:
+            below = self.width // multiple * multiple
+            raise BadInput(
+                f"model.width={self.width} is no multiple of {multiple}, for model.heads="
+                f"{self.heads} with {self.positions} positions; near it: "
+                + " and ".join(str(width) for width in (below, below + multiple) if width)
+            )
+
+    def create(self, **given):
+        return Gpt(**vars(self) | given)
+
+
+class Gpt(Network):
+    """Tokens_BxT in, logits_BxTxK in `param_dtype` out."""
+
+    width: int
+    depth: int
+    heads: int
+    mlp_ratio: int
+    positions: str
+    attention: str
+    num_classes: int
+    remat_blocks: bool = False
+
+    @nn.compact
+    def __call__(self, tokens_BxT):
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        init = nn.initializers.normal(_INIT_STD)
+        embed = nn.Embed(self.num_classes, self.width, name="tokens", embedding_init=init, **types)
+        x_BxTxD = embed(tokens_BxT)
+        if self.positions == "learned":
+            places_T = jnp.arange(tokens_BxT.shape[1])
+            x_BxTxD += nn.Embed(
+                len(places_T), self.width, name="positions", embedding_init=init, **types
+            )(places_T)
+        block = block_class(self.remat_blocks)
+        for index in range(1, self.depth + 1):
+            x_BxTxD = block(
+                heads=self.heads,
+                mlp_width=self.mlp_ratio * self.width,
+                causal=True,
+                rotary=self.positions == "rotary",
+                attention=self.attention,
+                kernel_init=init,
+                # Each block adds twice; the sum's variance then does not grow with the depth.
+                residual_init=nn.initializers.normal(_INIT_STD / (2 * self.depth) ** 0.5),
+                name=f"block{index}",
+                **types,
+            )(x_BxTxD)
+        x_BxTxD = nn.LayerNorm(name="norm", **types)(x_BxTxD)
+        return tied_logits(x_BxTxD, embed.embedding.astype(self.dtype)).astype(self.param_dtype)
+
+
+@jax.custom_vjp
+def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array) -> jax.Array:
+    """Return logits_BxTxK in at least float32 of operands that may be narrower.
+
+    So are the products of the backward pass: JAX's own would multiply the gradient in float32,
+    which takes GPUs and TPUs several times as long.
+    """
+    dtype = jnp.promote_types(x_BxTxD.dtype, jnp.float32)
+    return jnp.einsum("btd,kd->btk", x_BxTxD, embedding_KxD, preferred_element_type=dtype)
+
+
+def _tied_logits_forward(x_BxTxD, embedding_KxD):
+    return tied_logits(x_BxTxD, embedding_KxD), (x_BxTxD, embedding_KxD)
+
+
+def _tied_logits_backward(kept, dlogits_BxTxK):
+    x_BxTxD, embedding_KxD = kept
+    dlogits_BxTxK = dlogits_BxTxK.astype(x_BxTxD.dtype)
+    return (
+        jnp.einsum("btk,kd->btd", dlogits_BxTxK, embedding_KxD),
+        jnp.einsum("btk,btd->kd", dlogits_BxTxK, x_BxTxD),
+    )
+
+
+tied_logits.defvjp(_tied_logits_forward, _tied_logits_backward)

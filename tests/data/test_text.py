@@ -1,0 +1,102 @@
+"""Text as sequences of bytes: where it is cut, what is held out, what is refused."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.config import DataConfig
+from jaxbench.data.sources import synthetic, text
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.errors import BadInput
+
+
+def text_config(path, length, **data):
+    config = registry.load("gpt_bytes:tiny")
+    config.batch_size = 2
+    config.data = DataConfig(
+        source="text", path=str(path), sequence_length=length, num_classes=256, **data
+    )
+    return config
+
+
+def test_every_token_but_the_first_is_a_label_once(tmp_path):
+    """In both parts, save for the rest that fills no window."""
+    content = np.random.default_rng(0).integers(0, 256, 1003, np.uint8).tobytes()
+    (tmp_path / "any.bin").write_bytes(content)
+    dataset = load_dataset(text_config(tmp_path / "any.bin", 16))
+    train, held_out = content[:903], content[903:]
+    for split, own in ((dataset.train, train), (dataset.eval, held_out)):
+        count = (len(own) - 1) // 16
+        assert split.images_NxHxWxC.shape == split.labels_Nx.shape == (count, 16)
+        assert split.images_NxHxWxC.tobytes() == own[: 16 * count]
+        assert split.labels_Nx.tobytes() == own[1 : 16 * count + 1]
+    assert hashlib.sha256(content).hexdigest()[:12] in dataset.description
+    assert "1,003 bytes" in dataset.description and dataset.num_classes == 256
+
+
+def test_the_standard_librarys_text_is_the_same_each_time():
+    dataset, again = (text.load(DataConfig(sequence_length=256)) for _ in range(2))
+    assert dataset.description == again.description
+    assert dataset.fingerprint() == again.fingerprint()
+    assert len(dataset.train) > 1000 and len(dataset.eval) > 100
+    assert b"Python" in dataset.train.images_NxHxWxC.tobytes()
+
+
+def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
+    (tmp_path / "short").write_bytes(bytes(169))
+    os.mkfifo(tmp_path / "pipe")
+    for name, told in (
+        ("short", "short has 169 bytes, .* needs 170 for one sequence"),
+        ("absent", "cannot be read: .*No such file"),
+        ("pipe", "reads a file, and it is none"),
+        (".", "reads a file, and it is none"),
+    ):
+        with pytest.raises(BadInput, match=told) as error:
+            load_dataset(text_config(tmp_path / name, 16))
+        assert "\n" not in str(error.value)
+    (tmp_path / "short").write_bytes(bytes(190))
+    assert len(load_dataset(text_config(tmp_path / "short", 16)).eval) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"crop_padding": 4}, "data.crop_padding=4 does nothing with data.sequence_length=16"),
+        ({"flip": True}, "it is for images"),
+        ({"mixup": 0.2}, "data.mixup=0.2 does nothing with data.sequence_length=16"),
+        ({"source": "digits", "path": ""}, "data.source=text or synthetic"),
+        ({"sequence_length": 0}, "needs data.sequence_length"),
+    ],
+)
+def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, told):
+    config = text_config(tmp_path / "any", 16)
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    with pytest.raises(BadInput, match=told):
+        config.validate()
+
+
+def test_images_are_no_sequences_and_sequences_no_images():
+    config = registry.load("quickstart")
+    config.task = "language_model"
+    with pytest.raises(BadInput, match="task=language_model goes with sequences"):
+        config.validate()
+    config = registry.load("gpt_bytes")
+    config.task = "classification"
+    with pytest.raises(BadInput, match="task=language_model goes with sequences"):
+        config.validate()
+
+
+@pytest.mark.parametrize(("vocabulary", "dtype"), [(256, np.uint8), (257, np.int32)])
+def test_synthetic_sequences_can_be_learned(vocabulary, dtype):
+    data = DataConfig(source="synthetic", sequence_length=50, num_classes=vocabulary)
+    dataset, again = synthetic.load(data), synthetic.load(data)
+    assert dataset.fingerprint() == again.fingerprint()
+    tokens, labels = dataset.train.images_NxHxWxC, dataset.train.labels_Nx
+    assert tokens.dtype == labels.dtype == dtype and tokens.max() == vocabulary - 1
+    assert (tokens[:, 1:] == labels[:, :-1]).all()
+    follows = (tokens.astype(int) + 1) % 64 == labels
+    assert 0.7 < follows.mean() < 0.85  # (7/8)^2, and a few by chance

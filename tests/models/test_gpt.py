@@ -1,0 +1,131 @@
+"""The language model: its size and arithmetic, causality, and its logits' backward pass."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.errors import BadInput
+from jaxbench.models.gpt import GptConfig, tied_logits
+from jaxbench.models.transformer_block import choose_attention
+from jaxbench.models.vit import ViTConfig
+from jaxbench.training.program import build_program
+from jaxbench.xla.flops import find_products
+
+TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "attention": "xla"}
+
+
+def test_gpt2_small_has_124439808_parameters_and_with_bytes_86039040():
+    for vocabulary, expected in ((50257, 124_439_808), (256, 86_039_040)):
+        network = GptConfig(width=768, depth=12, heads=12).create(num_classes=vocabulary, **TYPES)
+        tokens_1xT = jax.ShapeDtypeStruct((1, 1024), jnp.int32)
+        shapes = jax.eval_shape(network.init, jax.random.key(0), tokens_1xT)
+        assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+def test_its_arithmetic_is_the_formula_of_the_docstring():
+    config = registry.load("gpt124m_synthetic")
+    config.num_devices = 1
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    tokens, width, depth, vocabulary = 1024, 768, 12, 50257
+    products = 12 * depth * width**2 + vocabulary * width
+    by_hand = tokens * products + 2 * depth * tokens**2 * width
+    assert program.num_parameters() == 124_439_808
+    assert program.forward_macs == by_hand
+    # As PaLM counts a token: 6 for each parameter of a product, 12 for attention.
+    a_token = 6 * products + 12 * depth * width * tokens
+    assert program.training_flops == tokens * a_token
+    assert program.facts.macs_by_dtype == {"bfloat16": by_hand}
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_token_changes_its_own_and_later_logits_by_its_place(positions):
+    model = GptConfig(width=16, depth=1, heads=2, positions=positions)
+    network = model.create(num_classes=11, **TYPES)
+    random = np.random.default_rng(0)
+    tokens_BxT = random.integers(0, 11, (2, 12))
+    shapes = jax.eval_shape(network.init, jax.random.key(0), tokens_BxT)
+    variables = jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype("f"), shapes)
+    apply = jax.jit(network.apply)
+    logits = apply(variables, tokens_BxT)
+    for place in (0, 5, 11):
+        changed_BxT = tokens_BxT.copy()
+        changed_BxT[:, place] = (tokens_BxT[:, place] + 1) % 11
+        same_T = np.asarray(apply(variables, changed_BxT) == logits).all(axis=(0, 2))
+        assert same_T[:place].all() and not same_T[place:].any()
+    # Without positions one block could not tell in which order earlier tokens come.
+    swapped_BxT = tokens_BxT.copy()
+    swapped_BxT[:, [0, 1]] = [[3, 5], [3, 5]]
+    logits = apply(variables, swapped_BxT)
+    swapped_BxT[:, [0, 1]] = [[5, 3], [5, 3]]
+    difference_T = np.abs(np.asarray(apply(variables, swapped_BxT) - logits)).max(axis=(0, 2))
+    assert (difference_T[2:] > 1e-2).all()
+
+
+def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
+    random = np.random.default_rng(0)
+    x, embedding = (jnp.asarray(random.normal(size=shape)) for shape in ((2, 3, 4), (5, 4)))
+    weights = random.normal(size=(2, 3, 5))
+
+    def total(logits):
+        return lambda *args: jnp.sum(logits(*args) * weights)
+
+    plain = jax.grad(total(lambda x, e: jnp.einsum("btd,kd->btk", x, e)), (0, 1))(x, embedding)
+    found = jax.grad(total(tied_logits), (0, 1))(x, embedding)
+    for own, expected in zip(found, plain, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5)
+    half = [jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in (x, embedding)]
+    traced = jax.jit(jax.grad(total(tied_logits), (0, 1))).trace(*half)
+    assert jax.eval_shape(tied_logits, *half).dtype == jnp.float32
+    products = list(find_products(traced.jaxpr.jaxpr))
+    # One of them is the forward pass's.
+    assert [product.dtype for product in products] == 3 * ["bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"width": 100, "heads": 8}, "near it: 96 and 104"),
+        ({"width": 24, "heads": 8, "positions": "rotary"}, "no multiple of 16"),
+    ],
+)
+def test_a_width_that_heads_do_not_divide_is_told(fields, told):
+    with pytest.raises(BadInput, match=told):
+        GptConfig(**fields).validate()
+
+
+@pytest.mark.parametrize("model", [GptConfig(), ViTConfig()])
+def test_attention_is_cudnns_only_where_it_can_be(model):
+    assert choose_attention(model, "gpu", jnp.bfloat16) == "cudnn"
+    assert choose_attention(model, "gpu", jnp.float32) == "xla"
+    assert choose_attention(model, "tpu", jnp.bfloat16) == "xla"
+    model.attention = "cudnn"
+    for platform, dtype, told in (
+        ("cpu", jnp.bfloat16, "not for cpu devices"),
+        ("gpu", jnp.float32, "for precision=bf16 or fp16"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            choose_attention(model, platform, dtype)
+    model.attention = "xla"
+    assert choose_attention(model, "gpu", jnp.bfloat16) == "xla"
+    model.attention, model.width = "auto", model.heads * 12
+    assert choose_attention(model, "gpu", jnp.float16) == "xla"
+
+
+def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 0)
+    shapes = [jax.ShapeDtypeStruct((2, 16, 3, 8), jnp.bfloat16)] * 3
+
+    def products(implementation):
+        def attend(*args):
+            return jax.nn.dot_product_attention(
+                *args, is_causal=True, implementation=implementation
+            )
+
+        return list(find_products(jax.jit(attend).trace(*shapes).jaxpr.jaxpr))
+
+    assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
+    [own] = products("cudnn")
+    assert (own.macs, own.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
