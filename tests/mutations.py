@@ -212,8 +212,8 @@ geometry_is_computed_again jobs/setup.py: geometry
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
 a_source_ignores_its_path data_config.py: sources
-- "cifar10_batches", "npz", "folder"),
-+ "cifar10_batches", "npz", "folder", "digits"),
+- "npz", "folder", "text"),
++ "npz", "folder", "text", "digits"),
 
 ## Augmentation and normalisation.
 
