@@ -117,15 +117,22 @@ def process_age_s() -> float | None:
 
 def seconds_ago(moment: str) -> float | None:
     """Return the age of an ISO date and time; None where it is none, or has no time zone."""
+    then_s = seconds_since_1970(moment)
+    return None if then_s is None else now().timestamp() - then_s
+
+
+def seconds_since_1970(moment: str) -> float | None:
+    """Return an ISO date and time in seconds; None where it is none, or has no time zone."""
     try:
-        return (now() - datetime.datetime.fromisoformat(moment)).total_seconds()
-    except (ValueError, TypeError):
+        date = datetime.datetime.fromisoformat(moment)
+        return date.timestamp() if date.tzinfo else None
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
-def now() -> datetime.datetime:
-    """Return the date and time, with the local time zone."""
-    return datetime.datetime.now().astimezone()
+def now(ago_s: float = 0.0) -> datetime.datetime:
+    """Return the date and time, or that of some seconds ago, with the local time zone."""
+    return datetime.datetime.now().astimezone() - datetime.timedelta(seconds=ago_s)
 
 
 def duration(seconds: float) -> str:

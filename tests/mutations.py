@@ -566,8 +566,8 @@ an_epoch_that_was_held_up_is_noise analysis/statistics.py: statistics summary
 + longest_s = 20 * median_s
 
 copies_are_different_images data/eval_split.py: eval_split
-- warnings = _few(count, len(set(digests)))
-+ warnings = _few(count, len(digests))
+- warnings = _few(noun, count, len(set(digests)))
++ warnings = _few(noun, count, len(digests))
 
 a_stop_is_not_noted hardware/telemetry/sampler.py: telemetry
 - if late_s > _LATE_S and cpu_s < _STILL * late_s:

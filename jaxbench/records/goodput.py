@@ -25,12 +25,11 @@ most an interval of telemetry. So is all of a process that was killed before it 
 directory.
 """
 
-import datetime
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.clock import Clock, now
+from jaxbench.clock import Clock, now, seconds_since_1970
 
 # The clock's phases by their cause; a phase that is not listed is `other`.
 _PHASES = {
@@ -72,7 +71,7 @@ def begin_stretch(
     """
     own_s = (import_s or 0.0) + clock.wall_s() - sum(resumed_phases_s.values())
     return {
-        "started_at": (now() - datetime.timedelta(seconds=own_s)).isoformat(),
+        "started_at": now(ago_s=own_s).isoformat(),
         "import_s": import_s or 0.0,
         "resumed_phases_s": dict(resumed_phases_s),
         **mark_phases(clock, "startup"),
@@ -137,8 +136,8 @@ def measure_goodput(
 def _seconds_between(one: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """Return the seconds from the end of a process to the start of the next one."""
     own_s = sum(one["phases_s"].values()) - sum(one["resumed_phases_s"].values())
-    began, ended = (datetime.datetime.fromisoformat(s["started_at"]) for s in (after, one))
-    return (began - ended).total_seconds() - own_s - one["import_s"]
+    ended_s = seconds_since_1970(one["started_at"]) + one["import_s"] + own_s
+    return seconds_since_1970(after["started_at"]) - ended_s
 
 
 def read_stretches(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -155,14 +154,9 @@ def is_phases(value: Any) -> bool:
 def _is_stretch(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("doing"), str):
         return False
-    try:
-        started_at = datetime.datetime.fromisoformat(value["started_at"])
-    except (KeyError, TypeError, ValueError):
-        return False
     phases = (value.get(name) for name in ("phases_s", "resumed_phases_s"))
-    return (
-        bool(started_at.tzinfo) and _is_time(value.get("import_s")) and all(map(is_phases, phases))
-    )
+    is_dated = seconds_since_1970(value.get("started_at")) is not None
+    return is_dated and _is_time(value.get("import_s")) and all(map(is_phases, phases))
 
 
 def _is_time(value: Any) -> bool:

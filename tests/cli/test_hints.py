@@ -36,8 +36,8 @@ def test_a_field_that_was_meant(given, meant):
 
 
 def test_the_commands_that_have_a_flag():
-    assert commands_with("json") == ["main", "sweep", "compare", "cost", "doctor"]
-    assert commands_with("offer") == ["main", "sweep", "report", "cost"]
+    assert commands_with("json") == ["main", "sweep", "compare", "cost", "offers", "doctor"]
+    assert commands_with("offer") == ["main", "sweep", "report", "cost", "offers"]
     assert commands_with("experiment.batch_size") == ["main", "sweep"]
     assert commands_with("xyzzy") == []
 

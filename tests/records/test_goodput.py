@@ -33,7 +33,7 @@ class Played:
 
     def __init__(self, monkeypatch):
         self.day_s, self.stretches, self.saved_s = 0.0, [], {}
-        now = lambda: START + datetime.timedelta(seconds=self.day_s)  # noqa: E731
+        now = lambda ago_s: START + datetime.timedelta(seconds=self.day_s - ago_s)  # noqa: E731
         monkeypatch.setattr(goodput, "now", now)
 
     def launch(self, import_s=2.0, devices_s=1.0):

@@ -16,6 +16,7 @@ from jaxbench.analysis.scaling_model import predict
 from jaxbench.analysis.statistics import spread
 from jaxbench.hardware.peak_table import Peak
 from jaxbench.hardware.telemetry import summary as telemetry
+from jaxbench.offering.folder import Offer
 from jaxbench.records.goodput import CAUSES
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import RECORDS, EpochRecord
@@ -85,6 +86,8 @@ FOLLOWING = {
     "to_target": names_of(TimeToTarget),
     "parts_s": set(BY_NAME["time_split"]._PARTS),
     "badput_s": set(CAUSES),
+    "offer": names_of(Offer),
+    "measured": names_of(Measurement),
     "scores": set(spread([1.0])),
     "time_s": set(spread([1.0])) | names_of(Estimate),
 }
@@ -130,6 +133,7 @@ def test_every_column_leads_to_a_field(module):
     first = keys_in(module) | PUBLISHED | keys_in(published)
     first |= fields_of(*RECORDS) if module is BY_NAME["history"] else set()  # {**record, ...}
     first |= names_of(CompiledStep) if module is BY_NAME["before_you_rent"] else set()
+    first |= names_of(module._Row) if module is BY_NAME["offers"] else set()
     for path in columns_of(module):
         assert unknown(path, first) == [], path
 

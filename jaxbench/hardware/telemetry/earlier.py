@@ -2,10 +2,10 @@
 
 import contextlib
 import csv
-import datetime
 import math
 import pathlib
 
+from jaxbench.clock import seconds_since_1970
 from jaxbench.files import open_regular
 from jaxbench.hardware.telemetry.summary import KEPT, Series
 
@@ -25,9 +25,9 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
             try:
                 elapsed_s = float(row["elapsed_s"])
                 values = {name: float(row[name]) for name in KEPT if row.get(name)}
-                date_s = datetime.datetime.fromisoformat(row["time"]).timestamp()
+                date_s = seconds_since_1970(row["time"])
                 device, kind = row["device"], row["kind"]
-                if not math.isfinite(elapsed_s):
+                if date_s is None or not math.isfinite(elapsed_s):
                     raise ValueError("not a time")
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
