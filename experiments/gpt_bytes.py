@@ -7,7 +7,8 @@ The text is the documentation of Python's language in its own standard library, 
 last tenth is held out; or any file. A token is a byte, so no tokenizer is needed.
 0.82 million parameters, 15 epochs.
 Hardware: anything; two CPU cores take about 20 minutes, estimated from the processor time of a
-step. The bits per byte that the whole recipe reaches have not been measured yet.
+step. Five epochs (`--experiment.epochs=5`) reach 1.93 bits per byte; the whole recipe has not
+been measured yet.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
