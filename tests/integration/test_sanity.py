@@ -151,12 +151,17 @@ def macs_of_products(text) -> list[float]:
 NETWORKS = (
     "cifar10_speedrun94",
     "cnn10",
+    "gpt124m_synthetic",
+    "gpt_bytes",
     "mnist_cnn",
     "quickstart",
     "resnet50",
     "resnet50_synthetic",
     "unet256",
     "vgg_cifar10",
+    "vit_cifar10",
+    "vit_s16",
+    "vit_s16_synthetic",
     "wrn28_10",
     "wrn28_10_2019",
 )
@@ -186,7 +191,8 @@ def test_macs_by_a_parser_of_the_lowered_program(tmp_path, name):
     train_macs, forward_macs = [found for found in counts if found][-2:]
     rows = [row["forward_macs_per_image"] for row in described["layers"]]
     assert document["forward_macs_per_image"] == sum(forward_macs) == sum(rows) > 0
-    assert sorted(filter(None, rows)) == sorted(forward_macs)
+    if not document.get("attention"):  # whose row has two products
+        assert sorted(filter(None, rows)) == sorted(forward_macs)
     # The backward pass is more than once as much again, whatever it leaves out.
     assert sum(train_macs) > 2 * sum(forward_macs)
 
