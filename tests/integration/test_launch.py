@@ -234,8 +234,12 @@ def test_a_jobset_begins_again_where_pip_fails(tmp_path):
         assert ("--resume=auto" in done.stdout) == (code == 0)
 
 
+# Flags whose values a shell would split or change.
+ODD = ("--experiment.data.path=a b", "--experiment.data.name=$it's")
+
+
 def test_dry_run_runs_nothing_and_prints_what_would_run(cloud):
-    flags = [*TPU, "--spot", "--delete", "--", "--experiment=quickstart", "--x=a b", "--y=$it's"]
+    flags = [*TPU, "--spot", "--delete", "--", "--experiment=cnn10", *ODD]
     shown = cloud.run(*flags[:4], "--dry_run", *flags[4:])
     assert shown.returncode == 0, shown.stderr
     assert not (cloud.folder / "calls.jsonl").exists() and not any(cloud.home.iterdir())
