@@ -19,7 +19,8 @@ from jaxbench.reports.fields import Estimate
 from jaxbench.reports.formats import UNKNOWN, count, plain, with_interval
 
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 546, 12, 44
+# The last tick may be as wide as 0.000125, half of it on the right of the axis.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 526, 12, 44
 _MOST_MARKERS = 40
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
