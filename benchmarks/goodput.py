@@ -91,7 +91,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
 
 
 def _draw_kills(startup_s: float, work_s: float, steps: int) -> list[Kill]:
-    """Return the kills of a run whose steps take `work_s` seconds, and a start so many."""
+    """Draw the kills of a run that takes `startup_s` to start and `work_s` for its steps."""
     draw, parts = random.Random(_SEED.value), _KILLS.value + 1
     longest_s = startup_s + work_s / parts
     return [Kill(draw.random() * longest_s, steps * number // parts) for number in range(1, parts)]
@@ -125,7 +125,7 @@ def _run(
     steps: int | None = None,
     kill: Kill | None = None,
 ) -> Process:
-    """Start or resume a run of so many steps; kill it, or wait for its end."""
+    """Start or resume a run of `steps` steps; kill it, or wait for its end."""
     with tempfile.TemporaryFile() as output:
         launched_s = clock.elapsed_s()
         process = subprocess.Popen(

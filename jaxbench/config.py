@@ -174,7 +174,7 @@ class Config(Experiment):
         if isinstance(self.task, str) and (self.task == "language_model") != sequences:
             raise BadInput(
                 f"task={self.task!r} with data.sequence_length={self.data.sequence_length}: "
-                "task=language_model goes with sequences, and sequences with it"
+                "task=language_model needs data.sequence_length, and no other task takes it"
             )
         if self.test_time_augmentation != "none" and self.task != "classification":
             raise BadInput(
@@ -190,8 +190,7 @@ class Config(Experiment):
                 )
         if self.remat == "blocks" and not self.model.has_blocks:
             raise BadInput(
-                f"remat='blocks' with {self.model.network_name}: it goes with transformers, whose "
-                "blocks can be recomputed one by one"
+                f"remat='blocks' with {self.model.network_name}: only transformers have such blocks"
             )
         if self.replicas == "independent" and self.batch_norm == "sync":
             raise BadInput(

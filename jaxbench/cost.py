@@ -161,7 +161,7 @@ def _electricity(energy_j: float | None) -> float | None:
 
 
 def _per_price(rate: float, price: Price, tokens: float | None = None) -> dict[str, float]:
-    """Return what a rate costs; where images are sequences, of so many tokens each, tokens too."""
+    """Return what a rate of images costs; of sequences, also what their tokens cost."""
     found = {
         "images_per_s_per_usd_per_hour": pricing.rate_per_price(rate, price.usd_per_hour),
         "usd_per_million_images": pricing.usd_per_million_images(rate, price.usd_per_hour),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-# The largest batch is so many images on each device, or a multiple.
+# The largest batch is a multiple of this number of images on each device.
 MULTIPLE = 8
 
 

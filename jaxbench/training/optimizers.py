@@ -75,10 +75,8 @@ def create_optimizer(
     config: Config, schedule: optax.Schedule, steps_per_epoch: int
 ) -> optax.GradientTransformation:
     """Build the update rule that a config names: clipping, and all groups with their decay."""
-    rule, norm = (
-        _grouped_rule(config, schedule, steps_per_epoch),
-        config.optimizer.max_gradient_norm,
-    )
+    rule = _grouped_rule(config, schedule, steps_per_epoch)
+    norm = config.optimizer.max_gradient_norm
     return optax.chain(optax.clip_by_global_norm(norm), rule) if norm else rule
 
 

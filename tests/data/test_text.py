@@ -82,11 +82,11 @@ def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, told):
 def test_images_are_no_sequences_and_sequences_no_images():
     config = registry.load("quickstart")
     config.task = "language_model"
-    with pytest.raises(BadInput, match="task=language_model goes with sequences"):
+    with pytest.raises(BadInput, match="task=language_model needs data.sequence_length"):
         config.validate()
     config = registry.load("gpt_bytes")
     config.task = "classification"
-    with pytest.raises(BadInput, match="task=language_model goes with sequences"):
+    with pytest.raises(BadInput, match="task=language_model needs data.sequence_length"):
         config.validate()
 
 

@@ -185,13 +185,14 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
     down_s = sum(after[0] - one[1] for one, after in itertools.pairwise(lives))
     assert summary["num_resumes"] == 2
     # The last process ends after its summary.
-    assert 0.75 * wall_s < summary["total_wall_s"] < 1.05 * wall_s
+    assert 0.9 * wall_s < summary["total_wall_s"] < 1.02 * wall_s
     steps_s = summary["goodput"] * summary["total_wall_s"]
     assert steps_s + sum(badput_s.values()) == pytest.approx(summary["total_wall_s"])
     # The last moments of a process that was killed are in it.
-    assert 0.9 * down_s < badput_s["down"] < down_s + 0.25 * wall_s
+    assert 0.95 * down_s < badput_s["down"] < down_s + 0.1 * wall_s
     epochs_s = sum(r["train_time_s"] - r["data_wait_s"] for r in records(run, "epoch"))
-    assert steps_s == pytest.approx(epochs_s, rel=0.4)
+    # An epoch's time holds the records and checkpoints that were written in it.
+    assert steps_s <= epochs_s <= steps_s + badput_s["other"] + badput_s["checkpoint"]
     # As much as came after the checkpoints, and no start-up of it.
     lost_s = sum(entry["lost_s"] for entry in run_json(run)["resumes"])
     assert 0 < badput_s["lost_work"] <= lost_s * 1.01

@@ -124,7 +124,7 @@ def test_what_cannot_be_built_is_refused(model, said):
 def test_remat_of_blocks_is_for_networks_that_have_them():
     config = registry.load("resnet50:tiny")
     config.remat = "blocks"
-    with pytest.raises(BadInput, match="remat='blocks' with ResNetConfig: it goes with transf"):
+    with pytest.raises(BadInput, match="remat='blocks' with ResNetConfig: only transformers"):
         config.validate()
 
 

@@ -56,11 +56,8 @@ def abstract_args(
     config: Config, geometry: BatchGeometry, label_shape: tuple[int, ...], param_dtype: Any
 ) -> tuple[Any, Any]:
     """Return the shapes of a training step's (data, batch), to compile without a data set."""
-    shape, example, dtype = (
-        jax.ShapeDtypeStruct,
-        config.data.example_shape,
-        config.data.example_dtype,
-    )
+    shape = jax.ShapeDtypeStruct
+    example, dtype = config.data.example_shape, config.data.example_dtype
     label_dtype = dtype if label_shape else jnp.int32
     num_devices, per_device = geometry.num_devices, geometry.batch_per_device
     data = {}
