@@ -4,7 +4,7 @@
     python -m jaxbench.main --experiment=gpt_bytes --experiment.data.path=FILE
 
 The text is the documentation of Python's language in its own standard library (466 KB in Python
-3.11), of which the last tenth is held out; or any file. A token is a byte, so no tokenizer is needed.
+3.11), of which the last tenth is held out; or any file. A token is a byte: there is no tokenizer.
 0.82 million parameters, 15 epochs.
 Hardware: anything; two CPU cores take about 20 minutes, estimated from the processor time of a
 step. Five epochs (`--experiment.epochs=5`) reach 1.93 bits per byte; the whole recipe has not
