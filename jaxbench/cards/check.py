@@ -5,10 +5,10 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from jaxbench.cards.card import Card
+from jaxbench.cards.card import Card, Verdict
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
 from jaxbench.cards.plausibility import implausible
-from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.cards.verdict import judge
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import read_document
@@ -72,15 +72,19 @@ def _misjudged(card: Card) -> list[str]:
     """Return where the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
         return ["it has no verdict"]
-    if unlike := {*card.verdict.thresholds} ^ {*load_thresholds()}:
-        return [f"its verdict names other limits than there are: {_few(sorted(unlike))}"]
-    found = judge(card, card.verdict.thresholds)
+    if unlike := {*card.verdict.thresholds} - {*load_thresholds()}:
+        return [f"its verdict names limits that there are not: {_few(sorted(unlike))}"]
+    found = judge(card, _limits(card.verdict))
     problems = []
     if found.outcome != card.verdict.outcome:
         problems.append(f"its verdict is {card.verdict.outcome}, its figures give {found.outcome}")
-    # Their words may change from version to version.
+    # Their words, and what is not judged, may change from version to version.
     given, own = (
-        collections.Counter((one.part, one.rule, one.status) for one in verdict.findings)
+        collections.Counter(
+            (one.part, one.rule, one.status)
+            for one in verdict.findings
+            if one.status != "not_judged"
+        )
         for verdict in (card.verdict, found)
     )
     if unlike := (given - own) + (own - given):
@@ -93,13 +97,18 @@ def own_limits(card: Card) -> str | None:
     """Return a line with the limits that are not those that ship with jaxbench, None without."""
     if card.verdict is None:
         return None
-    shipped, given = load_thresholds(), card.verdict.thresholds
+    given = _limits(card.verdict)
     unlike = [
         f"{name.replace('_', ' ')} {_limit(given[name])} in place of {_limit(limit)}"
-        for name, limit in shipped.items()
-        if name in given and given[name] != limit
+        for name, limit in load_thresholds().items()
+        if given[name] != limit
     ]
     return f"judged by limits of its own: {_few(unlike)}" if unlike else None
+
+
+def _limits(verdict: Verdict) -> Thresholds:
+    """Return the limits of a verdict; None for those that its version did not have."""
+    return {**dict.fromkeys(load_thresholds()), **verdict.thresholds}
 
 
 def _limit(limit: float | None) -> str:

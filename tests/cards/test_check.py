@@ -308,8 +308,8 @@ def test_a_verdict_must_follow_from_the_figures(tmp_path):
     praised = dataclasses.replace(failed.verdict, outcome="pass")
     path = made.write(tmp_path, dataclasses.replace(failed, verdict=praised))
     assert check_card(path) == ["its verdict is pass, its figures give fail"]
-    made.alter(path, lambda c: c["verdict"]["thresholds"].pop("other_cpu_percent.inconclusive"))
-    assert "names other limits than there are: other_cpu" in check_card(path)[0]
+    made.alter(path, lambda c: c["verdict"]["thresholds"].update({"mood.warn": 1.0}))
+    assert check_card(path) == ["its verdict names limits that there are not: mood.warn"]
     made.alter(path, lambda c: c.pop("verdict"))
     assert check_card(path) == ["it has no verdict"]
 
@@ -323,6 +323,20 @@ def test_own_limits_belong_to_the_card(tmp_path):
         "its verdict is pass, its figures give fail",
         "its findings are not those that its figures give: ceilings: matmul share of nominal",
     ]
+
+
+def test_a_card_from_before_a_rule_is_not_judged_by_it(tmp_path):
+    path = made.write(tmp_path)
+
+    def forget_rule(content):
+        verdict = content["verdict"]
+        for level in ("warn", "fail"):
+            del verdict["thresholds"][f"device_spread.{level}"]
+        verdict["findings"] = [f for f in verdict["findings"] if f["rule"] != "device_spread"]
+
+    made.alter(path, forget_rule)
+    assert check_card(path) == []
+    assert "device spread.fail none in place of 0.15" in own_limits(read_card(path))
 
 
 def test_findings_must_follow_from_the_figures(tmp_path):
