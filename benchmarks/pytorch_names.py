@@ -7,6 +7,7 @@ import numpy as np
 
 _LEAVES = {
     "kernel": "weight",
+    "embedding": "weight",
     "scale": "weight",
     "bias": "bias",
     "mean": "running_mean",
@@ -21,16 +22,21 @@ def convert(
 
     Args:
       arrays: {path of the module/leaf: array}, kernels HWIO or IO.
-      name_of: flax's path of a module -> PyTorch's.
+      name_of: flax's path of a module -> PyTorch's. NAME:0, NAME:1 ... are parts of one module of
+        PyTorch, whose outputs stand one after the other.
     """
-    named = {}
+    parts: dict[str, dict[str, np.ndarray]] = {}
     for path, array in arrays.items():
         module, _, leaf = path.rpartition("/")
         if leaf == "kernel":
             # Convolutions HWIO -> OIHW, dense layers IO -> OI.
             array = array.transpose((3, 2, 0, 1) if array.ndim == 4 else (1, 0))
-        named[f"{name_of(module)}.{_LEAVES[leaf]}"] = np.ascontiguousarray(array)
-    return named
+        name, _, place = name_of(module).partition(":")
+        parts.setdefault(f"{name}.{_LEAVES[leaf]}", {})[place] = array
+    return {
+        name: np.concatenate([by_place[place] for place in sorted(by_place)])
+        for name, by_place in parts.items()
+    }
 
 
 def resnet_name(path: str) -> str:
@@ -60,5 +66,20 @@ def cnn10_name(path: str) -> str:
     return f"stages.{2 * (int(match[2]) - 1)}.{int(match[3]) - 1}.{match[1]}"
 
 
+def transformer_name(path: str) -> str:
+    """block1/query -> blocks.0.qkv:0"""
+    match = re.fullmatch(r"block(\d+)/(\w+)", path)
+    if not match:
+        return path
+    parts = {"query": "qkv:0", "key": "qkv:1", "value": "qkv:2"}
+    return f"blocks.{int(match[1]) - 1}.{parts.get(match[2], match[2])}"
+
+
 # By the class in pytorch_networks.py, which is called as in jaxbench/models.
-NAMES = {"ResNet": resnet_name, "WideResNet": wide_resnet_name, "Cnn10": cnn10_name}
+NAMES = {
+    "ResNet": resnet_name,
+    "WideResNet": wide_resnet_name,
+    "Cnn10": cnn10_name,
+    "ViT": transformer_name,
+    "Gpt": transformer_name,
+}

@@ -4,6 +4,9 @@ ResNet-50 v1.5 (He et al. 2016, the 3x3 convolution strides), WRN-depth-width (Z
 Komodakis 2016) and cnn10 (see jaxbench/models/cnn10.py), written from those descriptions.
 Images come as usual in PyTorch, BxCxHxW. Batch norm has flax's epsilon 1e-5 and, in PyTorch's
 words, momentum 0.1: flax counts the share that is kept, 0.9.
+
+The plain vision transformer of Beyer et al. 2022 and a language model of GPT-2's form (see
+jaxbench/models/vit.py and gpt.py) have pre-norm blocks, whose norms have flax's epsilon 1e-6.
 """
 
 import torch
@@ -168,6 +171,131 @@ class Cnn10(nn.Module):
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
         """Returns logits_BxK."""
         return self.head(self.stages(images_BxCxHxW).mean(dim=(2, 3)))
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each after a layer norm and added to its input."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int, causal: bool, rotary: bool):
+        super().__init__()
+        self.heads, self.causal, self.rotary = heads, causal, rotary
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp1 = nn.Linear(width, mlp_ratio * width)
+        self.mlp2 = nn.Linear(mlp_ratio * width, width)
+
+    def forward(self, x_BxTxD: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x_BxTxD.shape
+        qkv = self.qkv(self.norm1(x_BxTxD)).view(batch, length, 3, self.heads, -1)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            query, key = _rotated(query), _rotated(key)
+        y_BxNxTxF = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        x_BxTxD = x_BxTxD + self.out(y_BxNxTxF.transpose(1, 2).reshape(batch, length, width))
+        hidden = F.gelu(self.mlp1(self.norm2(x_BxTxD)), approximate="tanh")
+        return x_BxTxD + self.mlp2(hidden)
+
+
+class ViT(nn.Module):
+    """Patches to tokens, fixed positions, blocks, and the mean of the tokens to logits.
+
+    Args:
+      patch: side of a patch in pixels.
+      width, depth, heads, mlp_ratio: of the blocks.
+      pre_logits: whether a tanh layer stands before the logits.
+      num_classes: K, the width of the logits.
+    """
+
+    def __init__(
+        self,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: int,
+        pre_logits: bool,
+        num_classes: int,
+    ):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.blocks = nn.Sequential(
+            *[Block(width, heads, mlp_ratio, causal=False, rotary=False) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pre_logits = nn.Linear(width, width) if pre_logits else None
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
+        """Returns logits_BxK."""
+        x_BxDxHxW = self.patches(images_BxCxHxW)
+        x_BxTxD = x_BxDxHxW.flatten(2).transpose(1, 2)
+        x_BxTxD = self.norm(self.blocks(x_BxTxD + grid_positions(x_BxDxHxW)))
+        x_BxD = x_BxTxD.mean(dim=1)
+        if self.pre_logits is not None:
+            x_BxD = torch.tanh(self.pre_logits(x_BxD))
+        return self.head(x_BxD)
+
+
+class Gpt(nn.Module):
+    """Tokens to the logits of the next ones, by the embedding of the tokens itself.
+
+    Args:
+      width, depth, heads, mlp_ratio: of the blocks.
+      positions: learned or rotary.
+      num_classes: K, the size of the vocabulary.
+      sequence_length: T, the number of learned positions.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: int,
+        positions: str,
+        num_classes: int,
+        sequence_length: int,
+    ):
+        super().__init__()
+        self.tokens = nn.Embedding(num_classes, width)
+        rotary = positions == "rotary"
+        self.positions = None if rotary else nn.Embedding(sequence_length, width)
+        self.blocks = nn.Sequential(
+            *[Block(width, heads, mlp_ratio, causal=True, rotary=rotary) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+
+    def forward(self, tokens_BxT: torch.Tensor) -> torch.Tensor:
+        """Returns logits_BxTxK."""
+        x_BxTxD = self.tokens(tokens_BxT)
+        if self.positions is not None:
+            x_BxTxD = x_BxTxD + self.positions.weight
+        return F.linear(self.norm(self.blocks(x_BxTxD)), self.tokens.weight)
+
+
+def grid_positions(x_BxDxHxW: torch.Tensor) -> torch.Tensor:
+    """Returns positions_TxD: sines and cosines of the column, then of the row, D / 4 of each."""
+    width, rows, columns = x_BxDxHxW.shape[1:]
+    options = {"dtype": x_BxDxHxW.dtype, "device": x_BxDxHxW.device}
+    waves = torch.pow(10_000.0, -torch.linspace(0, 1, width // 4, **options))
+    row_T = torch.arange(rows, **options).repeat_interleave(columns)
+    column_T = torch.arange(columns, **options).repeat(rows)
+    turns = [torch.outer(place_T, waves) for place_T in (column_T, row_T)]
+    return torch.cat([part for turn in turns for part in (turn.sin(), turn.cos())], dim=1)
+
+
+def _rotated(x_BxNxTxF: torch.Tensor) -> torch.Tensor:
+    """Turns the planes of (first half, second half) of each vector by angles of its place."""
+    length, half = x_BxNxTxF.shape[2], x_BxNxTxF.shape[3] // 2
+    dtype = torch.promote_types(x_BxNxTxF.dtype, torch.float32)
+    options = {"dtype": dtype, "device": x_BxNxTxF.device}
+    waves = torch.pow(10_000.0, -torch.arange(half, **options) / half)
+    angles_TxF = torch.outer(torch.arange(length, **options), waves)
+    turns_TxF = torch.polar(torch.ones_like(angles_TxF), angles_TxF)
+    planes = torch.complex(*x_BxNxTxF.to(dtype).split(half, dim=-1)) * turns_TxF
+    return torch.cat([planes.real, planes.imag], dim=-1).to(x_BxNxTxF.dtype)
 
 
 def _stage(num_blocks: int, in_channels: int, channels: int, stride: int) -> nn.Sequential:

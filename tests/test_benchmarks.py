@@ -9,6 +9,7 @@ import re
 import sys
 import types
 
+import numpy as np
 import pytest
 from absl import flags
 
@@ -225,6 +226,27 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
     assert own["mfu"] == pytest.approx(5120 * 1e10 / 989.4e12, rel=1e-3)
     assert other["mfu"] == pytest.approx(own["mfu"] / 2)
     assert other["compile_s"] == pytest.approx(9.0 - 0.2) and "compile_s" not in own
+
+
+def test_a_batch_of_tokens_has_no_layouts(versus):
+    config = versus.load_config("gpt_bytes:tiny", 4, "")
+    assert config.data.sequence_length == 64 and config.data.source == "synthetic"
+    task = versus.pytorch_task(config, "eager", "cpu")
+    assert task["arguments"]["sequence_length"] == 64
+    assert (
+        task["optimizer"]["name"] == "AdamW" and task["optimizer"]["settings"]["betas"][1] == 0.99
+    )
+    sgd = versus.pytorch_task(versus.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
+    assert sgd["name"] == "SGD" and sgd["settings"]["momentum"] == 0.9
+
+
+def test_parts_of_a_module_of_pytorch_stand_in_their_order(versus):
+    names = importlib.import_module("pytorch_names")
+    # As JAX sorts them.
+    arrays = {f"block1/{name}/bias": np.full(2, i) for i, name in enumerate(("key", "query"))}
+    named = names.convert(arrays | {"tokens/embedding": np.eye(2)}, names.transformer_name)
+    assert named["blocks.0.qkv.bias"].tolist() == [1, 1, 0, 0]
+    assert named["tokens.weight"].tolist() == np.eye(2).tolist()
 
 
 @pytest.mark.parametrize(

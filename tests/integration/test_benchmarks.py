@@ -125,13 +125,27 @@ def test_the_telemetry_takes_next_to_nothing():
     assert float(counted[1]) > 0 and int(counted[2]) > 20
 
 
-def test_the_networks_agree_with_pytorch_where_it_is_installed():
-    """It compares the small ResNet."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-    done = script("forward_vs_pytorch", "--experiment=resnet50:tiny", "--image_size=64")
+@pytest.fixture(scope="module")
+def pytorch_python():
+    """A Python that has PyTorch."""
+    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
+    if not python and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
+    return python or sys.executable
+
+
+def test_the_networks_agree_with_pytorch_where_it_is_installed(pytorch_python):
+    """In one process, which takes PyTorch from the other Python's packages."""
+    code = "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"
+    packages = subprocess.run([pytorch_python, "-c", code], capture_output=True, text=True)
+    paths = [str(ROOT), packages.stdout.strip()]
+    names = "resnet50:tiny,vit_cifar10:tiny,gpt_bytes:tiny,gpt124m_synthetic:tiny"
+    env = UNOPTIMIZED | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = script("forward_vs_pytorch", f"--experiment={names}", "--image_size=64", **env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "worst relative difference in fp64" in done.stdout
+    for network in ("ResNet", "ViT", "Gpt"):
+        assert f"fp64 against pytorch_networks.{network}" in done.stdout
 
 
 def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
@@ -252,21 +266,28 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
-def test_pytorch_trains_the_same_steps_where_it_is_installed(tmp_path, precision):
-    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
-    if not python and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
+@pytest.mark.parametrize(
+    ("experiment", "precision"),
+    [
+        ("cnn10:tiny", "fp32"),
+        ("vit_s16_synthetic:tiny", "fp32"),
+        ("gpt_bytes:tiny", "bf16"),
+        pytest.param("cnn10:tiny", "fp16", marks=pytest.mark.slow),
+    ],
+)
+def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path, experiment, precision):
     done = versus_pytorch(
+        f"--experiment={experiment}",
         f"--precision={precision}",
         f"--json={tmp_path / 'records.json'}",
-        *([f"--pytorch_python={python}"] if python else []),
+        f"--pytorch_python={pytorch_python}",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "best PyTorch variant" in done.stdout
     document = json.loads((tmp_path / "records.json").read_text())
     ours, *theirs = document["contestants"]
-    assert [record["contestant"] for record in theirs] == ["pytorch eager", "pytorch channels_last"]
+    variants = ["eager"] if "gpt" in experiment else ["eager", "channels_last"]
+    assert [record["contestant"] for record in theirs] == [f"pytorch {one}" for one in variants]
     assert document["problems"] == []
     for record in theirs:
         ratio, low, high = record["ratio"]
@@ -327,21 +348,21 @@ def test_what_is_no_python_is_refused():
 
 
 @pytest.fixture
-def versus(monkeypatch):
-    """The script as a module."""
+def contestant(monkeypatch):
+    """The processes of the script."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("versus_pytorch")
+    return importlib.import_module("contestant")
 
 
-def test_a_contestant_that_dies_in_its_sleep_is_told(versus, tmp_path, monkeypatch):
+def test_a_contestant_that_dies_in_its_sleep_is_told(contestant, tmp_path, monkeypatch):
     """As when the system kills it for want of memory."""
     script = tmp_path / "asleep.py"
     answers = "import sys\nprint('{}', flush=True)\nsys.stdin.read()\n"
     script.write_text(answers)
-    monkeypatch.setattr(versus, "__file__", str(script))
-    with versus.contestants() as field:
+    monkeypatch.setattr(contestant, "_SERVER", str(script))
+    with contestant.contestants() as field:
         for name in ("one", "other"):
-            field.append(versus.Contestant(name, sys.executable, {}, tmp_path))
+            field.append(contestant.Contestant(name, sys.executable, {}, tmp_path))
         os.killpg(field[0]._process.pid, signal.SIGKILL)
         field[0]._process.wait()
         assert field[0].turn(3) is None and field[0].turn(3) is None
