@@ -23,8 +23,10 @@ _LEAST_SHARE = 0.01
 _MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
 # Of fewer values one that is a little apart would be an outlier too often.
 FEWEST = 5
-# The bus bandwidth is the algorithm's times a number.
+# The bus bandwidth is the algorithm's times a number; of devices of one kind, so are the others of
+# the images/s, and without its interval noise would make them outliers.
 _REPEATED = ("bus_gb_per_s",)
+_REPEATED_IN_FLEET = (*_REPEATED, "flops_per_image", "mfu", "measured_peak_share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +144,8 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         node = f"{card.environment['hostname']} (card {number})"
         for figure in card.figures():
             name, _, labels = figure.key
-            if name in _REPEATED:
-                continue
-            values.setdefault((name, labels), []).append((node, figure))
+            if name not in _REPEATED_IN_FLEET:
+                values.setdefault((name, labels), []).append((node, figure))
     return [_over_fleet(own) for own in values.values() if len(own) > 2]
 
 

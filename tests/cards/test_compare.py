@@ -90,8 +90,8 @@ def test_an_outlier_is_found_among_ten():
     assert outliers(fleet((7, slow))) == {("matmul_bf16_tflops", "node8 (card 8)", 2)}
     node = made.card(made.networks(9_000.0), host="node8")
     found = outliers(fleet((7, node)))
-    names = {figure.partition(",")[0] for figure, *_ in found}
-    assert names == {"images_per_s", "mfu", "measured_peak_share"}
+    # What follows from the rate is no second one.
+    assert {figure.partition(",")[0] for figure, *_ in found} == {"images_per_s"}
     assert {(node, device) for _, node, device in found} == {("node8 (card 8)", None)}
 
 
@@ -159,11 +159,41 @@ def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     ]
     assert max(map(len, lines[5:])) <= 80
     rows = {line.split("  ")[0]: line.split() for line in lines}
-    drift = " ".join(rows["drift_percent, device 0"])
-    assert drift.endswith("device 0 -0.5000 ±0.7 -0.5000 ±0.7 no difference")
+    assert " ".join(rows["drift_percent"]) == "drift_percent -0.5000 ±0.7 -0.5000 ±0.7 none"
     assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
     assert rows["rounds"] == ["rounds", "8", "8", "equal"]
     assert rows["flops_per_image"][1] == "2.454e+10"
+
+
+def test_the_widest_rows_of_two_cards_fit_a_console_by_device():
+    def noisy(device):
+        return (
+            measured("dispatch_latency_s", 1.234e-6, (1e-6, 3e-6), device=device),
+            measured("matmul_bf16_tflops", 1234.5, (1200.0, 1300.0), device=device),
+        )
+
+    figures = (*noisy(0), *noisy(1))
+    card = made.card(dataclasses.replace(made.ceilings(), figures=figures))
+    lines = [*describe_cards([card, card])]
+    assert max(map(len, lines)) <= 80
+    at = lines.index("ceilings, device 0:")
+    heads = [line.split("  ")[0] for line in lines[at : at + 6]]
+    own = ["dispatch_latency_s", "matmul_bf16_tflops"]
+    assert heads == ["ceilings, device 0:", *own, "ceilings, device 1:", *own]
+
+
+def test_a_fleet_says_what_its_cards_do_not_share():
+    cards = fleet()
+    cards[3].environment["versions"] = {"jax": "0.12.0"}
+    assert "different JAX: None (9 cards), 0.12.0 (1 card)" in [*describe_cards(cards)]
+    assert not any(line.startswith("different") for line in describe_cards(fleet()))
+
+
+def test_noise_that_an_interval_covers_is_no_outlier_by_what_follows_from_it():
+    slow = made.networks(9_000.0)
+    rate = dataclasses.replace(slow.figures[0], interval=(8_000.0, 11_000.0))
+    slow = dataclasses.replace(slow, figures=(rate, *slow.figures[1:]))
+    assert outliers(fleet((4, made.card(slow)))) == set()
 
 
 def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
@@ -171,8 +201,8 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
     lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]
     assert lines[13:16] == [
         "",
-        "node3 (card 3): 8 outliers of 27 figures",
-        "node7 (card 7): 8 outliers of 27 figures",
+        "node3 (card 3): 8 outliers of 24 figures",
+        "node7 (card 7): 8 outliers of 24 figures",
     ]
     assert sum(line.startswith("node") for line in lines[16:]) == 16
     assert not any("more outliers" in line for line in lines)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxbench.cards.card import Part, measured
+from jaxbench.cards.card import CheckResult, Part, measured
 from jaxbench.errors import BadInput
 from jaxbench.reports.blocks import MatrixChart, Table
 from jaxbench.reports.collect import collect
@@ -60,6 +60,14 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     assert "Storage" not in found
     # The pairs are a picture, not a hundred rows.
     assert len(found["Collectives"].rows) == 2
+
+
+def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path):
+    note = CheckResult(name="memory", status="ok", found="arrays of 128 MiB each")
+    card = made.judged(dataclasses.replace(made.ceilings(), checks=(note,)))
+    found = tables(section_of(made.write(tmp_path, card)))
+    assert [row[1] for row in texts(found["Doctor"])] == ["jax"]
+    assert [row[1] for row in texts(found["Notes"])] == ["memory"]
 
 
 def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_path):
