@@ -34,8 +34,8 @@ def without(part, name):
 
 
 def relabelled(**labels):
-    """The networks' part with other labels."""
-    part = made.networks()
+    """The part of one network, with other labels."""
+    part = made.networks(others=False)
     figures = (
         dataclasses.replace(figure, labels={**figure.labels, **labels}) for figure in part.figures
     )
@@ -78,7 +78,38 @@ IMPOSSIBLE = {
         with_figure(made.networks(), "images_per_s", interval=(2e4, 1e3)),
         "lies outside its own interval",
     ),
-    "negative": (with_figure(made.ceilings(), "h2d_gb_per_s", value=-1.0), "-1 cannot be"),
+    "negative": (
+        with_figure(made.ceilings(), "h2d_gb_per_s", value=-1.0, interval=None),
+        "-1 cannot be",
+    ),
+    "a negative end": (
+        with_figure(made.ceilings(), "h2d_gb_per_s", interval=(-1.0, 60.0)),
+        "-1 cannot be",
+    ),
+    # The verdict is by the better end.
+    "an end above the peak": (
+        with_figure(made.ceilings(100.0), "matmul_bf16_tflops", interval=(90.0, 1.4 * PEAK)),
+        "1385.16 is more than 1.3 times the published 989.4",
+    ),
+    "an end of nothing": (
+        with_figure(made.ceilings(), "h2d_gb_per_s", interval=(1.0, 1e9)),
+        "more than any such hardware reaches",
+    ),
+    "no rounds": (with_figure(made.corruption(), "rounds", value=0), "0 cannot be: at least 1"),
+    "an odd collective": (
+        with_figure(
+            made.collectives(), "bus_gb_per_s", labels={"collective": "all_to_none", "bytes": 1}
+        ),
+        "there is no such collective",
+    ),
+    "an end of the bus": (
+        with_figure(made.collectives(), "bus_gb_per_s", interval=(1.0, 400.0)),
+        "375 is not 1.5 times 250",
+    ),
+    "an end of a pair": (
+        with_figure(made.collectives(), "pair_gb_per_s", interval=(1.0, 200.0)),
+        "is not that of the way back",
+    ),
     "all throttled": (made.soak(throttled=1.5), "1.5 cannot be: at least 0, at most 1"),
     "no device": (with_figure(made.soak(), "drift_percent", device=9), "there is no such device"),
     "share": (
@@ -268,7 +299,7 @@ def test_runs_are_behind_the_figures(tmp_path):
     assert check_card(path) == [
         "its files lack those of the runs: runs/resnet50/run.json, runs/resnet50/metrics.jsonl"
     ]
-    nameless = [made.networks(), made.soak()]
+    nameless = [made.networks(others=False), made.soak()]
     for at, part in enumerate(nameless):
         figures = (dataclasses.replace(figure, run=None) for figure in part.figures)
         nameless[at] = dataclasses.replace(part, figures=tuple(figures))
@@ -280,10 +311,11 @@ def test_runs_are_behind_the_figures(tmp_path):
 
 @pytest.mark.parametrize("rate, problems", [(10_000.0, 0), (9_000.0, 1)])
 def test_a_rate_is_that_of_its_run(tmp_path, rate, problems):
-    made.write(tmp_path)
+    card = made.judged(made.networks(others=False))
+    made.write(tmp_path, card)
     document = {"schema_version": 2, "status": "done", "summary": {"images_per_s": rate}}
     (tmp_path / made.RUN / "run.json").write_text(json.dumps(document))
-    found = check_card(write_card(tmp_path, made.judged()))
+    found = check_card(write_card(tmp_path, card))
     assert len(found) == problems
     assert not problems or "10000 is not what its run has, 9000.0" in found[0]
 
