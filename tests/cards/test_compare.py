@@ -259,6 +259,7 @@ def test_the_command_compares_cards(run_cli, two):
     [
         (("a", "a/runs/resnet50"), "is no card, another side is"),
         (("a/runs/resnet50", "a"), "is no card, another side is"),
+        (("a", "nowhere"), "nowhere: no such file or folder"),
         (("--baseline", "a", "b"), "--baseline: is for runs"),
         (("a", "c"), "altered or damaged"),
     ],
