@@ -101,7 +101,7 @@ def own_limits(card: Card) -> str | None:
         return None
     given = _limits(card.verdict)
     unlike = [
-        f"{name.replace('_', ' ')} {_limit(given[name])} in place of {_limit(limit)}"
+        f"{name} {_limit(given[name])} in place of {_limit(limit)}"
         for name, limit in load_thresholds().items()
         if given[name] != limit
     ]
