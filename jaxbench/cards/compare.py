@@ -103,11 +103,17 @@ def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
     found = [
         (figure, others[figure.key])
         for figure in first.figures()
-        if figure.key in others and figure.name not in _REPEATED
+        if figure.key in others and not _is_repeated(figure, _REPEATED)
     ]
     if not found:
         raise BadInput("the cards have no figure in common")
     return found
+
+
+def _is_repeated(figure: Figure, names: Sequence[str]) -> bool:
+    """Return whether a figure is of these names, or of the way back between two devices."""
+    ends = [str(figure.labels.get(name, "")) for name in ("source", "target")]
+    return figure.name in names or ends != sorted(ends)
 
 
 def difference(first: Figure, second: Figure) -> Difference:
@@ -144,7 +150,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         node = f"{card.environment['hostname']} (card {number})"
         for figure in card.figures():
             name, _, labels = figure.key
-            if name not in _REPEATED_IN_FLEET:
+            if not _is_repeated(figure, _REPEATED_IN_FLEET):
                 values.setdefault((name, labels), []).append((node, figure))
     return [_over_fleet(own) for own in values.values() if len(own) > 2]
 

@@ -145,6 +145,10 @@ def test_of_counts_and_drift_there_is_no_ratio():
     assert without == counts | {"drift_percent", "throttled_share"}  # nothing was throttled
     # The bus bandwidth follows from the algorithm's.
     assert "algorithm_gb_per_s" in found and "bus_gb_per_s" not in found
+    # Both ways between two devices are measured at once.
+    for compared in (compare_two(made.card(), made.card()), compare_fleet([made.card()] * 3)):
+        pairs = [one.figure for one in compared if one.figure.startswith("pair_gb_per_s")]
+        assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, target 1"
 
 
 def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
@@ -202,8 +206,8 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
     lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]
     assert lines[13:16] == [
         "",
-        "node3 (card 3): 8 outliers of 35 figures",
-        "node7 (card 7): 8 outliers of 35 figures",
+        "node3 (card 3): 8 outliers of 29 figures",
+        "node7 (card 7): 8 outliers of 29 figures",
     ]
     assert sum(line.startswith("node") for line in lines[16:]) == 16
     assert not any("more outliers" in line for line in lines)
