@@ -20,6 +20,7 @@ and each figure's median over the fleet and its spread.
 
 import json
 import math
+import os
 from typing import Any
 
 from absl import flags
@@ -29,6 +30,7 @@ from jaxbench.cards.compare import compare_cards
 from jaxbench.cards.compare_text import describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
 from jaxbench.reports.sides import compare_trials, describe_comparison, is_work, read_sides
 from jaxbench.terminal import print_wrapped, printable
 
@@ -42,7 +44,9 @@ _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 def main(paths: list[str]) -> int:
     """Compare the first with each of the others; return the exit code."""
     if len(paths) < 2:
-        raise BadInput(f"give run directories or sweeps, BASE and OTHER...; given: {len(paths)}")
+        raise BadInput(
+            f"give two or more runs, sweeps or cards: BASE OTHER...; given: {len(paths)}"
+        )
     if not math.isfinite(_TOLERANCE.value):
         raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
@@ -91,6 +95,8 @@ def main(paths: list[str]) -> int:
 
 def _compare_cards(paths: list[str]) -> int:
     if no_cards := [path for path in paths if not is_card(path)]:
+        if not os.path.exists(user_path(no_cards[0])):
+            raise BadInput(f"{no_cards[0]}: no such file or folder")
         raise BadInput(f"{no_cards[0]}: is no card, another side is; give cards alone, or runs")
     if _BASELINE.value:
         raise BadInput("--baseline: is for runs; a card is judged by its own thresholds")

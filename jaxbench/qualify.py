@@ -12,6 +12,7 @@ all cards in or below a folder, as Markdown or HTML.
 """
 
 import contextlib
+import os
 import pathlib
 
 from absl import flags
@@ -79,7 +80,7 @@ def _qualify() -> int:
     check_single_host(_ONE_PROCESS)
     check_platforms()
     thresholds = load_thresholds(_THRESHOLDS.value)
-    watts = parse_watts(_POWER_LIMITS.value)
+    watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
     use_compile_cache()
     add_backend_flags()
     return qualify(
@@ -94,9 +95,11 @@ def _qualify() -> int:
 
 
 def _check(path: str) -> int:
-    from jaxbench.cards.card_file import read_card
+    from jaxbench.cards.card_file import card_path, read_card
     from jaxbench.cards.check import check_card, own_limits
 
+    if not os.path.exists(card_path(path)):
+        raise BadInput(f"{path}: there is no card")
     problems = check_card(path)
     lines = problems or [f"{path}: intact, and its figures are plausible"]
     with contextlib.suppress(BadInput):  # one of the problems then

@@ -324,7 +324,7 @@ def test_the_command(run_compare, tmp_path):
     [found] = json.loads(run_compare(a, b, "--json").stdout)["comparisons"]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)
     for args, told in (
-        ((a,), "give run directories or sweeps"),
+        ((a,), "give two or more runs, sweeps or cards"),
         ((a, str(tmp_path / "none")), "no such folder"),
         ((a, b, "--tolerance=0.1"), "needs --baseline"),
         ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),

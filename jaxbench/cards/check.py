@@ -61,9 +61,11 @@ def _unlike_runs(card: Card, folder: pathlib.Path) -> Iterator[str]:
         names = (f"{figure.run}/{name}" for name in _FILES)
         unlisted |= dict.fromkeys(name for name in names if name not in card.files)
         summary = read_document(folder / figure.run).get("summary")
-        told = summary.get(figure.name) if isinstance(summary, dict) else None
-        if figure.name in _OF_RUNS and told not in (None, figure.value):
-            yield f"{figure}: {figure.value:g} is not what its run has, {str(told)[:20]}"
+        own = zip(("", "_low", "_high"), (figure.value, *figure.ends), strict=True)
+        for end, value in own if isinstance(summary, dict) and figure.name in _OF_RUNS else ():
+            if (told := summary.get(figure.name + end)) not in (None, value):
+                what = f"{figure.name}{end} {value:g}"
+                yield f"{figure}: {what} is not what its run has, {str(told)[:20]}"
     if unlisted:
         yield f"its files lack those of the runs: {_few([*unlisted])}"
 
@@ -99,7 +101,7 @@ def own_limits(card: Card) -> str | None:
         return None
     given = _limits(card.verdict)
     unlike = [
-        f"{name.replace('_', ' ')} {_limit(given[name])} in place of {_limit(limit)}"
+        f"{name} {_limit(given[name])} in place of {_limit(limit)}"
         for name, limit in load_thresholds().items()
         if given[name] != limit
     ]

@@ -23,8 +23,10 @@ _LEAST_SHARE = 0.01
 _MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
 # Of fewer values one that is a little apart would be an outlier too often.
 FEWEST = 5
-# The bus bandwidth is the algorithm's times a number.
+# The bus bandwidth is the algorithm's times a number; of devices of one kind, so are the others of
+# the images/s, and without its interval noise would make them outliers.
 _REPEATED = ("bus_gb_per_s",)
+_REPEATED_IN_FLEET = (*_REPEATED, "flops_per_image", "mfu", "measured_peak_share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +103,17 @@ def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
     found = [
         (figure, others[figure.key])
         for figure in first.figures()
-        if figure.key in others and figure.name not in _REPEATED
+        if figure.key in others and not _is_repeated(figure, _REPEATED)
     ]
     if not found:
         raise BadInput("the cards have no figure in common")
     return found
+
+
+def _is_repeated(figure: Figure, names: Sequence[str]) -> bool:
+    """Return whether a figure is of these names, or of the way back between two devices."""
+    ends = [str(figure.labels.get(name, "")) for name in ("source", "target")]
+    return figure.name in names or ends != sorted(ends)
 
 
 def difference(first: Figure, second: Figure) -> Difference:
@@ -142,9 +150,8 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         node = f"{card.environment['hostname']} (card {number})"
         for figure in card.figures():
             name, _, labels = figure.key
-            if name in _REPEATED:
-                continue
-            values.setdefault((name, labels), []).append((node, figure))
+            if not _is_repeated(figure, _REPEATED_IN_FLEET):
+                values.setdefault((name, labels), []).append((node, figure))
     return [_over_fleet(own) for own in values.values() if len(own) > 2]
 
 

@@ -25,7 +25,7 @@ def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
         judged = card.verdict.outcome if card.verdict else "not judged"
         yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
     lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
-    yield from map(printable, lines)
+    yield from map(printable, [*_different(cards), "", *lines])
 
 
 def _letters(count: int) -> Sequence[str]:
@@ -33,19 +33,27 @@ def _letters(count: int) -> Sequence[str]:
 
 
 def _describe_two(first: Card, second: Card) -> Iterator[str]:
-    pairs = common_figures(first, second)
-    facts = [_facts(card) for card in (first, second)]
-    for name, own in facts[0].items():
-        if own != (other := facts[1][name]):
-            yield f"different {name}: A {own}, B {other}"
-    yield ""
     yield "± is the larger half of the 95 % interval."
     rows = []
-    for a, b in pairs:
+    for a, b in common_figures(first, second):
         found = difference(a, b)
         ratio = "" if found.ratio is None else f"{found.ratio:.3f}"
-        rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, found.verdict])
+        verdict = found.verdict.replace("no difference", "none")
+        rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, verdict])
     yield from _grouped(("figure", "A", "B", "B / A", "difference"), rows)
+
+
+def _different(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield which facts the cards do not share: of two each one's, of more how many have which."""
+    facts = [_facts(card) for card in cards]
+    for name in facts[0]:
+        values = [str(own[name]) for own in facts]
+        counts = collections.Counter(values).most_common()
+        if len(counts) > 1:
+            shown = [f"{value} ({count} card{'s' * (count != 1)})" for value, count in counts]
+            if len(cards) == 2:
+                shown = [f"A {values[0]}", f"B {values[1]}"]
+            yield f"different {name}: {', '.join(shown)}"
 
 
 def _facts(card: Card) -> dict[str, object]:
@@ -60,7 +68,7 @@ def _facts(card: Card) -> dict[str, object]:
 
 
 def _place(figure: Figure) -> tuple[str, str]:
-    """Return the heading that a figure stands under, and its own words there."""
+    """Return the heading that a figure stands under, its device too, and its own words there."""
     labels, words = figure.labels, []
     if {*NETWORK} <= {*labels}:
         heading = f"{labels['network']} {labels['precision']}, batch {labels['batch']}"
@@ -74,7 +82,7 @@ def _place(figure: Figure) -> tuple[str, str]:
         heading = FIGURES[figure.name].part
         words.append(figure.name)
     if figure.device is not None:
-        words.append(f"device {figure.device}")
+        heading += f", device {figure.device}"
     return heading, ", ".join(words)[:_WIDEST]
 
 
@@ -106,7 +114,11 @@ def _with_interval(figure: Figure) -> str:
 
 
 def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table; where the first cell of its rows changes it is a line of its own."""
+    """Yield a table, its rows below their first cell, which is a line of its own."""
+    headed: dict[str, list[Sequence[str]]] = {}
+    for row in rows:
+        headed.setdefault(row[0], []).append(row)
+    rows = [row for own in headed.values() for row in own]
     width = max(len(row[1]) for row in rows)
     cells = [[row[1].ljust(width), *row[2:]] for row in rows]
     first, *lines = text_table([headings[0].ljust(width), *headings[1:]], cells)
@@ -123,11 +135,10 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     figures = compare_fleet(cards)
     found = [(one, outlier) for one in figures for outlier in one.outliers or ()]
     counts = collections.Counter(outlier.node for _, outlier in found)
-    yield ""
     searched = sum(one.outliers is not None for one in figures)
     for node, count in counts.most_common():
         yield f"{node}: {count} outlier{'s' * (count != 1)} of {searched} figures"
-    if not found:
+    if searched and not found:
         yield f"no outliers of {searched} figures"
     if searched < len(figures):
         few = len(figures) - searched
@@ -144,7 +155,6 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
                 *(_number(one.like.name, float(value)) for value in (own.value, one.median)),
             ]
             rows.append([one.figure, *row, f"{own.z:+.1f}"])
-        rows.sort(key=lambda row: [one.figure for one, _ in found].index(row[0]))
         yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
         if (more := len(found) - _MOST_OUTLIERS) > 0:
             yield f"{more} more outliers, nearer to their medians: --json has all"

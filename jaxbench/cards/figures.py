@@ -11,6 +11,7 @@ MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 # The labels of a network's figures.
 NETWORK = ("network", "precision", "batch")
 _COLLECTIVE = ("collective", "bytes")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 class FigureKind(NamedTuple):
@@ -115,7 +116,9 @@ FIGURES: dict[str, FigureKind] = {
     "power_mean_w": FigureKind("soak", "mean power", title="mean power [W]"),
     "errors_before": _count("soak", "an error counter before the soak", ("counter",)),
     "errors_after": _count("soak", "the same counter after it", ("counter",)),
-    "rounds": _count("corruption", "rounds of equal work whose results were compared"),
+    "rounds": FigureKind(
+        "corruption", "rounds of equal work whose results were compared", low=1.0, is_count=True
+    ),
     "mismatches": _count("corruption", "results that differ from the others", better="lower"),
     "mismatched_values": _count(
         "corruption", "elements that differ in one tensor", ("round", "tensor"), "lower"

@@ -1,11 +1,12 @@
 """Sanity checks: which figures of a card cannot be true."""
 
 import collections
+import math
 from collections.abc import Collection, Iterator
 
 from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import ARITHMETICS, FIGURES, MEMORY
+from jaxbench.cards.figures import ARITHMETICS, COLLECTIVES, FIGURES, MEMORY
 from jaxbench.cards.network_checks import check_networks
 from jaxbench.clock import seconds_ago
 from jaxbench.hardware.peak_table import (
@@ -68,8 +69,9 @@ def _alone(figure: Figure) -> Iterator[str]:
     value, (low, high), kind = float(figure.value), figure.ends, FIGURES[figure.name]
     if not low <= value <= high:
         yield f"{value:g} lies outside its own interval, {low:g} to {high:g}"
-    if not kind.low <= value <= kind.high:
-        yield f"{value:g} cannot be: at least {kind.low:g}, at most {kind.high:g}"
+    if low < kind.low or high > kind.high:
+        end = low if low < kind.low else high
+        yield f"{end:g} cannot be: at least {kind.low:g}, at most {kind.high:g}"
     if kind.is_count and not value.is_integer():
         yield f"{value:g} is no whole number"
     if figure.nominal is None:
@@ -100,8 +102,8 @@ def _nominal(figure: Figure, kind: str) -> Iterator[str]:
     if figure.nominal is None or abs(figure.nominal / published - 1) > _ROUNDING:
         yield f"nominal is {given}; the published peak of {kind[:60]} is {published:g}"
     margin = next(m for unit, m in _ABOVE_NOMINAL.items() if figure.name.endswith(unit))
-    if figure.value > margin * published:
-        yield f"{figure.value:g} is more than {margin:g} times the published {published:g}"
+    if figure.ends[1] > margin * published:
+        yield f"{figure.ends[1]:g} is more than {margin:g} times the published {published:g}"
 
 
 def _published(name: str, kind: str) -> float | None:
@@ -128,26 +130,36 @@ def _beyond(figure: Figure, card: Card) -> Iterator[str]:
         limit = per_cycle / {"tflops": 1e12, "gb_per_s": 1e9}[unit]
     else:
         limit = accelerator_limit(unit)
-    if figure.value > limit:
-        yield f"{figure.value:g} is more than any such hardware reaches: {limit:g}"
+    if figure.ends[1] > limit:
+        yield f"{figure.ends[1]:g} is more than any such hardware reaches: {limit:g}"
 
 
 def _collectives(card: Card) -> Iterator[str]:
     """Yield which bandwidths do not follow from others."""
     if part := card.part("collectives"):
-        rates = {figure.key[1:]: figure.value for figure in part.named("algorithm_gb_per_s")}
+        rates = {figure.key[1:]: figure for figure in part.named("algorithm_gb_per_s")}
         for figure in part.named("bus_gb_per_s"):
             rate, count = rates.get(figure.key[1:]), max(1, card.environment["num_devices"])
             factor = bus_factor(str(figure.labels["collective"]), count)
-            if rate is None:
+            if figure.labels["collective"] not in COLLECTIVES:
+                yield f"{figure}: there is no such collective"
+            elif rate is None:
                 yield f"{figure}: there is no algorithm_gb_per_s of it"
-            elif abs(figure.value - factor * rate) > _ROUNDING * max(figure.value, rate):
-                yield f"{figure}: {figure.value:g} is not {factor:g} times {rate:g}"
+            elif not all(map(_is_close, _all(figure), (factor * one for one in _all(rate)))):
+                yield f"{figure}: {figure.value:g} is not {factor:g} times {rate.value:g}"
         ends = {(one.labels["source"], one.labels["target"]): one for one in part.named(_PAIR)}
         for (source, target), figure in ends.items():
             back = ends.get((target, source))
-            if back is None or back.value != figure.value:
+            if back is None or _all(back) != _all(figure):
                 yield f"{figure}: is not that of the way back, which is measured at once"
+
+
+def _all(figure: Figure) -> tuple[float, ...]:
+    return (figure.value, *figure.ends)
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_ROUNDING)
 
 
 def _corruption(card: Card) -> Iterator[str]:

@@ -32,7 +32,9 @@ def load_thresholds(path: str | None = None) -> Thresholds:
         with open_regular(user_path(path), encoding="utf-8-sig") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise BadInput(
+            f"{path or '--thresholds='}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if len(text) > _MOST_CHARACTERS:
         raise BadInput(f"{path}: has more than {_MOST_CHARACTERS} characters")
     own = _parse(text, path)

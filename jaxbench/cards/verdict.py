@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.completeness import missing_figures
 from jaxbench.cards.figures import MATMULS, MEMORY, PARTS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
 OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
+_MOST_MISSING = 6
 _POWER_CAP = "sw_power_cap"
 
 
@@ -73,7 +75,7 @@ def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
 
 def _slowdowns(part: Part, card: Card) -> Iterator[Judged]:
     for figure in part.named("drift_percent"):
-        yield Judged(-figure.ends[1], str(figure))
+        yield Judged(max(0.0, -figure.ends[1]), str(figure))
 
 
 def _throttled(by_power: bool) -> Callable[[Part, Card], Iterator[Judged]]:
@@ -188,11 +190,15 @@ def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
         yield _finding(name, "status", status, f"skipped: {part.reason}")
     elif not part.figures and not part.checks:
         yield _finding(name, "status", status, "nothing was measured")
-    elif name == "networks":
-        # Those that there was no time or memory for.
-        for check in part.checks:
+    else:
+        # Networks that there was no time or memory for.
+        for check in part.checks if name == "networks" else ():
             if check.status != "ok":
                 yield _finding(name, "status", status, f"{check.name}: {check.found}")
+        if missing := [*missing_figures(part, card)]:
+            more = len(missing) - _MOST_MISSING
+            text = ", ".join(missing[:_MOST_MISSING]) + (f" and {more} more" if more > 0 else "")
+            yield _finding(name, "status", status, f"not measured: {text}")
 
 
 def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:

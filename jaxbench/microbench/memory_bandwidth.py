@@ -107,7 +107,7 @@ class Arrays:
         call = functools.partial(self.run, self.compile(operation))
         jax.block_until_ready(call())
         devices = self.mesh.devices
-        return Calls(f"{operation} on {len(devices)} devices", call, devices, window_s)
+        return Calls(f"{operation} on {len(devices)} device(s)", call, devices, window_s)
 
 
 def measure_bandwidth(

@@ -33,7 +33,7 @@ _PATIENCE_S = 10.0
 
 def parse_watts(texts: Sequence[str]) -> list[int]:
     """Return the watts of --power_limits; raise BadInput for what is no whole number."""
-    if not all(text.isdecimal() and int(text) for text in texts):
+    if not texts or not all(text.isdecimal() and int(text) for text in texts):
         raise BadInput(
             f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
         )

@@ -5,11 +5,13 @@ import json
 
 from jaxbench.cards.card import Card, CheckResult, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
+from jaxbench.cards.preset import STANDARD
 from jaxbench.cards.verdict import judge
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
 NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
 FLOPS = 24_535_105_536
+PEAK_FP32_TFLOPS, PEAK_TF32_TFLOPS = 66.9, 494.7
 RUN = "runs/resnet50"
 DEVICES = range(4)
 
@@ -28,7 +30,11 @@ def ceilings(matmul=700.0, triad=3000.0):
         for device in DEVICES
         for figure in (
             around("matmul_bf16_tflops", matmuls[device], device=device, nominal=PEAK_TFLOPS),
+            around("matmul_fp32_tflops", 50.0, device=device, nominal=PEAK_FP32_TFLOPS),
+            around("copy_gb_per_s", 3000.0, device=device, nominal=PEAK_GB_PER_S),
+            around("scale_gb_per_s", 3000.0, device=device, nominal=PEAK_GB_PER_S),
             around("triad_gb_per_s", triads[device], device=device, nominal=PEAK_GB_PER_S),
+            around("dispatch_latency_s", 1e-5, device=device),
             around("h2d_gb_per_s", 50.0, device=device),
         )
     ]
@@ -38,14 +44,18 @@ def ceilings(matmul=700.0, triad=3000.0):
 def collectives():
     pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
     figures = [measured("pair_gb_per_s", 100.0 + a + b, source=a, target=b) for a, b in pairs]
-    of = {"collective": "all_reduce", "bytes": 2**28}
-    figures.append(measured("algorithm_gb_per_s", 250.0, **of))
-    figures.append(measured("bus_gb_per_s", 375.0, **of))
+    for collective, factor in (("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)):
+        of = {"collective": collective, "bytes": 2**28}
+        figures.append(measured("algorithm_gb_per_s", 250.0, **of))
+        figures.append(measured("bus_gb_per_s", 250.0 * factor, **of))
     return Part(name="collectives", status="measured", time_s=20.0, figures=tuple(figures))
 
 
-def networks(images_per_s=10_000.0, mfu=None, matmul=700.0):
-    """With ceilings of so many TFLOP/s; `mfu` and the other shares follow if not given."""
+def networks(images_per_s=10_000.0, mfu=None, matmul=700.0, others=True):
+    """With ceilings of so many TFLOP/s; `mfu` and the other shares follow if not given.
+
+    Without the others one network of the preset is there, and nothing says why.
+    """
     tflops = images_per_s * FLOPS / 4 / 1e12
     figures = (
         around("images_per_s", images_per_s, run=RUN, **NETWORK),
@@ -53,8 +63,25 @@ def networks(images_per_s=10_000.0, mfu=None, matmul=700.0):
         measured("mfu", tflops / PEAK_TFLOPS if mfu is None else mfu, run=RUN, **NETWORK),
         measured("measured_peak_share", tflops / matmul, run=RUN, **NETWORK),
         measured("energy_j_per_image", 0.2, run=RUN, **NETWORK),
+        *(other_networks(matmul) if others else ()),
     )
     return Part(name="networks", status="measured", time_s=200.0, figures=figures)
+
+
+def other_networks(matmul):
+    """Figures of the preset's other networks and precisions: 20 TFLOP/s on each device."""
+    for precision, peak in (("bf16", PEAK_TFLOPS), ("fp32", PEAK_TF32_TFLOPS)):
+        for network in STANDARD.networks:
+            batch = network.batch_per_device * 4
+            labels = {"network": network.spec, "precision": precision, "batch": batch}
+            if labels == NETWORK:
+                continue
+            how = {"run": RUN, **labels}
+            yield measured("images_per_s", 80e12 / network.flops_per_image, **how)
+            yield measured("flops_per_image", network.flops_per_image, **how)
+            yield measured("mfu", 20 / peak, **how)
+            if precision == "bf16":
+                yield measured("measured_peak_share", 20 / matmul, **how)
 
 
 def soak(drift=(-0.5, -1.0, 0.2), throttled=0.0, reason="any", errors=0, counter="ecc_uncorrected"):

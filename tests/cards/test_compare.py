@@ -38,7 +38,7 @@ def test_less_is_better_where_it_is():
 
 
 def test_without_intervals_nothing_is_said():
-    first, second = made.card(), made.card(made.networks(mfu=0.3))
+    first, second = made.card(), made.card(made.networks(mfu=0.3, others=False))
     [found] = [one for one in compare_two(first, second) if one.figure.startswith("mfu")]
     assert found.verdict == "no interval"
 
@@ -90,8 +90,8 @@ def test_an_outlier_is_found_among_ten():
     assert outliers(fleet((7, slow))) == {("matmul_bf16_tflops", "node8 (card 8)", 2)}
     node = made.card(made.networks(9_000.0), host="node8")
     found = outliers(fleet((7, node)))
-    names = {figure.partition(",")[0] for figure, *_ in found}
-    assert names == {"images_per_s", "mfu", "measured_peak_share"}
+    # What follows from the rate is no second one.
+    assert {figure.partition(",")[0] for figure, *_ in found} == {"images_per_s"}
     assert {(node, device) for _, node, device in found} == {("node8 (card 8)", None)}
 
 
@@ -123,7 +123,8 @@ def test_hosts_of_one_name_are_told_apart():
 
 def test_spread_and_median_of_a_fleet():
     rates = (9_000.0, 10_000.0, 11_000.0)
-    found = compare_fleet([made.card(made.networks(rate)) for rate in rates])
+    cards = [made.card(made.networks(rate, others=False)) for rate in rates]
+    found = compare_fleet(cards)
     [rate] = [one for one in found if one.figure.startswith("images_per_s")]
     assert (rate.n, rate.median) == (3, 10_000.0)
     assert rate.spread == pytest.approx(11 / 9 - 1)
@@ -131,7 +132,7 @@ def test_spread_and_median_of_a_fleet():
     assert rate.outliers is None
     [matmul] = [one for one in found if one.figure == "matmul_bf16_tflops"]
     assert matmul.n == 12 and matmul.outliers == ()
-    lines = "\n".join(describe_cards([made.card(made.networks(rate)) for rate in rates]))
+    lines = "\n".join(describe_cards(cards))
     [row] = [line.split() for line in lines.splitlines() if line.startswith("images_per_s")]
     assert row == ["images_per_s", "3", "10,000", "22.2%"]
     assert "figures have fewer than 5 values: no outliers are looked for" in lines
@@ -144,6 +145,10 @@ def test_of_counts_and_drift_there_is_no_ratio():
     assert without == counts | {"drift_percent", "throttled_share"}  # nothing was throttled
     # The bus bandwidth follows from the algorithm's.
     assert "algorithm_gb_per_s" in found and "bus_gb_per_s" not in found
+    # Both ways between two devices are measured at once.
+    for compared in (compare_two(made.card(), made.card()), compare_fleet([made.card()] * 3)):
+        pairs = [one.figure for one in compared if one.figure.startswith("pair_gb_per_s")]
+        assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, target 1"
 
 
 def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
@@ -159,11 +164,41 @@ def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     ]
     assert max(map(len, lines[5:])) <= 80
     rows = {line.split("  ")[0]: line.split() for line in lines}
-    drift = " ".join(rows["drift_percent, device 0"])
-    assert drift.endswith("device 0 -0.5000 ±0.7 -0.5000 ±0.7 no difference")
+    assert " ".join(rows["drift_percent"]) == "drift_percent -0.5000 ±0.7 -0.5000 ±0.7 none"
     assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
     assert rows["rounds"] == ["rounds", "8", "8", "equal"]
-    assert rows["flops_per_image"][1] == "2.454e+10"
+    assert rows["flops_per_image"][1] == "3.146e+10"  # of the last network
+
+
+def test_the_widest_rows_of_two_cards_fit_a_console_by_device():
+    def noisy(device):
+        return (
+            measured("dispatch_latency_s", 1.234e-6, (1e-6, 3e-6), device=device),
+            measured("matmul_bf16_tflops", 1234.5, (1200.0, 1300.0), device=device),
+        )
+
+    figures = (*noisy(0), *noisy(1))
+    card = made.card(dataclasses.replace(made.ceilings(), figures=figures))
+    lines = [*describe_cards([card, card])]
+    assert max(map(len, lines)) <= 80
+    at = lines.index("ceilings, device 0:")
+    heads = [line.split("  ")[0] for line in lines[at : at + 6]]
+    own = ["dispatch_latency_s", "matmul_bf16_tflops"]
+    assert heads == ["ceilings, device 0:", *own, "ceilings, device 1:", *own]
+
+
+def test_a_fleet_says_what_its_cards_do_not_share():
+    cards = fleet()
+    cards[3].environment["versions"] = {"jax": "0.12.0"}
+    assert "different JAX: None (9 cards), 0.12.0 (1 card)" in [*describe_cards(cards)]
+    assert not any(line.startswith("different") for line in describe_cards(fleet()))
+
+
+def test_noise_that_an_interval_covers_is_no_outlier_by_what_follows_from_it():
+    slow = made.networks(9_000.0)
+    rate = dataclasses.replace(slow.figures[0], interval=(8_000.0, 11_000.0))
+    slow = dataclasses.replace(slow, figures=(rate, *slow.figures[1:]))
+    assert outliers(fleet((4, made.card(slow)))) == set()
 
 
 def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
@@ -171,8 +206,8 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
     lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]
     assert lines[13:16] == [
         "",
-        "node3 (card 3): 8 outliers of 27 figures",
-        "node7 (card 7): 8 outliers of 27 figures",
+        "node3 (card 3): 8 outliers of 29 figures",
+        "node7 (card 7): 8 outliers of 29 figures",
     ]
     assert sum(line.startswith("node") for line in lines[16:]) == 16
     assert not any("more outliers" in line for line in lines)
@@ -228,6 +263,7 @@ def test_the_command_compares_cards(run_cli, two):
     [
         (("a", "a/runs/resnet50"), "is no card, another side is"),
         (("a/runs/resnet50", "a"), "is no card, another side is"),
+        (("a", "nowhere"), "nowhere: no such file or folder"),
         (("--baseline", "a", "b"), "--baseline: is for runs"),
         (("a", "c"), "altered or damaged"),
     ],

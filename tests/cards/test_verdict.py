@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from jaxbench.cards.card import CheckResult
+from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import RULES, failures, judge
 from jaxbench.errors import BadInput
@@ -72,7 +73,7 @@ def test_every_rule_has_limits_and_a_case():
 def test_a_failure_names_the_device_and_the_limit():
     [line] = failures(judge(made.card(made.ceilings([700, 700, 200, 250]))))[:1]
     assert "matmul_bf16_tflops, device 2" in line and "0.2042" in line and "least 0.3" in line
-    assert "1 more of 4 beyond it" in line
+    assert "1 more of 8 beyond it" in line
 
 
 def test_mismatches_say_where_and_how_many():
@@ -139,6 +140,13 @@ def of_networks(found, name="no time was left for"):
     return dataclasses.replace(made.networks(), checks=(check,))
 
 
+def without(part, *names, every=False):
+    """The part without the first figure of each name, or without every one."""
+    gone = [figure for name in names for figure in [*part.named(name)][: None if every else 1]]
+    kept = tuple(figure for figure in part.figures if figure not in gone)
+    return dataclasses.replace(part, figures=kept)
+
+
 @pytest.mark.parametrize(
     "parts, text",
     [
@@ -148,6 +156,22 @@ def of_networks(found, name="no time was left for"):
         ([of_networks("cnn10 bf16 64")], "no time was left for: cnn10 bf16 64"),
         ([of_networks("does not fit", "cnn10 bf16 64")], "cnn10 bf16 64: does not fit"),
         ([dataclasses.replace(made.soak(), figures=())], "nothing was measured"),
+        ([without(made.soak(), "drift_percent")], "not measured: drift_percent"),
+        ([without(made.corruption(), "rounds")], "not measured: rounds"),
+        ([without(made.ceilings(), "triad_gb_per_s")], "not measured: triad_gb_per_s, device 0"),
+        (
+            [without(made.ceilings(), *MEMORY, "dispatch_latency_s", every=True)],
+            "not measured: copy_gb_per_s, scale_gb_per_s, triad_gb_per_s, dispatch_latency_s",
+        ),
+        (
+            [without(made.collectives(), "bus_gb_per_s", every=True)],
+            "not measured: all_reduce, all_gather, reduce_scatter",
+        ),
+        (
+            [made.networks(others=False)],
+            "not measured: cnn10 bf16 2048, wrn28_10 bf16 512, resnet50 fp32 256, "
+            "cnn10 fp32 2048, wrn28_10 fp32 512",
+        ),
     ],
 )
 def test_what_was_left_out_is_incomplete(parts, text):
@@ -160,6 +184,18 @@ def test_what_was_left_out_is_incomplete(parts, text):
     assert judge(made.card(*parts, made.soak(errors=1))).outcome == "fail"
     if parts[0].name != "doctor":
         assert judge(made.card(*parts, made.doctor(disk="warning"))).outcome == "incomplete"
+
+
+def test_a_network_that_a_note_names_is_not_missing_twice():
+    named = "cnn10 bf16 2048, wrn28_10 bf16 512, resnet50 fp32 256, cnn10 fp32 2048"
+    notes = (
+        CheckResult(name="no time was left for", status="warning", found=named),
+        CheckResult(name="wrn28_10 fp32 512", status="warning", found="does not fit"),
+    )
+    part = dataclasses.replace(made.networks(others=False), checks=notes)
+    verdict = judge(made.card(part))
+    texts = [one.text for one in verdict.findings if one.status == "incomplete"]
+    assert texts == [f"no time was left for: {named}", "wrn28_10 fp32 512: does not fit"]
 
 
 def test_a_part_that_nobody_asked_for_is_not_left_out():

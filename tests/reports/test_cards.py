@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxbench.cards.card import Part, measured
+from jaxbench.cards.card import CheckResult, Part, measured
 from jaxbench.errors import BadInput
 from jaxbench.reports.blocks import MatrixChart, Table
 from jaxbench.reports.collect import collect
@@ -56,10 +56,18 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     assert row[3] == "fail" and "device 2" in row[4]
     rows = texts(found["Ceilings"])
     first = ["C1", "matmul_bf16_tflops", "device 0", "700.0 (693.0 to 707.0)", "989.4", "70.75"]
-    assert rows[0] == first and len(rows) == 12
+    assert rows[0] == first and len(rows) == 28
     assert "Storage" not in found
     # The pairs are a picture, not a hundred rows.
-    assert len(found["Collectives"].rows) == 2
+    assert len(found["Collectives"].rows) == 6
+
+
+def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path):
+    note = CheckResult(name="memory", status="ok", found="arrays of 128 MiB each")
+    card = made.judged(dataclasses.replace(made.ceilings(), checks=(note,)))
+    found = tables(section_of(made.write(tmp_path, card)))
+    assert [row[1] for row in texts(found["Doctor"])] == ["jax"]
+    assert [row[1] for row in texts(found["Notes"])] == ["memory"]
 
 
 def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_path):
@@ -191,11 +199,13 @@ def test_texts_of_a_card_stay_texts(form, tmp_path):
 
 def test_the_table_has_machines_and_published_history(tmp_path):
     for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
-        made.write(tmp_path / name, made.judged(made.networks(rate), host=name))
+        card = made.judged(made.networks(rate, others=False), host=name)
+        made.write(tmp_path / name, card)
     text = render_results(collect([str(tmp_path)]), "md")
     lines = text.splitlines()
     [machine] = [line for line in lines if line.startswith("| C2 ")]
-    assert "| b |" in machine and "| 700.0 (70.75 %) | 3,000 (89.50 %) |" in machine
+    rates = "| 700.0 (70.75 %) | 50.00 (74.74 %) | 3,000 (89.50 %) |"
+    assert "| b |" in machine and rates in machine
     measured_rows = [line for line in lines if line.startswith("| measured ")]
     assert "9,000 (8,910 to 9,090)" in measured_rows[1] and "| 5.58 | 0.2000 |" in measured_rows[1]
     theirs = [line for line in lines if line.startswith("| published ")]

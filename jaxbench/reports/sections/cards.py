@@ -100,13 +100,17 @@ def cards(context: ReportContext) -> Section | None:
     found = context.collection.cards
     findings = [CardRow(o, f) for o in found if o.card.verdict for f in o.card.verdict.findings]
     parts = [(own, part) for own in found for part in own.card.parts]
-    checks = [CardRow(own, check) for own, part in parts for check in part.checks]
+    doctor, notes = (
+        [CardRow(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
+        for of_doctor in (True, False)
+    )
     wrong = [f"{own.id}: {printable(line)}." for own in found for line in own.problems[:10]]
     charts = [chart for own in found for chart in _pairs(own)]
     verdicts = make_table(_FINDINGS, findings, "Verdict by rule")
     tables = [
         verdicts._replace(folded=len(found) > 1),
-        make_table(with_figures(_CHECKS, checks), checks, "Doctor"),
+        make_table(with_figures(_CHECKS, doctor), doctor, "Doctor"),
+        make_table(with_figures(_CHECKS, notes), notes, "Notes"),
     ]
     for name in PARTS:
         figures = [
