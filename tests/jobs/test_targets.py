@@ -197,9 +197,20 @@ def test_ever_more_devices_of_a_target(children, run_cli, tmp_path):
             assert low == high == 1.0
         else:
             assert low < 1.0 and record["collectives"]["all-reduce"]["bytes"] > 0
+    # Weak and strong scaling end in the same step: it is compiled once.
+    assert done.stdout.count("compiling for gpu:h100:2x2, batch 64 ...") == 1
     # Of weak scaling the arithmetic of a device stays the same.
     weak = [r["ceiling"]["least_s"]["compute"] for r in records if r["scaling"] == "weak"]
     assert len(set(weak)) == 1
+
+
+def test_the_smallest_size_has_an_efficiency_of_one(children, run_cli, tmp_path):
+    """A chip of TPU v2 is two devices, so that the smallest size has an all-reduce too."""
+    args = ("--mode=scaling", "--scaling=weak", "--target=tpu:v2:2x2")
+    assert run_cli(f"--experiment={MICRO}", *args, "--workdir=run").returncode == 0
+    first, _ = load_run(str(tmp_path / "run")).of_kind("target")
+    assert first["num_devices"] == 2 and first["ceiling"]["least_s"]["links"] > 0
+    assert first["efficiency_no_overlap"] == first["efficiency_full_overlap"] == 1.0
 
 
 def test_a_table_over_targets(children, run_cli, monkeypatch):
