@@ -72,5 +72,6 @@ def first_line(error: Exception) -> str:
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest spelling, or nothing when none is close."""
-    close = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    names = {name.lower(): name for name in allowed}
+    close = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""

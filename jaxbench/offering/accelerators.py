@@ -83,10 +83,9 @@ def _parse(text: str) -> Accelerator:
     names = {row[own].lower(): row for row in _rows().values() for own in ("name", "skypilot")}
     row = names.get(name.lower())
     if row is None:
-        given = nearest(name.upper(), _rows()) or nearest(name.lower(), _rows())
         raise BadInput(
             f"--accelerator={text}: no accelerator {name!r} is known; there are "
-            f"{', '.join(_rows())}{given}"
+            f"{', '.join(_rows())}{nearest(name, _rows())}"
         )
     target = row["targets"].split()[0]
     if row["name"].startswith("tpu-"):

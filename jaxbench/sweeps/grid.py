@@ -147,6 +147,10 @@ def make_trials(
         field = field.partition("=")[0]
         if field in grid:
             raise BadInput(f"--experiment.{field} and --grid={field}=...: give one of them")
+    if "target" in grid:
+        raise BadInput("--grid=target=...: give --target=NAME,NAME,...")
+    if targets and "num_devices" in grid:
+        raise BadInput("--grid=num_devices=... with --target: a target's name says how many")
     if (spec is None) == ("experiment" not in grid):
         raise BadInput(
             "give --experiment=NAME or --grid=experiment=NAME,NAME,..."

@@ -25,6 +25,8 @@ _CALLED = re.compile(
 )
 # How often a loop runs, in the configuration of its instruction.
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+# Copies between a TPU's memory and its chip that other instructions do not wait for.
+_PREFETCHES = ("copy-start", "slice-start")
 _CALLING = ("while", "call", "conditional", "async-start")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Instructions that compute nothing new.
@@ -112,6 +114,15 @@ def _add_written(record: dict[str, Any], array: Array, parts: set[str]) -> None:
 
 def _touched(instruction: Instruction, types: dict[str, str]) -> Iterator[Array]:
     """Yield the arrays that an instruction reads and writes."""
+    if instruction.opcode.endswith(("-done", "-update")) or instruction.opcode == "async-start":
+        return  # the start moves the bytes, or the computation that it calls
+    if instruction.opcode in _PREFETCHES:
+        # Its type is a tuple: destination and source, in either order, and a semaphore. Of a
+        # source that is sliced only the slice moves.
+        ends = arrays(instruction.type)[:-1]
+        moved_bytes = min(end.num_bytes for end in ends)
+        yield from (end._replace(num_bytes=moved_bytes) for end in ends)
+        return
     yield from arrays(instruction.type)
     for operand in operands(instruction.rest):
         yield from arrays(operand_type(operand, types))

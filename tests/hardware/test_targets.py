@@ -36,7 +36,7 @@ def test_a_name_is_a_machine(name, devices, memory_gib):
     [
         ("v5e", "must begin with tpu: or gpu:"),
         ("gpu:h10", "did you mean 'h100'?"),
-        ("tpu:v5l:2x2", "there are v2, v3"),
+        ("tpu:v5l:2x2", "one of v2, v3"),
         ("tpu:v5e", "has 2 dimensions, such as tpu:v5e:2x2"),
         ("tpu:v4:2x2", "has 3 dimensions, such as tpu:v4:2x2x1"),
         ("tpu:v5e:3x4", "the first two numbers must be even; a single chip is tpu:v5e:1x1"),

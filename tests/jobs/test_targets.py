@@ -197,9 +197,20 @@ def test_ever_more_devices_of_a_target(children, run_cli, tmp_path):
             assert low == high == 1.0
         else:
             assert low < 1.0 and record["collectives"]["all-reduce"]["bytes"] > 0
+    # Weak and strong scaling end in the same step: it is compiled once.
+    assert done.stdout.count("compiling for gpu:h100:2x2, batch 64 ...") == 1
     # Of weak scaling the arithmetic of a device stays the same.
     weak = [r["ceiling"]["least_s"]["compute"] for r in records if r["scaling"] == "weak"]
     assert len(set(weak)) == 1
+
+
+def test_the_smallest_size_has_an_efficiency_of_one(children, run_cli, tmp_path):
+    """A chip of TPU v2 is two devices, so that the smallest size has an all-reduce too."""
+    args = ("--mode=scaling", "--scaling=weak", "--target=tpu:v2:2x2")
+    assert run_cli(f"--experiment={MICRO}", *args, "--workdir=run").returncode == 0
+    first, _ = load_run(str(tmp_path / "run")).of_kind("target")
+    assert first["num_devices"] == 2 and first["ceiling"]["least_s"]["links"] > 0
+    assert first["efficiency_no_overlap"] == first["efficiency_full_overlap"] == 1.0
 
 
 def test_a_table_over_targets(children, run_cli, monkeypatch):
@@ -262,6 +273,8 @@ def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):
     [
         (("--target=gpu:h100,gpu:h100",), "names gpu:h100 twice"),
         (("--target=gpu:h10",), "did you mean 'h100'?"),
+        (("--target=gpu:H100",), "must name a GPU, one of"),
+        (("--target=gpu:H100",), "did you mean 'h100'?"),
         (("--target=gpu:h100:3", "--experiment.batch_size=64"), "does not divide over 3 devices"),
         (("--target=gpu:h100", "--mode=memory", "--feed=resident"), "--feed with --target"),
         (("--target=gpu:h100", "--mode=train"), "--mode=describe or memory or scaling"),
@@ -283,6 +296,17 @@ def test_what_cannot_be_asked(children, run_cli, args, words):
     if sweep == [*args]:
         done = run_cli(f"--experiment={MICRO}", *sweep, module="jaxbench.sweep")
         assert done.returncode == 2 and words in done.stderr.splitlines()[-1]
+
+
+def test_a_grid_over_devices_or_targets_is_refused_before_a_trial(children, run_cli, tmp_path):
+    sweep = (f"--experiment={MICRO}", "--target=gpu:h100", "--sweepdir=sweep")
+    for axis, words in (
+        ("num_devices=1,2", "num_devices=... with"),
+        ("target=a,b", "give --target"),
+    ):
+        done = run_cli(*sweep, f"--grid={axis}", module="jaxbench.sweep")
+        assert done.returncode == 2 and words in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_a_plugin_of_another_version_than_jaxlib(run_cli, monkeypatch, tmp_path):

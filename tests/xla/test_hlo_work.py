@@ -86,6 +86,25 @@ ENTRY %main {
     assert count_work(GPU, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
 
 
+def test_bytes_that_are_moved_ahead_are_counted_once():
+    """Of a copy what is copied, of a slice that slice, nothing for waiting, an all-reduce once."""
+    ahead = """
+ENTRY %main {
+  %a = f32[256]{0:T(256)} parameter(0)
+  %b = f32[4,256]{1,0:T(4,128)} parameter(1)
+  %c = (f32[256]{0:T(256)S(1)}, f32[256]{0:T(256)}, u32[]{:S(2)}) copy-start(%a)
+  %d = f32[256]{0:T(256)S(1)} copy-done(%c)
+  %e = ((f32[4,256]{1,0}), f32[1,256]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%b), slice={[0:1]}
+  %f = f32[1,256]{1,0:S(1)} slice-done(%e)
+  %g = f32[256]{0:T(256)} all-reduce-start(%a), to_apply=%add
+  %h = f32[256]{0:T(256)} all-reduce-done(%g)
+}
+"""
+    work = count_work(ahead, ())
+    assert work["uncached_bytes"] == 1024 + 1024 + 2 * 1024
+    assert work["moved_bytes"] == work["uncached_bytes"] + 2 * 1024  # the ends on the chip
+
+
 def test_a_real_program_is_counted_as_xla_counts_it():
     def chain(x, w):
         return jnp.sum(jnp.tanh(x @ w) ** 2, axis=0)

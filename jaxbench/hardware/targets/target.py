@@ -143,7 +143,7 @@ def _find_row(text: str, platform: str, name: str) -> dict[str, str]:
     if name not in rows:
         own = f", or a file NAME{SUFFIX}" if platform == "gpu" else ""
         raise BadInput(
-            f"--target={text}: no {platform} {name!r}; there are {', '.join(rows)}{own}"
+            f"--target={text}: must name a {platform.upper()}, one of {', '.join(rows)}{own}"
             + nearest(name, rows)
         )
     return rows[name]
