@@ -78,6 +78,12 @@ def catalogue_names(device_kind: str, num_devices: int | None) -> frozenset[str]
     return frozenset(found)
 
 
+def catalogue_offer(name: str) -> str:
+    """Return what a catalogue of prices calls an offer, such as `H100:1`."""
+    own, colon, count = name.partition(":")
+    return _rows().get(own, {}).get("skypilot", own) + colon + count
+
+
 def _parse(text: str) -> Accelerator:
     name, colon, count = text.partition(":")
     names = {row[own].lower(): row for row in _rows().values() for own in ("name", "skypilot")}
