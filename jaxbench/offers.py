@@ -56,7 +56,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         raise BadInput(
             f"--source={_SOURCE.value}: must be a URL, such as git+https://HOST/jaxbench.git"
         )
-    accelerators = parse_accelerators(",".join(_ACCELERATOR.value).split(","))
+    accelerators = parse_accelerators(_ACCELERATOR.value)
     work, own_file = _card(spec) if _QUALIFY.value else _run(spec, overrides, accelerators)
     out = user_path(_OUT.value)
     check_new(out)
