@@ -24,7 +24,7 @@ from jaxbench.offering.tasks import Work
 from jaxbench.paths import user_path
 from jaxbench.terminal import print_wrapped, warn
 
-_ACCELERATOR = flags.DEFINE_list(
+_ACCELERATOR = flags.DEFINE_multi_string(
     "accelerator", [], "What to rent, with commas between: H100:1,H100:8,tpu-v5e-8."
 )
 _OUT = flags.DEFINE_string("out", None, "A new or empty folder for the tasks, and for results.")
@@ -52,6 +52,10 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     """Do what the flags say; return the exit code."""
     if not _OUT.value:
         raise BadInput("give --out=FOLDER, a new or empty one")
+    if _SOURCE.value is not None and "://" not in _SOURCE.value:
+        raise BadInput(
+            f"--source={_SOURCE.value}: must be a URL, such as git+https://HOST/jaxbench.git"
+        )
     accelerators = parse_accelerators(_ACCELERATOR.value)
     work, own_file = _card(spec) if _QUALIFY.value else _run(spec, overrides, accelerators)
     out = user_path(_OUT.value)
@@ -93,7 +97,7 @@ def _run(
         raise BadInput("--mode=describe: runs nothing; an offer is for the other modes")
     check_flags(experiment)
     for own in accelerators:
-        _check_batch(experiment, own)
+        _check_devices(experiment, own)
     extras = []
     reads_data = mode in ("train", "input") or main_flags.FEED.value != "synthetic"
     if isinstance(experiment, Config) and reads_data:
@@ -111,13 +115,17 @@ def _run(
     return _work(experiment.name, "jaxbench.main", arguments, "--workdir", extras), own_file
 
 
-def _check_batch(experiment: Experiment, accelerator: Accelerator) -> None:
-    """Raise BadInput where the batch does not split over the machine's devices."""
-    if isinstance(experiment, Config):
-        try:
-            BatchGeometry.create(experiment, accelerator.target.num_devices)
-        except BadInput as error:
-            raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
+def _check_devices(experiment: Experiment, accelerator: Accelerator) -> None:
+    """Raise BadInput where the machine lacks devices, or the batch does not split over them."""
+    there = accelerator.target.num_devices
+    wanted = experiment.num_devices or there
+    try:
+        if wanted > there:
+            raise BadInput(f"num_devices={wanted}: it has {there}; 0 takes all of them")
+        if isinstance(experiment, Config):
+            BatchGeometry.create(experiment, wanted)
+    except BadInput as error:
+        raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
 
 
 def _work(

@@ -40,10 +40,10 @@ def test_a_folder_of_offers(write, tmp_path):
 
 
 def test_an_experiment_of_ones_own_is_sent(write, tmp_path):
-    done = write("--accelerator=L4", f"--experiment={MICRO}", "--mode=throughput")
+    done = write("--accelerator=L4", f"--experiment={MICRO}", "--experiment.num_devices=0")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "offers/sent/micro.py").read_text() == pathlib.Path(MICRO).read_text()
-    assert "--experiment=micro.py --mode=throughput" in (
+    assert "--experiment=micro.py --experiment.num_devices=0" in (
         (tmp_path / "offers/l4-1.sky.yaml").read_text()
     )
 
@@ -82,6 +82,8 @@ def test_data_of_this_machine_are_not_there(write):
         (("--accelerator=L4", "--experiment=cnn10", "--experiment.batchsize=1"), "'batch_size'"),
         (("--accelerator=L4", "--experiment=cnn10", "--epochs=1"), "--experiment.epochs"),
         (("--accelerator=L4:3", "--experiment=cnn10"), "--accelerator=L4:3: "),
+        (("--accelerator=L4", f"--experiment={MICRO}"), "L4:1: num_devices=2: it has 1"),
+        (("--accelerator=L4", "--qualify", "--source=jaxbench==1"), "must be a URL"),
         (("--accelerator=L4", "--experiment=cnn10", "--mode=describe"), "runs nothing"),
         (("--accelerator=L4", "--experiment=cnn10", "--workdir=x"), "--workdir: is for one run"),
         (("--accelerator=L4", "--experiment=cnn10", "--usd_per_hour=1"), "--usd_per_hour: is for"),
@@ -107,7 +109,7 @@ def test_nothing_is_overwritten(write, tmp_path):
 
 
 def test_the_report_lists_them(write, run_cli, tmp_path):
-    assert write("--accelerator=L4,T4", "--qualify").returncode == 0
+    assert write("--accelerator=L4", "--accelerator=T4", "--qualify").returncode == 0
     done = run_cli("offers", "--out=a.md", module="jaxbench.report")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.md").read_text().count("| not yet run |") == 2

@@ -66,7 +66,8 @@ class Connection:
         """
         with tempfile.TemporaryFile(buffering=0) as output:
             self._ask(verb, request, patience_s, output)
-            return json.loads(output.read().splitlines()[-1])
+            # What the host's shell prints after it is no part of the answer either.
+            return json.loads(output.readline())
 
     def fetch(
         self, request: Mapping[str, Any], folder: pathlib.Path, patience_s: float = 0

@@ -33,17 +33,17 @@ _TAIL_BYTES = 2000
 
 def answer(verb: str, request: Mapping[str, Any], output: BinaryIO) -> None:
     """Answer a request: `files` with a tar file, any other with a line of JSON."""
-    output.write(MARK)
     if verb == "check":
         reply = _check(request)
     else:
         folder = _folder(request) / "trials" / request["id"]
         if verb == "files":
+            output.write(MARK)
             return _send_files(folder, output)
         reply = {"start": _start, "state": _state, "end": _end, "forget": _forget}[verb](
             folder, request
         )
-    output.write(json.dumps(reply).encode() + b"\n")
+    output.write(MARK + json.dumps(reply).encode() + b"\n")
 
 
 def _folder(request: Mapping[str, Any]) -> pathlib.Path:

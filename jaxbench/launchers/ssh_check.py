@@ -36,7 +36,12 @@ def check_hosts(
       BadInput: none can be used, or they are of several kinds.
     """
     with concurrent.futures.ThreadPoolExecutor(len(connections)) as pool:
-        answers = [*pool.map(_check, connections)]
+        try:
+            answers = [*pool.map(_check, connections)]
+        except BaseException:  # Ctrl-C, which is not to wait for a host
+            for connection in connections:
+                connection.close()
+            raise
     usable = []
     for connection, answer in zip(connections, answers, strict=True):
         if isinstance(answer, HostLost):

@@ -47,14 +47,14 @@ class Accelerator:
 
 
 def parse_accelerators(names: Sequence[str]) -> list[Accelerator]:
-    """Return the accelerators of these names.
+    """Return the accelerators of these names; one text may hold several, with commas between.
 
     Raises:
       BadInput: no name, an unknown one, an impossible number, or one machine twice.
     """
     if not any(names):
         raise BadInput(f"give --accelerator=NAME:N, such as H100:1; there are {', '.join(_rows())}")
-    found = [_parse(name.strip()) for name in names]
+    found = [_parse(name.strip()) for text in names for name in text.split(",")]
     folders = [one.folder for one in found]
     for one in found:
         if folders.count(one.folder) > 1:
@@ -76,6 +76,12 @@ def catalogue_names(device_kind: str, num_devices: int | None) -> frozenset[str]
         if any(own.platform == "gpu" or own.num_devices == num_devices for own in alike):
             found |= {row["name"].lower(), row["skypilot"].lower()}
     return frozenset(found)
+
+
+def catalogue_offer(name: str) -> str:
+    """Return what a catalogue of prices calls an offer, such as `H100:1`."""
+    own, colon, count = name.partition(":")
+    return _rows().get(own, {}).get("skypilot", own) + colon + count
 
 
 def _parse(text: str) -> Accelerator:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from jaxbench.analysis.pricing import Price, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import devices_per_chip
-from jaxbench.offering.accelerators import catalogue_names
+from jaxbench.offering.accelerators import catalogue_names, catalogue_offer
 from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain, words
 from jaxbench.reports.runs import ReportedRun
@@ -26,8 +26,12 @@ class Prices:
     listed: Sequence[Price] = ()
     usd_per_kwh: float | None = None
 
-    def check(self, runs: Iterable[ReportedRun]) -> None:
-        """Raise BadInput where one price is stated for different hardware, or fits none."""
+    def check(self, runs: Iterable[ReportedRun], offers: Iterable[str] = ()) -> None:
+        """Raise BadInput where one price is stated for different hardware, or none fits.
+
+        Args:
+          offers: names of machines to rent, which a catalogue may list.
+        """
         runs = [run for run in runs if run.environment]
         # CPU devices are all of one kind; their processor tells them apart.
         kinds = sorted({run.processor or run.device_kind for run in runs})
@@ -37,7 +41,9 @@ class Prices:
                 "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
                 "offer for each"
             )
-        if self.listed and not any(_fits(offer, run) for offer in self.listed for run in runs):
+        known = any(self.of_offer(name) for name in offers)
+        known = known or any(_fits(offer, run) for offer in self.listed for run in runs)
+        if self.listed and not known:
             raise BadInput(
                 f"--prices: has no offer whose hardware is one of {', '.join(kinds) or 'none'}"
             )
@@ -50,6 +56,10 @@ class Prices:
         own = recorded_price(run.document)
         return ([own] if own else []) + [offer for offer in listed if offer != own]
 
+    def of_offer(self, name: str) -> Price | None:
+        """Return the catalogue's price of a machine to rent, by its name."""
+        return next((own for own in self.listed if own.offer == catalogue_offer(name)), None)
+
 
 def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
     """Leave out a catalogue's machines with more devices than its smallest that has enough."""
@@ -59,11 +69,11 @@ def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
     return [own for own in offers if own not in listed or (own.devices or 0) == fewest]
 
 
-def price_words(price: Price, run: ReportedRun) -> str:
-    """Return a price's origin, and whether the price is of other hardware than the run's."""
+def price_words(price: Price, run: ReportedRun | None) -> str:
+    """Return a price's origin, and whether it is of other hardware than that of the run, if any."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
     told = f"{offer}{words(price.date)}, {words(price.source)}"
-    if is_of_other_hardware(price, run):
+    if run is not None and is_of_other_hardware(price, run):
         told += f"; PRICE OF OTHER HARDWARE: {words(price.hardware)}"
     return told
 

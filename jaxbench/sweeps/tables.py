@@ -116,7 +116,8 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
     for others, group in groups.items():
         for field in _FIGURES:
             title = field.metadata.get("over_seeds")
-            values = [result.figures.value(field.name) for result in group]
+            # What others measured before their end is no figure of a whole run.
+            values = [one.figures.value(field.name) for one in group if one.status == "done"]
             values = [value for value in values if value is not None]
             if not title or not values:
                 continue

@@ -158,7 +158,7 @@ class TrialRunner:
         left_for = f"about {duration(left_s)} left" if left else ""
         self._live.end(attempt.trial, result, left_for)
         if not self.console.show(lambda: self._live):
-            on = f" on {ended.host}" if self.hardware else ""
+            on = f" on {ended.host}" if self.hardware and ended.host else ""
             outcome = f"{attempt.what}: {describe_outcome(result)}{on}"
             self.console.say("; ".join(filter(None, [outcome, left_for])))
         return result

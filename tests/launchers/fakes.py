@@ -21,7 +21,9 @@ class FakeLauncher:
         launch: Callable[[TrialJob], ProcessResult],
         slots: int = 1,
         hardware: Sequence[str] = (),
+        host: str | None = "lab",
     ):
+        self._host = host
         self._launch, self.slots, self.hardware = launch, slots, tuple(hardware)
         self.jobs, self.closed, self._running = [], [], {}
         self.attachable = set()
@@ -47,7 +49,7 @@ class FakeLauncher:
             self._waited = len(self.jobs)
             return []
         key, job = self._running.popitem()
-        return [Ended(key, self._launch(job), "lab")]
+        return [Ended(key, self._launch(job), self._host)]
 
     def last_line(self, key):
         return self.line

@@ -15,7 +15,7 @@ import pytest
 from jaxbench.clock import wait_until
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers import remote, ssh, ssh_check
-from jaxbench.launchers.connection import Connection
+from jaxbench.launchers.connection import Closed, Connection
 from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.hosts import Host
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json
@@ -56,6 +56,7 @@ class Hosts:
             remote.answer(verb, json.loads(request), output)
         except OSError as error:
             return str(error)
+        output.write(b"Goodbye!\n")
         self.asked.append((name, verb))
         return None
 
@@ -385,3 +386,18 @@ def test_bad_flags_are_told(run_cli, tmp_path, args, told):
     quick = ("--experiment=quickstart:tiny", "--mode=memory", "--grid=seed=1")
     done = run_cli(*quick, *args, module="jaxbench.sweep")
     assert done.returncode == 2 and told in done.stderr and not os.listdir(tmp_path)
+
+
+def test_ctrl_c_does_not_wait_for_a_host_that_is_asked():
+    class Silent(Connection):
+        def ask(self, *_):
+            assert self._closed.wait(30)
+            raise Closed
+
+    class Interrupted(Connection):
+        ask = mock.Mock(side_effect=KeyboardInterrupt)
+
+    connections = [made(Host("a", "a"), None) for made in (Silent, Interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        ssh_check.check_hosts("hosts.txt", connections[::-1], print)
+    assert connections[0]._closed.is_set()

@@ -84,6 +84,16 @@ def test_a_folder_without_any_result_is_reported_too(tmp_path, run_report):  # n
     assert (tmp_path / "a.md").read_text().count("not yet run") == 3
 
 
+def test_what_has_not_run_has_the_price_of_a_catalogue(tmp_path, catalogue, run_report):  # noqa: F811
+    listed(tmp_path / "offers", H100, ("tpu-v5e-8", "tpu-v5e-8", "tpu:v5e:2x4"))
+    done = run_report("offers", f"--prices={catalogue}", "--out=a.md")
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "a.md").read_text().splitlines()
+    unknown, known = (line for line in lines if "| not yet run |" in line)
+    assert "2026-11-20" not in unknown and "H100:8" in unknown
+    assert "| 9.0" in known and "2026-11-20" in known
+
+
 def test_a_target_that_was_not_reached_costs_no_amount(tmp_path, catalogue):
     folder = listed(tmp_path / "offers", H200)
     on_the_way(folder / "h200-1", (0.5, 0.6))

@@ -49,6 +49,12 @@ def test_as_many_trials_run_at_once_as_there_are_slots(sweep, tmp_path):
     assert {result.hostname for result in results} == {"lab"}
 
 
+def test_a_trial_that_never_had_a_host(sweep):
+    launcher = FakeLauncher(done, hardware=["queue"], host=None)
+    results, said = sweep(launcher, make("seed=0"))
+    assert "timeout (so) after 2.00 s\n" in said and results[0].hostname is None
+
+
 def test_a_trial_that_loses_its_machine_again_and_again_fails(sweep):
     lost = ProcessResult(LOST, "no answer", None, 0.0)
     launcher = FakeLauncher(lambda job: lost if "seed=0" in job.log.parent.name else done(job))

@@ -20,20 +20,20 @@ from jaxbench.reports.tables import Column, make_table, run_cell, status_cell, w
 class _Row(NamedTuple):
     """An offer with something that came back; with neither, it has not run yet."""
 
+    context: ReportContext
     offer: Offer
     ceiling: float | None
     measured: Measurement | None = None
     card: ReportedCard | None = None
-    context: ReportContext | None = None
 
     run = property(lambda self: self.measured and self.measured.run)
-    to_target = property(lambda self: self.context and self.context.times_to_target.get(self.run))
+    to_target = property(lambda self: self.context.times_to_target.get(self.run))
 
     @property
     def price(self) -> pricing.Price | None:
-        """The lowest of the run's own hardware."""
+        """The lowest of the run's own hardware; without a run, the catalogue's of the offer."""
         if self.run is None:
-            return None
+            return self.context.prices.of_offer(self.offer.name)
         prices = self.context.prices.of(self.run)
         own = [price for price in prices if not is_of_other_hardware(price, self.run)]
         return min(own, key=lambda price: price.usd_per_hour, default=None)
@@ -79,6 +79,7 @@ _COLUMNS = (
     Column("USD to it", _usd_to_target, plain),
     Column("USD per million images", _usd_per_million, plain),
     Column("J per image", _joules, plain),
+    Column("USD per hour", "price.usd_per_hour", plain),
     Column("price: offer, date, source", lambda row: row.price and price_words(row.price, row.run)),
     Column("ceiling images/s (predicted)", "ceiling", plain),
     Column("compiles as", "offer.target"),
@@ -118,7 +119,7 @@ def _rows(context: ReportContext, offer: Offer, ceiling: float | None) -> Iterat
     """Yield an offer with each rate and card in its folder, or alone."""
     folder = offer.folder.resolve()
     within = [card for card in context.collection.cards if card.path.is_relative_to(folder)]
-    yield from (_Row(offer, ceiling, card=card) for card in within)
+    yield from (_Row(context, offer, ceiling, card=card) for card in within)
     measured = [
         row
         for row in context.measurements
@@ -126,6 +127,6 @@ def _rows(context: ReportContext, offer: Offer, ceiling: float | None) -> Iterat
     ]
     # The runs of a card are its parts.
     if not within:
-        yield from (_Row(offer, ceiling, row, context=context) for row in measured)
+        yield from (_Row(context, offer, ceiling, row) for row in measured)
         if not measured:
-            yield _Row(offer, ceiling)
+            yield _Row(context, offer, ceiling)
