@@ -11,8 +11,8 @@ class PresetNetwork(NamedTuple):
 
     Attributes:
       spec: the experiment, as `--experiment` names it.
-      batch_per_device: its stated batch on each device.
-      flops_per_image: operations of a training step for an image, by which cards are checked.
+      batch_per_device: its stated batch of images, or of sequences, on each device.
+      flops_per_image: operations of a training step for one of them, by which cards are checked.
     """
 
     spec: str
@@ -44,6 +44,8 @@ STANDARD = Preset(
         PresetNetwork("resnet50", 64, 24_535_105_536),
         PresetNetwork("cnn10", 512, 1_596_079_104),
         PresetNetwork("wrn28_10", 128, 31_459_972_608),
+        PresetNetwork("vit_s16_synthetic", 64, 27_445_045_248),
+        PresetNetwork("gpt124m_synthetic", 4, 874_944_921_600),
     ),
     ("bf16", "fp32"),
     largest=True,
@@ -56,6 +58,8 @@ CPU = Preset(
         PresetNetwork("cnn10:tiny", 16, 26_101_632),
         PresetNetwork("wrn28_10:tiny", 16, 75_009_792),
         PresetNetwork("resnet50:tiny", 16, 4_402_176),
+        PresetNetwork("vit_s16_synthetic:tiny", 16, 3_153_792),
+        PresetNetwork("gpt124m_synthetic:tiny", 16, 24_870_912),
     ),
     ("fp32", "bf16"),
     largest=False,

@@ -167,7 +167,7 @@ def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     assert " ".join(rows["drift_percent"]) == "drift_percent -0.5000 ±0.7 -0.5000 ±0.7 none"
     assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
     assert rows["rounds"] == ["rounds", "8", "8", "equal"]
-    assert rows["flops_per_image"][1] == "3.146e+10"  # of the last network
+    assert rows["flops_per_image"][1] == "8.749e+11"  # of the last network
 
 
 def test_the_widest_rows_of_two_cards_fit_a_console_by_device():
@@ -206,8 +206,8 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers():
     lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]
     assert lines[13:16] == [
         "",
-        "node3 (card 3): 8 outliers of 29 figures",
-        "node7 (card 7): 8 outliers of 29 figures",
+        "node3 (card 3): 8 outliers of 33 figures",
+        "node7 (card 7): 8 outliers of 33 figures",
     ]
     assert sum(line.startswith("node") for line in lines[16:]) == 16
     assert not any("more outliers" in line for line in lines)
