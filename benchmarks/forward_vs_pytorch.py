@@ -40,7 +40,7 @@ _EXPERIMENT = flags.DEFINE_list(
     ["resnet50", "wrn28_10", "cnn10"],
     "Whose networks to compare, separated by commas; NAME:tiny is a small one of the same kind.",
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 2, "Images.", lower_bound=2)
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 2, "Images or sequences.", lower_bound=1)
 _IMAGE_SIZE = flags.DEFINE_integer(
     "image_size", 0, "Height and width of the images; 0 takes the experiment's.", lower_bound=0
 )
