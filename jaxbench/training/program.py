@@ -13,6 +13,7 @@ import optax
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
+from jaxbench.distributed.state_sharding import StateSharding
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
@@ -44,7 +45,8 @@ class Program:
 
     Attributes:
       schedule: update -> learning rate.
-      init: seed -> TrainState of one model, on the default device.
+      sharding: how the state is split over the devices; None where it is not.
+      init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
         gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
         all devices or, where each trains a model of its own, metrics_RxM: see `train_metrics`.
@@ -61,6 +63,7 @@ class Program:
     model: NetworkAdapter
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
+    sharding: StateSharding | None
     init: Any
     train_step: Any
     eval_step: Any
@@ -88,6 +91,7 @@ class Program:
             config=self.config,
             task=self.task,
             precision=self.precision,
+            sharding=self.sharding,
         )
 
         def steps(state, data, batch):
@@ -98,13 +102,12 @@ class Program:
             state, metrics_S = jax.lax.scan(one, state, length=num_steps)
             return state, metrics_S[-1]
 
-        own = self.config.replicas == "independent"
-        return self.mesh.parallelize(
-            steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
-        )
+        return _distribute(steps, self.config, self.mesh, donate=(0,))
 
     def place_train_state(self) -> TrainState:
-        """Initialise the state and place it: whole on every device, or on each its own."""
+        """Initialise the state and place it: on every device whole, its part, or its own model's."""
+        if self.sharding:
+            return self.sharding.place(self.create_train_state())
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(self.create_train_state())
         seeds_R = self.config.seeds(self.mesh.num_devices)
@@ -113,6 +116,8 @@ class Program:
 
     def place_saved_state(self, state: TrainState) -> TrainState:
         """Place a state that `device_get` fetched from where `place_train_state` put it."""
+        if self.sharding:
+            return self.sharding.place(state)
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(state)
         return self.mesh.shard(state)
@@ -138,6 +143,8 @@ class Program:
     def abstract_placed_state(self) -> TrainState:
         """Return the shapes and types of what `place_train_state` returns."""
         state = self.abstract_train_state()
+        if self.sharding:
+            return self.sharding.shapes(state)
         if self.config.replicas == "data_parallel":
             return state
         devices = self.mesh.num_devices
@@ -272,25 +279,43 @@ def build_program(
         byte_tokens=config.data.num_classes == 256,
     )
     parts = {"config": config, "task": task, "precision": precision}
-    # Where each device trains its own model, each has its own state, and its own metrics.
-    own = config.replicas == "independent"
-    sharding = {"sharded": (own, False, True), "sharded_output": own}
+    sharding = StateSharding(mesh) if config.parallelism == "fsdp" else None
+    eval_step = make_eval_step(model, **parts)
     return Program(
         mesh=mesh,
         geometry=geometry,
         model=model,
         schedule=schedule,
         optimizer=optimizer,
+        sharding=sharding,
         init=make_init(
-            model, optimizer, example_shape=config.data.example_shape, precision=precision
+            model,
+            optimizer,
+            example_shape=config.data.example_shape,
+            precision=precision,
+            sharding=sharding,
         ),
-        train_step=mesh.parallelize(
-            make_train_step(model, optimizer, schedule, **parts), **sharding, donate=(0,)
+        train_step=_distribute(
+            make_train_step(model, optimizer, schedule, sharding=sharding, **parts),
+            config,
+            mesh,
+            donate=(0,),
         ),
-        eval_step=mesh.parallelize(make_eval_step(model, **parts), **sharding),
+        eval_step=_distribute(
+            sharding.per_device(eval_step) if sharding else eval_step, config, mesh
+        ),
         data_dependent_params=data_dependent_params,
         **parts,
     )
+
+
+def _distribute(step: Callable, config: Config, mesh: DataMesh, donate: tuple[int, ...] = ()) -> Any:
+    """Return a step as a call of all devices; under fsdp it is one of all devices already."""
+    if config.parallelism == "fsdp":
+        return jax.jit(step, donate_argnums=donate)
+    # Where each device trains its own model, each has its own state, and its own metrics.
+    own = config.replicas == "independent"
+    return mesh.parallelize(step, sharded=(own, False, True), sharded_output=own, donate=donate)
 
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
