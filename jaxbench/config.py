@@ -54,6 +54,11 @@ class Experiment(HoldsCode):
         """Raise BadInput for the first field whose value is not allowed."""
         validate_fields(self)
 
+    def for_all_devices(self) -> "Experiment":
+        """Return it for all devices of a machine that is not here, which pmap cannot compile for."""
+        parallelism = "shard_map" if self.parallelism == "pmap" else self.parallelism
+        return dataclasses.replace(self, num_devices=0, parallelism=parallelism)
+
 
 @dataclasses.dataclass(kw_only=True)
 class Config(Experiment):

@@ -79,6 +79,13 @@ class StateSharding:
             self._shardings(state),
         )
 
+    def parts(self, state: Any) -> Any:
+        """Return the shapes of what one device has of a state."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype),
+            self.shapes(state),
+        )
+
     def place(self, state: Any) -> Any:
         """Place a state of the host; what lies on the devices in these parts stays as it is."""
 
@@ -140,11 +147,3 @@ def mean_gradients(grads: Any) -> Any:
     return structure.unflatten(
         [leaf.value / num_devices if isinstance(leaf, Shard) else next(means) for leaf in leaves]
     )
-
-
-def keep_all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Return whether the backward pass keeps a primitive's output: no whole parameter.
-
-    They are gathered again. So are the forms that layers bring them into: another type or shape.
-    """
-    return primitive.name not in ("all_gather", "convert_element_type", "reshape", "transpose")

@@ -152,6 +152,13 @@ class Program:
             lambda leaf: jax.ShapeDtypeStruct((devices, *leaf.shape), leaf.dtype), state
         )
 
+    def state_bytes_per_device(self) -> int:
+        """Return the size of one model's state, under fsdp of a device's part of it."""
+        state = self.abstract_train_state()
+        if self.sharding:
+            state = self.sharding.parts(state)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
     def check(self) -> None:
         """Raise BadInput where the network cannot be built or does not fit the task, by shapes."""
         data = self.config.data

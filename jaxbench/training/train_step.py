@@ -18,12 +18,9 @@ from jaxbench.data import augment
 from jaxbench.data.feeds import resident, stream
 from jaxbench.data.vary import vary
 from jaxbench.distributed.mesh import AXIS
-from jaxbench.distributed.state_sharding import (
-    StateSharding,
-    keep_all_but_gathered,
-    mean_gradients,
-)
+from jaxbench.distributed.state_sharding import StateSharding, mean_gradients
 from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.models.remat import keep_products_and_sums
 from jaxbench.precision import Precision
 from jaxbench.tasks import Task, pack_metrics
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
@@ -186,10 +183,10 @@ def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable
         variables = {"params": params, "batch_stats": batch_stats}
         return model.apply(variables, images_BxHxWxC, train=True, keys_B=keys_B)
 
-    if config.remat == "norms":
-        forward = jax.checkpoint(forward, policy=_keep_products_and_sums)
-    elif config.parallelism == "fsdp":
-        forward = jax.checkpoint(forward, policy=keep_all_but_gathered)
+    # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
+    gathers = config.parallelism == "fsdp" and not config.model.has_blocks
+    if config.remat == "norms" or gathers:
+        forward = jax.checkpoint(forward, policy=keep_products_and_sums)
 
     def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B, mixture):
         # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
@@ -227,14 +224,6 @@ def _update(
     finite = all_finite((grads, batch_stats))
     scaling = scaling.adjust(finite)
     return select_tree(finite, updated, state).replace(loss_scale=scaling)
-
-
-def _keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Return whether `Config.remat=norms` keeps a primitive's output for the backward pass.
-
-    Sums, of the batch and over devices, are what batch norm takes its statistics from.
-    """
-    return primitive.name in ("conv_general_dilated", "dot_general", "reduce_sum", "psum")
 
 
 def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:
