@@ -55,7 +55,7 @@ class Experiment(HoldsCode):
         validate_fields(self)
 
     def for_all_devices(self) -> "Experiment":
-        """Return it for all devices of a machine that is not here, which pmap cannot compile for."""
+        """Return it for all devices of a target, which pmap cannot compile for."""
         parallelism = "shard_map" if self.parallelism == "pmap" else self.parallelism
         return dataclasses.replace(self, num_devices=0, parallelism=parallelism)
 

@@ -26,7 +26,7 @@ AXIS = "batch"
 
 @dataclasses.dataclass(frozen=True)
 class DataMesh:
-    """D devices, each with its share of every batch and with all parameters or, under fsdp, its own.
+    """D devices, each with its share of every batch, and with all parameters or a part of each.
 
     Process 0's devices come first; every process has the same number.
     """

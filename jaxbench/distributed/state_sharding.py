@@ -17,7 +17,7 @@ import flax
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput

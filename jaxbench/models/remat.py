@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 # The third is cuDNN's attention, as JAX names it.
 _KEPT = (
     "conv_general_dilated",

@@ -88,7 +88,7 @@ def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
     if not config.model.has_blocks:
         return {}
     attention = choose_attention(config.model, platform, dtype)
-    return {"block": block_class(config), "attention": attention}
+    return {"block": block_class(config.remat, config.parallelism), "attention": attention}
 
 
 def choose_attention(model: Any, platform: str, dtype: Any) -> str:
@@ -138,15 +138,15 @@ def attend(
     return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
 
 
-def block_class(config: Config) -> Any:
+def block_class(remat: str, parallelism: str) -> Any:
     """Return `TransformerBlock`, or one of which the backward pass keeps less.
 
-    With `Config.remat=blocks` it keeps only the input, and computes the rest of each block again,
+    With `remat=blocks` it keeps only the input, and computes the rest of each block again,
     one block after the other. Under fsdp it keeps what `remat=norms` does, which is no parameter.
     """
-    if config.remat == "blocks":
+    if remat == "blocks":
         return nn.remat(TransformerBlock)
-    if config.parallelism == "fsdp" and config.remat == "none":
+    if parallelism == "fsdp" and remat == "none":
         return nn.remat(TransformerBlock, policy=keep_products_and_sums)
     return TransformerBlock
 

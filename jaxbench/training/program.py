@@ -105,7 +105,7 @@ class Program:
         return _distribute(steps, self.config, self.mesh, donate=(0,))
 
     def place_train_state(self) -> TrainState:
-        """Initialise the state and place it: on every device whole, its part, or its own model's."""
+        """Initialise the state and place it: on each device whole, a part, or its own model's."""
         if self.sharding:
             return self.sharding.place(self.create_train_state())
         if self.config.replicas == "data_parallel":
@@ -316,7 +316,9 @@ def build_program(
     )
 
 
-def _distribute(step: Callable, config: Config, mesh: DataMesh, donate: tuple[int, ...] = ()) -> Any:
+def _distribute(
+    step: Callable, config: Config, mesh: DataMesh, donate: tuple[int, ...] = ()
+) -> Any:
     """Return a step as a call of all devices; under fsdp it is one of all devices already."""
     if config.parallelism == "fsdp":
         return jax.jit(step, donate_argnums=donate)
