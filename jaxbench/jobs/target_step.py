@@ -24,7 +24,8 @@ from jaxbench.jobs.refusals import read_refusal
 from jaxbench.jobs.setup import describe_program
 from jaxbench.precision import get_precision, precision_of
 from jaxbench.records.schema import CompileRecord, TargetRecord
-from jaxbench.training.program import Program, build_program, compile_with_text
+from jaxbench.training.compilation import compile_with_text
+from jaxbench.training.program import Program, build_program
 from jaxbench.xla.hlo_work import count_work
 
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the

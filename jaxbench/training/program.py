@@ -10,9 +10,8 @@ import jax
 import numpy as np
 import optax
 
-from jaxbench.clock import Clock, Stopwatch
 from jaxbench.config import Config
-from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
+from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.distributed.state_sharding import StateSharding
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
@@ -22,7 +21,6 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
 from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
-from jaxbench.records.schema import CompileRecord
 from jaxbench.tasks import Task, get_task, metrics_by_name
 from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
 from jaxbench.training.optimizers import create_optimizer, create_schedule
@@ -34,8 +32,6 @@ from jaxbench.training.train_step import (
     network_input,
     train_metric_names,
 )
-from jaxbench.xla.collectives import count_collectives
-from jaxbench.xla.compile_cache import CacheWatch
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
@@ -325,52 +321,3 @@ def _distribute(
     # Where each device trains its own model, each has its own state, and its own metrics.
     own = config.replicas == "independent"
     return mesh.parallelize(step, sharded=(own, False, True), sharded_output=own, donate=donate)
-
-
-def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
-    """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
-    return compile_with_text(name, step, *args, clock=clock)[0]
-
-
-def compile_with_text(
-    name: str, step: Any, *args: Any, clock: Clock | None = None
-) -> tuple[CompileRecord, str | None]:
-    """Do the same; return XLA's text of the compiled program too, where there is one."""
-    clock = clock or Clock()
-    with clock.phase("lower"):
-        watch = Stopwatch()
-        lowered = step.lower(*args)
-        lower_s = watch.elapsed_s()
-    with clock.phase("compile"), CacheWatch() as cache:
-        watch = Stopwatch()
-        compiled = lowered.compile()
-        compile_s = watch.elapsed_s()
-    costs, text = compiled.cost_analysis() or {}, compiled.as_text()
-    record = CompileRecord(
-        function=name,
-        lower_s=lower_s,
-        compile_s=compile_s,
-        compile_cache=cache.outcome,
-        memory=_planned_memory(compiled),
-        device_memory_bytes=device_memory_bytes(),
-        xla_flops_per_device=costs.get("flops"),
-        xla_bytes_per_device=costs.get("bytes accessed"),
-        collectives=count_collectives(text),
-    )
-    return record, text
-
-
-def _planned_memory(compiled: Any) -> dict[str, int] | None:
-    """Return bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
-    analysis = compiled.memory_analysis()
-    if analysis is None:
-        return None
-    sizes = {
-        "argument_bytes": analysis.argument_size_in_bytes,
-        "output_bytes": analysis.output_size_in_bytes,
-        "alias_bytes": analysis.alias_size_in_bytes,
-        "temporary_bytes": analysis.temp_size_in_bytes,
-        "code_bytes": analysis.generated_code_size_in_bytes,
-    }
-    sizes["total_bytes"] = sum(sizes.values()) - 2 * sizes["alias_bytes"]
-    return sizes

@@ -142,6 +142,30 @@ def test_only_the_first_process_writes_and_speaks(together):
     assert (environment["num_devices"], environment["num_local_devices"]) == (4, 2)
 
 
+def test_two_processes_of_four_devices_split_the_state(tmp_path):
+    """Neither has the whole state, so they write no checkpoints."""
+    more = fields(parallelism="fsdp")
+    started = Processes(tmp_path / "runs", TINY, "--workdir=run", *more, devices=4)
+    assert started.wait() == [0, 0], started.log(0) + started.log(1)
+    config = registry.load("quickstart:tiny")
+    set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
+    config.num_devices = 8
+    with open(os.devnull, "w") as quiet:
+        whole = train_and_evaluate(config, str(tmp_path / "whole"), PlainConsole(quiet))
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        of_one, of_two = (
+            [record[figure] for record in records(path, kind)]
+            for path in (whole.run_dir.path, started.folders[0] / "run")
+        )
+        assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
+    refused = Processes(
+        tmp_path / "refused", *SMALL, "--experiment.parallelism=fsdp", "--checkpoint_epochs=1"
+    )
+    assert refused.wait() == [2, 2]
+    assert "has a part of the state only" in refused.errors(0)[0]
+    assert not (refused.folders[0] / "runs").exists()
+
+
 @pytest.mark.slow
 def test_four_processes_and_fp32(tmp_path, alone):
     more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})

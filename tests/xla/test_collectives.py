@@ -9,7 +9,8 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import AXIS, DataMesh, create_training_mesh
-from jaxbench.training.program import build_program, compile_step
+from jaxbench.training.compilation import compile_step
+from jaxbench.training.program import build_program
 from jaxbench.xla.collectives import count_collectives
 from tests.conftest import MICRO, needs_devices, set_fields
 
