@@ -97,6 +97,24 @@ class StateSharding:
 
         return jax.tree.map(place, state, self._shardings(state))
 
+    @property
+    def is_across_processes(self) -> bool:
+        """Return whether no process has the whole state on its devices."""
+        return self.mesh.process[1] > 1
+
+    def fetch(self, state: Any) -> Any:
+        """Return a state that one process can read whole; all processes must call it.
+
+        Across processes the devices gather one array at a time.
+        """
+        from jax.experimental import multihost_utils
+
+        def fetch(leaf):
+            is_here = leaf.is_fully_addressable or leaf.is_fully_replicated
+            return leaf if is_here else multihost_utils.process_allgather(leaf, tiled=True)
+
+        return jax.tree.map(fetch, state)
+
     def constrain(self, state: Any) -> Any:
         """Have XLA compute a state in these parts, inside `jax.jit`."""
         return jax.lax.with_sharding_constraint(state, self._shardings(state))

@@ -89,7 +89,7 @@ def train_and_evaluate(
         if import_s is not None:
             import_s += watch.elapsed_s()
         job = stack.enter_context(setup_job(config, workdir, console, checked=True))
-        _check_options(job, options)
+        _check_steps(job, options)
         saved = restore(job, resumed, workdir)
         training = Training(job, options, saved, import_s)
         into = None
@@ -297,17 +297,12 @@ def _done_already(resumed: Resume | None, console: Console) -> JobResult:
     return JobResult([], run_dir.document.get("summary") or {}, run_dir)
 
 
-def _check_options(job: Job, options: _Options) -> None:
-    """Raise BadInput for numbers of steps and checkpoints that do not go with the job."""
+def _check_steps(job: Job, options: _Options) -> None:
+    """Raise BadInput for numbers of steps that do not go with the data."""
     config, steps_per_epoch = job.config, job.feed.steps_per_epoch
     if config.epochs * steps_per_epoch > _MAX_STEPS:
         raise BadInput(
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
-        )
-    if config.parallelism == "fsdp" and options.checkpoints.is_on and coordination.count() > 1:
-        raise BadInput(
-            f"parallelism='fsdp' across {coordination.count()} processes: process 0, which writes "
-            "the checkpoints, has a part of the state only; take pmap, or leave the checkpoints out"
         )
     check_end(options.profiled_steps, config.num_steps(steps_per_epoch), "this run")

@@ -110,6 +110,11 @@ class Program:
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
+    @property
+    def is_state_across_processes(self) -> bool:
+        """Return whether no process has the whole state on its devices."""
+        return self.sharding is not None and self.sharding.is_across_processes
+
     def place_saved_state(self, state: TrainState) -> TrainState:
         """Place a state that `device_get` fetched from where `place_train_state` put it."""
         if self.sharding:

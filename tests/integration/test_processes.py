@@ -143,10 +143,12 @@ def test_only_the_first_process_writes_and_speaks(together):
 
 
 def test_two_processes_of_four_devices_split_the_state(tmp_path):
-    """Neither has the whole state, so they write no checkpoints."""
+    """They save it together, and resume from its whole bit for bit."""
     more = fields(parallelism="fsdp")
-    started = Processes(tmp_path / "runs", TINY, "--workdir=run", *more, devices=4)
+    more += ["--workdir=run", "--checkpoint_epochs=1"]
+    started = Processes(tmp_path / "runs", TINY, *more, devices=4)
     assert started.wait() == [0, 0], started.log(0) + started.log(1)
+    run = started.folders[0] / "run"
     config = registry.load("quickstart:tiny")
     set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
     config.num_devices = 8
@@ -154,16 +156,19 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
         whole = train_and_evaluate(config, str(tmp_path / "whole"), PlainConsole(quiet))
     for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
         of_one, of_two = (
-            [record[figure] for record in records(path, kind)]
-            for path in (whole.run_dir.path, started.folders[0] / "run")
+            [record[figure] for record in records(path, kind)] for path in (whole.run_dir.path, run)
         )
         assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
-    refused = Processes(
-        tmp_path / "refused", *SMALL, "--experiment.parallelism=fsdp", "--checkpoint_epochs=1"
-    )
-    assert refused.wait() == [2, 2]
-    assert "has a part of the state only" in refused.errors(0)[0]
-    assert not (refused.folders[0] / "runs").exists()
+    first, _ = list_checkpoints(run / "checkpoints")
+    resume = f"--resume={run / 'checkpoints' / first}"
+    resumed = Processes(tmp_path / "resumed", TINY, resume, *more, devices=4)
+    assert resumed.wait() == [0, 0], resumed.log(0) + resumed.log(1)
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        of_run, of_resumed = (
+            [record[figure] for record in records(folder, kind)]
+            for folder in (run, resumed.folders[0] / "run")
+        )
+        assert of_resumed == of_run
 
 
 @pytest.mark.slow
