@@ -41,7 +41,6 @@ class Program:
 
     Attributes:
       schedule: update -> learning rate.
-      sharding: how the state is split over the devices; None where it is not.
       init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
         gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
@@ -59,7 +58,6 @@ class Program:
     model: NetworkAdapter
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    sharding: StateSharding | None
     init: Any
     train_step: Any
     eval_step: Any
@@ -99,6 +97,11 @@ class Program:
             return state, metrics_S[-1]
 
         return _distribute(steps, self.config, self.mesh, donate=(0,))
+
+    @property
+    def sharding(self) -> StateSharding | None:
+        """Return how the state is split over the devices; None where it is not."""
+        return _sharding(self.config, self.mesh)
 
     def place_train_state(self) -> TrainState:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
@@ -265,20 +268,7 @@ def build_program(
       BadInput: the model's config cannot make a network.
     """
     precision = get_precision(config.precision)
-    try:
-        module = config.model.create(
-            num_classes=config.data.num_classes,
-            dtype=precision.compute_dtype,
-            param_dtype=precision.param_dtype,
-            norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
-        )
-        model = NetworkAdapter(module, precision.param_dtype)
-    except BadInput:
-        raise
-    except Exception as error:
-        what = f"{config.model.network_name} cannot be created"
-        raise BadInput(describe_error(what, error)) from error
+    model = _create_network(config, mesh, precision)
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule, steps_per_epoch)
     task = get_task(
@@ -287,15 +277,17 @@ def build_program(
         byte_tokens=config.data.num_classes == 256,
     )
     parts = {"config": config, "task": task, "precision": precision}
-    sharding = StateSharding(mesh) if config.parallelism == "fsdp" else None
+    sharding = _sharding(config, mesh)
+    train_step = make_train_step(model, optimizer, schedule, sharding=sharding, **parts)
     eval_step = make_eval_step(model, **parts)
+    if sharding:
+        eval_step = sharding.per_device(eval_step)
     return Program(
         mesh=mesh,
         geometry=geometry,
         model=model,
         schedule=schedule,
         optimizer=optimizer,
-        sharding=sharding,
         init=make_init(
             model,
             optimizer,
@@ -303,18 +295,32 @@ def build_program(
             precision=precision,
             sharding=sharding,
         ),
-        train_step=_distribute(
-            make_train_step(model, optimizer, schedule, sharding=sharding, **parts),
-            config,
-            mesh,
-            donate=(0,),
-        ),
-        eval_step=_distribute(
-            sharding.per_device(eval_step) if sharding else eval_step, config, mesh
-        ),
+        train_step=_distribute(train_step, config, mesh, donate=(0,)),
+        eval_step=_distribute(eval_step, config, mesh),
         data_dependent_params=data_dependent_params,
         **parts,
     )
+
+
+def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:
+    try:
+        module = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=AXIS if config.batch_norm == "sync" else None,
+            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
+        )
+        return NetworkAdapter(module, precision.param_dtype)
+    except BadInput:
+        raise
+    except Exception as error:
+        what = f"{config.model.network_name} cannot be created"
+        raise BadInput(describe_error(what, error)) from error
+
+
+def _sharding(config: Config, mesh: DataMesh) -> StateSharding | None:
+    return StateSharding(mesh) if config.parallelism == "fsdp" else None
 
 
 def _distribute(
