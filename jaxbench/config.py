@@ -43,12 +43,21 @@ class Experiment(HoldsCode):
     parallelism: str = choice(
         "pmap",
         "shard_map",
-        help="JAX function that distributes the step over the devices. Both give the same numbers.",
+        "fsdp",
+        help="How the step is distributed over the devices. pmap, shard_map: by that function of "
+        "JAX, with all parameters on every device. fsdp: parameters and the optimizer's arrays are "
+        "split over the devices, and gathered where the network reads them. All give the same "
+        "numbers.",
     )
 
     def validate(self) -> None:
         """Raise BadInput for the first field whose value is not allowed."""
         validate_fields(self)
+
+    def for_all_devices(self) -> "Experiment":
+        """Return it for all devices of a target, which pmap cannot compile for."""
+        parallelism = "shard_map" if self.parallelism == "pmap" else self.parallelism
+        return dataclasses.replace(self, num_devices=0, parallelism=parallelism)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -191,6 +200,11 @@ class Config(Experiment):
         if self.remat == "blocks" and not self.model.has_blocks:
             raise BadInput(
                 f"remat='blocks' with {self.model.network_name}: only transformers have such blocks"
+            )
+        if self.replicas == "independent" and self.parallelism == "fsdp":
+            raise BadInput(
+                "parallelism='fsdp' with replicas='independent': models of one device each have "
+                "nothing to split over the devices"
             )
         if self.replicas == "independent" and self.batch_norm == "sync":
             raise BadInput(

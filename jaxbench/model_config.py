@@ -11,7 +11,7 @@ class ModelConfig:
 
     Attributes:
       has_blocks: whether the network is made of blocks that can be recomputed one by one, so that
-        `create` takes `remat_blocks` and `attention`.
+        `create` takes `block` and `attention`.
     """
 
     has_blocks: typing.ClassVar[bool] = False
@@ -28,9 +28,9 @@ class ModelConfig:
           param_dtype: what parameters and batch-norm statistics are stored in.
           norm_axis: the mesh axis over which batch norm averages, or None for per-device.
 
-        Where `has_blocks` is true it is also given `remat_blocks`, whether the backward pass
-        recomputes each block from its input (`Config.remat=blocks`), and `attention`, the
-        implementation for these devices.
+        Where `has_blocks` is true it is also given `block`, the class of the blocks: the plain one,
+        or one of which the backward pass keeps less; and `attention`, the implementation for these
+        devices.
         """
         raise TypeError(f"{type(self).__name__} does not say how to create its network")
 

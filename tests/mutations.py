@@ -61,13 +61,21 @@ class Mutation(NamedTuple):
 _LIST = r"""
 ## The training step.
 
-gradients_not_reduced training/train_step.py: train_step
-- grads = jax.lax.pmean(grads, AXIS)
-+ grads = jax.tree.map(jnp.asarray, grads)
+gradients_not_reduced distributed/state_sharding.py: train_step
+- iter(jax.lax.pmean([
++ iter(([
 
-gradients_summed training/train_step.py: train_step
-- grads = jax.lax.pmean(grads, AXIS)
-+ grads = jax.lax.psum(grads, AXIS)
+gradients_summed distributed/state_sharding.py: train_step
+- iter(jax.lax.pmean([
++ iter(jax.lax.psum([
+
+split_gradients_summed distributed/state_sharding.py: state_sharding
+- leaf.value / num_devices if
++ leaf.value if
+
+parameter_gathered_along_its_first_axis distributed/state_sharding.py: state_sharding
+- axis=self.axis, tiled=True
++ axis=0, tiled=True
 
 local_statistics_drift_apart training/train_step.py: train_step
 - batch_stats = jax.lax.pmean(batch_stats, AXIS)
@@ -110,8 +118,8 @@ metrics_of_the_last_part training/train_step.py: train_step
 + part_metrics_M
 
 remat_does_nothing training/train_step.py: memory
-- if config.remat == "norms":
-+ if config.remat == "norm":
+- if config.remat == "norms" or gathers:
++ if config.remat == "norm" or gathers:
 
 masks_stay_where_they_were data/vary.py: stream
 - labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)

@@ -26,6 +26,19 @@ def least_traffic(memory: dict[str, int], uncached_bytes: int, cache_bytes: int)
     return max(uncached_bytes, memory["argument_bytes"] + new_bytes + 2 * spilled_bytes)
 
 
+def all_reduced_bytes(collectives: dict[str, dict[str, int]], num_devices: int) -> float:
+    """Return how many bytes all-reduces would sum that load a ring as much as these collectives.
+
+    An all-reduce is a reduce-scatter and an all-gather of its parts.
+
+    Args:
+      collectives: see `count_collectives`.
+      num_devices: how many devices take part.
+    """
+    loads = {"reduce-scatter": 0.5, "all-gather": 0.5 * num_devices}
+    return sum(count["bytes"] * loads.get(kind, 1.0) for kind, count in collectives.items())
+
+
 def ceiling(
     *,
     images_per_step: int,
@@ -42,7 +55,7 @@ def ceiling(
     Args:
       images_per_step: of all devices.
       flops_per_device, bytes_per_device: arithmetic and memory traffic of a step on each device.
-      exchanged_bytes: what each device's all-reduces sum.
+      exchanged_bytes: what each device's all-reduces sum, see `all_reduced_bytes`.
       num_devices: how many devices take part.
       peak_flops_per_s, memory_bytes_per_s, link_bytes_per_s: of one device; None where unknown.
 

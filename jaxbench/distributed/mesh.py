@@ -26,13 +26,14 @@ AXIS = "batch"
 
 @dataclasses.dataclass(frozen=True)
 class DataMesh:
-    """D devices, each with all parameters and its share of every batch.
+    """D devices, each with its share of every batch, and with all parameters or a part of each.
 
     Process 0's devices come first; every process has the same number.
     """
 
     devices: tuple[jax.Device, ...]
-    parallelism: str  # pmap | shard_map: two spellings of the same computation
+    # pmap | shard_map: two spellings of the same computation; fsdp: shard_map with a split state.
+    parallelism: str
 
     @property
     def num_devices(self) -> int:
@@ -55,6 +56,10 @@ class DataMesh:
         """Place row l of every array on this process's device l."""
         return self._place(tree_Lx, PartitionSpec(AXIS))
 
+    def sharding(self, spec: PartitionSpec) -> NamedSharding:
+        """Return the sharding over the devices of all processes."""
+        return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
         local = NamedSharding(Mesh(np.array(self.local_devices), (AXIS,)), spec)
         placed = jax.device_put(tree, local)
@@ -62,7 +67,7 @@ class DataMesh:
         # device_put offers, would compare all values over the network.
         if self.parallelism == "pmap" or self.process[1] == 1:
             return placed
-        everywhere = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+        everywhere = self.sharding(spec)
 
         def join(array: jax.Array) -> jax.Array:
             shape = (self.num_devices, *array.shape[1:]) if spec else array.shape
@@ -75,8 +80,8 @@ class DataMesh:
         self,
         function: Callable,
         *,
-        sharded: Sequence[bool],
-        sharded_output: bool = False,
+        sharded: Sequence[Any],
+        sharded_output: Any = False,
         donate: Sequence[int] = (),
     ) -> Any:
         """Return a function that runs a per-device function on all devices at once.
@@ -84,9 +89,10 @@ class DataMesh:
         Args:
           function: gets its own device's row of each sharded argument. Its collectives use the
             axis `AXIS`.
-          sharded: for each argument, whether it has a row for each device or is replicated.
+          sharded: for each argument, whether it has a row for each device or is replicated; or,
+            but for pmap, the PartitionSpecs of its arrays.
           sharded_output: whether results become the rows of arrays with a leading axis D; else
-            they must be the same on every device, which JAX does not check.
+            they must be the same on every device, which JAX does not check. Or PartitionSpecs.
           donate: indices of arguments whose memory the call may reuse; they must not be read again.
 
         Returns:
@@ -105,19 +111,24 @@ class DataMesh:
         @functools.wraps(function)
         def on_one_row(*args):
             own = [
-                jax.tree.map(lambda x: x[0], arg) if rows else arg
+                jax.tree.map(lambda x: x[0], arg) if rows is True else arg
                 for arg, rows in zip(args, sharded, strict=True)
             ]
             output = function(*own)
-            return jax.tree.map(lambda x: x[None], output) if sharded_output else output
+            return jax.tree.map(lambda x: x[None], output) if sharded_output is True else output
+
+        def specs(rows):
+            if not isinstance(rows, bool):
+                return rows
+            return PartitionSpec(AXIS) if rows else PartitionSpec()
 
         # check_vma=False keeps pmap's rules for differentiating collectives; with True a gradient
         # of a replicated parameter would arrive already summed over the devices.
         mapped = jax.shard_map(
             on_one_row,
             mesh=Mesh(np.array(self.devices), (AXIS,)),
-            in_specs=tuple(PartitionSpec(AXIS) if rows else PartitionSpec() for rows in sharded),
-            out_specs=PartitionSpec(AXIS) if sharded_output else PartitionSpec(),
+            in_specs=tuple(map(specs, sharded)),
+            out_specs=specs(sharded_output),
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=tuple(donate))
@@ -200,14 +211,19 @@ def all_ready(tree: Any) -> bool:
 
 
 def unequal_copies(tree: Any) -> list[str]:
-    """Return the paths of replicated arrays that differ in a bit between this process's devices.
+    """Return the paths of arrays whose copies differ in a bit between this process's devices.
 
-    Each copy is fetched to the host.
+    Each copy is fetched to the host. Parts of a split array are no copies.
     """
+
+    def copies(leaf):
+        shards = leaf.addressable_shards
+        return {(str(shard.index), np.asarray(shard.data).tobytes()) for shard in shards}
+
     return [
         jax.tree_util.keystr(path, simple=True, separator="/")
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if len({np.asarray(shard.data).tobytes() for shard in leaf.addressable_shards}) > 1
+        if len(copies(leaf)) > len({str(shard.index) for shard in leaf.addressable_shards})
     ]
 
 

@@ -37,7 +37,7 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import Conv2dRecord, Conv2dSummary
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.training.program import compile_step
+from jaxbench.training.compilation import compile_step
 from jaxbench.xla.compile_cache import without_cache
 
 # A window of computing is cut short where a call takes so long that a few calls are enough.

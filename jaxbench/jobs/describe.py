@@ -20,7 +20,8 @@ from jaxbench.jobs import conv2d
 from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
-from jaxbench.training.program import Program, build_program, compile_step
+from jaxbench.training.compilation import compile_step
+from jaxbench.training.program import Program, build_program
 from jaxbench.xla.flops import find_products
 
 

@@ -246,6 +246,8 @@ class ScalingBenchmark(Measurement):
         turns = [*self._trials, *self._all_reduces]
         warmups = {turn.name: (turn.warmup, turn.warmup.calls) for turn in turns if turn.warmup}
         falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
+        # An all-reduce of the gradients is not what fsdp exchanges.
+        predicts = self._job.config.parallelism != "fsdp"
         late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
         return ScalingSummary(
             status=status,
@@ -254,7 +256,9 @@ class ScalingBenchmark(Measurement):
             devices=split(alone) if len(alone) == len(devices) else None,
             predictions=scaling_summary.predictions(
                 alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
-            ),
+            )
+            if predicts
+            else [],
             invalid=scaling_summary.failed_checks([*scaled, *alone], devices),
             warnings=[
                 *scaling_summary.efficiency_warnings(scaled),

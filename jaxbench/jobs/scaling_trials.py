@@ -70,7 +70,7 @@ class ScalingTrial(Interleaved):
         """Place the state, compile, take the first step; return the compile record."""
         job, feed = self.job, self.job.feed
         with job.clock.phase("place_data"):
-            self._stepper.state = job.mesh.replicate(initial)
+            self._stepper.state = job.program.place_saved_state(initial)
             self._batch = next(feed.train_batches(0, 1))
         args = (self._stepper.state, feed.train_data, self._batch)
         record = job.compile("train_step", job.program.train_step, *args, f", {self.name}")

@@ -24,7 +24,8 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileRecord, Record
 from jaxbench.records.validity import missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.training.program import Program, build_program, compile_step
+from jaxbench.training.compilation import compile_step
+from jaxbench.training.program import Program, build_program
 from jaxbench.training.train_step import TrainState
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 

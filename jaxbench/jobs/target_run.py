@@ -106,11 +106,11 @@ def _run(
 ) -> JobResult:
     check_workdir(workdir, config.name)
     console = console or create_console()
-    config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
+    config = config.for_all_devices()
     # No device is used here. JAX would look for all, and its plugins complain where none are.
     jax.config.update("jax_platforms", "cpu")
     try:
-        mesh = DataMesh(machine.stand_ins(), "shard_map")
+        mesh = DataMesh(machine.stand_ins(), config.parallelism)
         context = RunContext(config, Clock(), console, mesh)
         compilation = Compilation(context, arguments, machine, sizes)
         # A machine that its compiler does not know ends the run before anything is written.

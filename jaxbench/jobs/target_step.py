@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.ceiling import ceiling, least_traffic
+from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
 from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import abstract_args
@@ -24,7 +24,8 @@ from jaxbench.jobs.refusals import read_refusal
 from jaxbench.jobs.setup import describe_program
 from jaxbench.precision import get_precision, precision_of
 from jaxbench.records.schema import CompileRecord, TargetRecord
-from jaxbench.training.program import Program, build_program, compile_with_text
+from jaxbench.training.compilation import compile_with_text
+from jaxbench.training.program import Program, build_program
 from jaxbench.xla.hlo_work import count_work
 
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
@@ -57,13 +58,13 @@ def compile_for_target(
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
-    config = dataclasses.replace(config, num_devices=0, parallelism="shard_map")
+    config = config.for_all_devices()
     with clock.phase("devices"):
         devices = devices_of(target)
     geometry = BatchGeometry.create(config, len(devices))
     with get_precision(config.precision).enabled():
         with clock.phase("build"):
-            mesh = DataMesh(devices, "shard_map")
+            mesh = DataMesh(devices, config.parallelism)
             program = build_program(config, mesh, geometry, steps_per_epoch=1)
             program.check()
         return _compile(program, target, clock), describe_program(program)
@@ -108,7 +109,6 @@ def _describe(
 ) -> dict[str, Any]:
     cache_bytes = _cache_bytes(target)
     work = count_work(text, _activation_sizes(program), cache_bytes)
-    state = jax.tree.leaves(program.abstract_train_state())
     memory = compiled.memory
     return {
         "fits": memory["total_bytes"] <= _usable_bytes(target),
@@ -116,8 +116,7 @@ def _describe(
         "lower_s": compiled.lower_s,
         "compile_s": compiled.compile_s,
         "memory": memory,
-        "state_donated": memory["alias_bytes"]
-        >= sum(leaf.size * leaf.dtype.itemsize for leaf in state),
+        "state_donated": memory["alias_bytes"] >= program.state_bytes_per_device(),
         "collectives": compiled.collectives or {},
         "flops_per_image": program.training_flops,
         "custom_calls": work["custom_calls"],
@@ -128,7 +127,7 @@ def _describe(
             program,
             target,
             least_traffic(memory, work["uncached_bytes"], cache_bytes),
-            sum(each["bytes"] for each in (compiled.collectives or {}).values()),
+            all_reduced_bytes(compiled.collectives or {}, program.geometry.num_devices),
         ),
     }
 

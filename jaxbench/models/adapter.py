@@ -85,7 +85,8 @@ class NetworkAdapter:
           keys_B: each example's key, in training.
           dropout_key: the key for whole arrays; None takes the first of `keys_B`.
         """
-        variables = _with_number_keys(variables) if self._is_nnx else variables
+        if self._is_nnx:
+            variables = _with_number_keys(nn.meta.unbox(variables))
         arguments = self._arguments(train, keys_B)
         if not train:
             outputs_Bx = self._module.apply(variables, images_BxHxWxC, **arguments)

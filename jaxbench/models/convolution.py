@@ -73,6 +73,8 @@ class Conv2dConfig(Experiment):
         super().validate()
         if len(self.image_shape) != 2:
             raise BadInput(f"image_shape={self.image_shape}: must be (height, width)")
+        if self.parallelism == "fsdp":
+            raise BadInput("parallelism='fsdp': a convolution alone has no state to split")
         if max(self.kernels) > min(self.image_shape):
             raise BadInput(
                 f"kernels={self.kernels}: images are {self.image_shape[0]}x{self.image_shape[1]}, "

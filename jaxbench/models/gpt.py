@@ -21,6 +21,7 @@ all products.
 
 import dataclasses
 import typing
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,7 +31,7 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
-from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, block_class
+from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, TransformerBlock
 
 # GPT-2's deviation of the initial kernels and embeddings.
 _INIT_STD = 0.02
@@ -80,7 +81,7 @@ class Gpt(Network):
     positions: str
     attention: str
     num_classes: int
-    remat_blocks: bool = False
+    block: Any = TransformerBlock
 
     @nn.compact
     def __call__(self, tokens_BxT):
@@ -93,9 +94,8 @@ class Gpt(Network):
             x_BxTxD += nn.Embed(
                 len(places_T), self.width, name="positions", embedding_init=init, **types
             )(places_T)
-        block = block_class(self.remat_blocks)
         for index in range(1, self.depth + 1):
-            x_BxTxD = block(
+            x_BxTxD = self.block(
                 heads=self.heads,
                 mlp_width=self.mlp_ratio * self.width,
                 causal=True,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
+from jaxbench.models.remat import keep_products_and_sums
 
 # What a model's `attention` field offers: see `choose_attention`.
 ATTENTION = ("auto", "xla", "cudnn")
@@ -87,7 +88,7 @@ def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
     if not config.model.has_blocks:
         return {}
     attention = choose_attention(config.model, platform, dtype)
-    return {"remat_blocks": config.remat == "blocks", "attention": attention}
+    return {"block": block_class(config.remat, config.parallelism), "attention": attention}
 
 
 def choose_attention(model: Any, platform: str, dtype: Any) -> str:
@@ -137,12 +138,17 @@ def attend(
     return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
 
 
-def block_class(remat_blocks: bool) -> Any:
-    """Return `TransformerBlock`, or with `Config.remat=blocks` the one that keeps only its input.
+def block_class(remat: str, parallelism: str) -> Any:
+    """Return `TransformerBlock`, or one of which the backward pass keeps less.
 
-    The backward pass then computes the rest of each block again, one block after the other.
+    With `remat=blocks` it keeps only the input, and computes the rest of each block again,
+    one block after the other. Under fsdp it keeps what `remat=norms` does, which is no parameter.
     """
-    return nn.remat(TransformerBlock) if remat_blocks else TransformerBlock
+    if remat == "blocks":
+        return nn.remat(TransformerBlock)
+    if parallelism == "fsdp" and remat == "none":
+        return nn.remat(TransformerBlock, policy=keep_products_and_sums)
+    return TransformerBlock
 
 
 def rotate(x_BxTxNxF: jax.Array, base: float = 10_000.0) -> jax.Array:

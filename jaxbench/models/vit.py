@@ -21,6 +21,7 @@ of P x P x C and K classes:
 
 import dataclasses
 import typing
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -30,7 +31,7 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, plain
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
-from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, block_class
+from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, TransformerBlock
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -85,7 +86,7 @@ class ViT(Network):
     pre_logits: bool
     attention: str
     num_classes: int
-    remat_blocks: bool = False
+    block: Any = TransformerBlock
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
@@ -100,9 +101,8 @@ class ViT(Network):
         x = nn.Conv(self.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
         positions_TxD = sincos_positions(*x.shape[1:3], self.width, self.param_dtype)
         x_BxTxD = x.reshape(batch, -1, self.width) + positions_TxD.astype(self.dtype)
-        block = block_class(self.remat_blocks)
         for index in range(1, self.depth + 1):
-            x_BxTxD = block(
+            x_BxTxD = self.block(
                 heads=self.heads,
                 mlp_width=self.mlp_ratio * self.width,
                 attention=self.attention,

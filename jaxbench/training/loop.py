@@ -38,10 +38,11 @@ def train(run: TrainRun, state: TrainState) -> TrainState:
                     is_whole = True
             evaluation = evaluate(run, state) if run.plan.is_evaluated(epoch) else None
             write_epoch_record(run, evaluation)
-            if run.checkpoints and run.checkpoints.due(epoch + 1, last=run.is_done):
+            if run.checkpoint_due(epoch + 1, last=run.is_done):
                 run.save_checkpoint(state)
     except (KeyboardInterrupt, Terminated):
-        if is_whole:
+        # The other processes, whose parts it needs, may not be where this one is.
+        if is_whole and not run.program.is_state_across_processes:
             run.save_checkpoint(state)
         raise
     return state
@@ -101,7 +102,7 @@ def train_steps(
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
             if stop_requested():
                 break
-            if run.checkpoints and step != steps[-1] and run.checkpoints.due():
+            if step != steps[-1] and run.checkpoint_due():
                 meter.drain(state)
                 with meter.paused():
                     run.save_checkpoint(state)

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import optax
 
-from jaxbench.clock import Clock, Stopwatch
 from jaxbench.config import Config
-from jaxbench.distributed.mesh import AXIS, DataMesh, device_memory_bytes
+from jaxbench.distributed.mesh import AXIS, DataMesh
+from jaxbench.distributed.state_sharding import StateSharding
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
@@ -21,7 +21,6 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
 from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
-from jaxbench.records.schema import CompileRecord
 from jaxbench.tasks import Task, get_task, metrics_by_name
 from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
 from jaxbench.training.optimizers import create_optimizer, create_schedule
@@ -33,8 +32,6 @@ from jaxbench.training.train_step import (
     network_input,
     train_metric_names,
 )
-from jaxbench.xla.collectives import count_collectives
-from jaxbench.xla.compile_cache import CacheWatch
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
@@ -44,7 +41,7 @@ class Program:
 
     Attributes:
       schedule: update -> learning rate.
-      init: seed -> TrainState of one model, on the default device.
+      init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
         gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
         all devices or, where each trains a model of its own, metrics_RxM: see `train_metrics`.
@@ -88,6 +85,7 @@ class Program:
             config=self.config,
             task=self.task,
             precision=self.precision,
+            sharding=self.sharding,
         )
 
         def steps(state, data, batch):
@@ -98,21 +96,32 @@ class Program:
             state, metrics_S = jax.lax.scan(one, state, length=num_steps)
             return state, metrics_S[-1]
 
-        own = self.config.replicas == "independent"
-        return self.mesh.parallelize(
-            steps, sharded=(own, False, True), sharded_output=own, donate=(0,)
-        )
+        return _distribute(steps, self.config, self.mesh, donate=(0,))
+
+    @property
+    def sharding(self) -> StateSharding | None:
+        """Return how the state is split over the devices; None where it is not."""
+        return _sharding(self.config, self.mesh)
 
     def place_train_state(self) -> TrainState:
-        """Initialise the state and place it: whole on every device, or on each its own."""
+        """Initialise the state and place it: on each device whole, a part, or its own model's."""
+        if self.sharding:
+            return self.sharding.place(self.create_train_state())
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(self.create_train_state())
         seeds_R = self.config.seeds(self.mesh.num_devices)
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
         return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
+    @property
+    def is_state_across_processes(self) -> bool:
+        """Return whether no process has the whole state on its devices."""
+        return self.sharding is not None and self.sharding.is_across_processes
+
     def place_saved_state(self, state: TrainState) -> TrainState:
         """Place a state that `device_get` fetched from where `place_train_state` put it."""
+        if self.sharding:
+            return self.sharding.place(state)
         if self.config.replicas == "data_parallel":
             return self.mesh.replicate(state)
         return self.mesh.shard(state)
@@ -138,12 +147,21 @@ class Program:
     def abstract_placed_state(self) -> TrainState:
         """Return the shapes and types of what `place_train_state` returns."""
         state = self.abstract_train_state()
+        if self.sharding:
+            return self.sharding.shapes(state)
         if self.config.replicas == "data_parallel":
             return state
         devices = self.mesh.num_devices
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((devices, *leaf.shape), leaf.dtype), state
         )
+
+    def state_bytes_per_device(self) -> int:
+        """Return the size of one model's state, under fsdp of a device's part of it."""
+        state = self.abstract_train_state()
+        if self.sharding:
+            state = self.sharding.parts(state)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
     def check(self) -> None:
         """Raise BadInput where the network cannot be built or does not fit the task, by shapes."""
@@ -250,20 +268,7 @@ def build_program(
       BadInput: the model's config cannot make a network.
     """
     precision = get_precision(config.precision)
-    try:
-        module = config.model.create(
-            num_classes=config.data.num_classes,
-            dtype=precision.compute_dtype,
-            param_dtype=precision.param_dtype,
-            norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
-        )
-        model = NetworkAdapter(module, precision.param_dtype)
-    except BadInput:
-        raise
-    except Exception as error:
-        what = f"{config.model.network_name} cannot be created"
-        raise BadInput(describe_error(what, error)) from error
+    model = _create_network(config, mesh, precision)
     schedule = create_schedule(config, steps_per_epoch)
     optimizer = create_optimizer(config, schedule, steps_per_epoch)
     task = get_task(
@@ -272,9 +277,11 @@ def build_program(
         byte_tokens=config.data.num_classes == 256,
     )
     parts = {"config": config, "task": task, "precision": precision}
-    # Where each device trains its own model, each has its own state, and its own metrics.
-    own = config.replicas == "independent"
-    sharding = {"sharded": (own, False, True), "sharded_output": own}
+    sharding = _sharding(config, mesh)
+    train_step = make_train_step(model, optimizer, schedule, sharding=sharding, **parts)
+    eval_step = make_eval_step(model, **parts)
+    if sharding:
+        eval_step = sharding.per_device(eval_step)
     return Program(
         mesh=mesh,
         geometry=geometry,
@@ -282,61 +289,46 @@ def build_program(
         schedule=schedule,
         optimizer=optimizer,
         init=make_init(
-            model, optimizer, example_shape=config.data.example_shape, precision=precision
+            model,
+            optimizer,
+            example_shape=config.data.example_shape,
+            precision=precision,
+            sharding=sharding,
         ),
-        train_step=mesh.parallelize(
-            make_train_step(model, optimizer, schedule, **parts), **sharding, donate=(0,)
-        ),
-        eval_step=mesh.parallelize(make_eval_step(model, **parts), **sharding),
+        train_step=_distribute(train_step, config, mesh, donate=(0,)),
+        eval_step=_distribute(eval_step, config, mesh),
         data_dependent_params=data_dependent_params,
         **parts,
     )
 
 
-def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
-    """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
-    return compile_with_text(name, step, *args, clock=clock)[0]
+def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:
+    try:
+        module = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=AXIS if config.batch_norm == "sync" else None,
+            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
+        )
+        return NetworkAdapter(module, precision.param_dtype)
+    except BadInput:
+        raise
+    except Exception as error:
+        what = f"{config.model.network_name} cannot be created"
+        raise BadInput(describe_error(what, error)) from error
 
 
-def compile_with_text(
-    name: str, step: Any, *args: Any, clock: Clock | None = None
-) -> tuple[CompileRecord, str | None]:
-    """Do the same; return XLA's text of the compiled program too, where there is one."""
-    clock = clock or Clock()
-    with clock.phase("lower"):
-        watch = Stopwatch()
-        lowered = step.lower(*args)
-        lower_s = watch.elapsed_s()
-    with clock.phase("compile"), CacheWatch() as cache:
-        watch = Stopwatch()
-        compiled = lowered.compile()
-        compile_s = watch.elapsed_s()
-    costs, text = compiled.cost_analysis() or {}, compiled.as_text()
-    record = CompileRecord(
-        function=name,
-        lower_s=lower_s,
-        compile_s=compile_s,
-        compile_cache=cache.outcome,
-        memory=_planned_memory(compiled),
-        device_memory_bytes=device_memory_bytes(),
-        xla_flops_per_device=costs.get("flops"),
-        xla_bytes_per_device=costs.get("bytes accessed"),
-        collectives=count_collectives(text),
-    )
-    return record, text
+def _sharding(config: Config, mesh: DataMesh) -> StateSharding | None:
+    return StateSharding(mesh) if config.parallelism == "fsdp" else None
 
 
-def _planned_memory(compiled: Any) -> dict[str, int] | None:
-    """Return bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
-    analysis = compiled.memory_analysis()
-    if analysis is None:
-        return None
-    sizes = {
-        "argument_bytes": analysis.argument_size_in_bytes,
-        "output_bytes": analysis.output_size_in_bytes,
-        "alias_bytes": analysis.alias_size_in_bytes,
-        "temporary_bytes": analysis.temp_size_in_bytes,
-        "code_bytes": analysis.generated_code_size_in_bytes,
-    }
-    sizes["total_bytes"] = sum(sizes.values()) - 2 * sizes["alias_bytes"]
-    return sizes
+def _distribute(
+    step: Callable, config: Config, mesh: DataMesh, donate: tuple[int, ...] = ()
+) -> Any:
+    """Return a step as a call of all devices; under fsdp it is one of all devices already."""
+    if config.parallelism == "fsdp":
+        return jax.jit(step, donate_argnums=donate)
+    # Where each device trains its own model, each has its own state, and its own metrics.
+    own = config.replicas == "independent"
+    return mesh.parallelize(step, sharded=(own, False, True), sharded_output=own, donate=donate)

@@ -9,6 +9,7 @@ from jaxbench.checkpoints.checkpointer import Checkpoints
 from jaxbench.checkpoints.kept_records import mark_records
 from jaxbench.clock import Clock
 from jaxbench.data.feeds.feed import Feed
+from jaxbench.distributed import coordination
 from jaxbench.distributed.signals import defer_first_signal
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
@@ -82,8 +83,21 @@ class TrainRun:
         with self.clock.phase("records"):
             self.writer.write(record)
 
+    def checkpoint_due(self, epochs_done: int | None = None, last: bool = False) -> bool:
+        """Return whether it is time for a checkpoint, see `Checkpoints.due`.
+
+        Where each process has a part of the state, all of them save it, when process 0's clock
+        says so. They ask it after epochs only: asking between steps would make them wait.
+        """
+        due = self.checkpoints is not None and self.checkpoints.due(epochs_done, last)
+        if not self.program.is_state_across_processes:
+            return due
+        return epochs_done is not None and coordination.broadcast_value(due)
+
     def save_checkpoint(self, state: TrainState) -> None:
         """Save a checkpoint, where any are written; nothing may be queued on the devices."""
+        if self.program.is_state_across_processes:
+            state = self.program.sharding.fetch(state)
         if self.checkpoints is None:
             return
         epochs, score = self.progress.epochs, None

@@ -18,7 +18,9 @@ from jaxbench.data import augment
 from jaxbench.data.feeds import resident, stream
 from jaxbench.data.vary import vary
 from jaxbench.distributed.mesh import AXIS
+from jaxbench.distributed.state_sharding import StateSharding, mean_gradients
 from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.models.remat import keep_products_and_sums
 from jaxbench.precision import Precision
 from jaxbench.tasks import Task, pack_metrics
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
@@ -52,8 +54,9 @@ def make_init(
     *,
     example_shape: tuple[int, ...],
     precision: Precision,
+    sharding: StateSharding | None = None,
 ) -> Callable:
-    """Build init(seed) -> TrainState, which runs on the default device."""
+    """Build init(seed) -> TrainState, on the default device or where a sharding puts its parts."""
 
     def init(seed):
         spec = network_input((1, *example_shape), precision)
@@ -66,8 +69,10 @@ def make_init(
             "opt_state": optimizer.init(params),
         }
         if precision.scales_loss:
-            return ScaledTrainState(loss_scale=first_loss_scale(), **state)
-        return TrainState(**state)
+            state = ScaledTrainState(loss_scale=first_loss_scale(), **state)
+        else:
+            state = TrainState(**state)
+        return sharding.constrain(state) if sharding else state
 
     # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
     # once: for networks of up to 36 M parameters the plain code was quicker in all.
@@ -98,18 +103,47 @@ def make_train_step(
     config: Config,
     task: Task,
     precision: Precision,
+    sharding: StateSharding | None = None,
 ) -> Callable:
     """Build train_step(state, train_data, batch) -> (state, metrics_M).
 
     `train_metric_names` has the names of the metrics. The config's feed places `train_data` and
     `batch` on the devices. Under fp16 the loss is scaled, and a step whose gradients overflow
     changes only `step` and the loss scale: the optimizer's own count stays, and so does the
-    learning rate.
+    learning rate. With a sharding it is a step of all devices, for `jax.jit`.
     """
-    exchange = config.replicas == "data_parallel"
-    loss_fn = _make_loss_fn(model, config, task)
+    differentiate = _make_differentiate(model, config, task, precision)
+    if sharding:
+        differentiate = sharding.per_device(differentiate, gradients=True)
 
     def train_step(state: TrainState, train_data, batch):
+        # Devices compute gradients without the optimizer's arrays.
+        grads, batch_stats, metrics_M = differentiate(
+            state.replace(opt_state=()), train_data, batch
+        )
+        with jax.named_scope("optimizer"):
+            own = {"learning_rate": schedule(num_updates(state.opt_state))}
+            updated = _update(optimizer, state, grads, batch_stats)
+            if precision.scales_loss:
+                own["skipped_steps"] = updated.loss_scale.skipped_steps
+                own["loss_scale"] = updated.loss_scale.scale
+            # After the sum over the devices: all devices of a model have the same values.
+            names = train_metric_names(task, precision)[len(task.metrics) :]
+            own_values = [jnp.asarray(own[name], metrics_M.dtype) for name in names]
+            metrics_M = jnp.concatenate([metrics_M, jnp.stack(own_values)])
+        updated = updated.replace(step=state.step + 1)
+        return sharding.constrain(updated) if sharding else updated, metrics_M
+
+    return train_step
+
+
+def _make_differentiate(
+    model: NetworkAdapter, config: Config, task: Task, precision: Precision
+) -> Callable:
+    """Build differentiate(state, train_data, batch) -> (gradients, batch_stats, metrics_M)."""
+    loss_fn = _make_loss_fn(model, config, task)
+
+    def differentiate(state: TrainState, train_data, batch):
         with jax.named_scope("data"):
             examples = _UNPACK[config.data.feed](train_data, batch, state.step)
             keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
@@ -124,28 +158,18 @@ def make_train_step(
             num_parts=config.gradient_accumulation_steps,
             num_metrics=len(task.metrics),
         )
-        if exchange:
+        if config.replicas == "data_parallel":
             with jax.named_scope("gradient_reduction"):
                 # Every device has as many of the images, so the mean of means is the mean.
-                grads = jax.lax.pmean(grads, AXIS)
+                grads = mean_gradients(grads)
                 if config.batch_norm == "local":
                     # Each device has its own running averages here; replicas must not drift apart.
                     batch_stats = jax.lax.pmean(batch_stats, AXIS)
             with jax.named_scope("metrics"):
                 metrics_M = jax.lax.psum(metrics_M, AXIS)
-        with jax.named_scope("optimizer"):
-            own = {"learning_rate": schedule(num_updates(state.opt_state))}
-            updated = _update(optimizer, state, grads, batch_stats)
-            if precision.scales_loss:
-                own["skipped_steps"] = updated.loss_scale.skipped_steps
-                own["loss_scale"] = updated.loss_scale.scale
-            # After the sum over the devices: all devices of a model have the same values.
-            names = train_metric_names(task, precision)[len(task.metrics) :]
-            own_values = [jnp.asarray(own[name], metrics_M.dtype) for name in names]
-            metrics_M = jnp.concatenate([metrics_M, jnp.stack(own_values)])
-        return updated.replace(step=state.step + 1), metrics_M
+        return grads, batch_stats, metrics_M
 
-    return train_step
+    return differentiate
 
 
 def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable:
@@ -159,8 +183,10 @@ def _make_loss_fn(model: NetworkAdapter, config: Config, task: Task) -> Callable
         variables = {"params": params, "batch_stats": batch_stats}
         return model.apply(variables, images_BxHxWxC, train=True, keys_B=keys_B)
 
-    if config.remat == "norms":
-        forward = jax.checkpoint(forward, policy=_keep_products_and_sums)
+    # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
+    gathers = config.parallelism == "fsdp" and not config.model.has_blocks
+    if config.remat == "norms" or gathers:
+        forward = jax.checkpoint(forward, policy=keep_products_and_sums)
 
     def loss_fn(params, batch_stats, images_BxHxWxC, labels_Bx, mask_B, keys_B, mixture):
         # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
@@ -198,14 +224,6 @@ def _update(
     finite = all_finite((grads, batch_stats))
     scaling = scaling.adjust(finite)
     return select_tree(finite, updated, state).replace(loss_scale=scaling)
-
-
-def _keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Return whether `Config.remat=norms` keeps a primitive's output for the backward pass.
-
-    Sums, of the batch and over devices, are what batch norm takes its statistics from.
-    """
-    return primitive.name in ("conv_general_dilated", "dot_general", "reduce_sum", "psum")
 
 
 def _normalize(images_BxHxWxC, statistics, data: DataConfig, precision: Precision) -> jax.Array:

@@ -1,14 +1,18 @@
 """Count the collectives of a compiled step and their bytes."""
 
+import re
+
 from jaxbench.xla.hlo import instructions, operand_type, operands, type_bytes
 
+# libtpu spreads a collective over several fusions, each of which repeats it.
+_CHAIN = re.compile(r'chain_id="(\d+)"')
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
 
 def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
     """Count the collectives in a compiled program's text.
 
-    An asynchronous collective, of two instructions or a computation of its own, counts once. The
+    An asynchronous collective, of two or more instructions or computations, counts once. The
     body of a loop counts once, however often the loop runs.
 
     Args:
@@ -23,10 +27,15 @@ def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
     program = list(instructions(hlo))
     types = {instruction.name: instruction.type for instruction in program}
     counts: dict[str, dict[str, int]] = {}
+    chains = set()
     for instruction in program:
         operation = instruction.opcode.removesuffix("-start")
         if operation not in COLLECTIVES:
             continue
+        if chain := _CHAIN.search(instruction.rest):
+            if (operation, chain[1]) in chains:
+                continue
+            chains.add((operation, chain[1]))
         operand_bytes = sum(
             type_bytes(operand_type(operand, types)) for operand in operands(instruction.rest)
         )

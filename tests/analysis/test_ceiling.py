@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.analysis.ceiling import ceiling, least_traffic
+from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
 
 STEP = {
     "images_per_step": 100,
@@ -40,3 +40,14 @@ def test_what_is_alive_beyond_the_cache_is_written_and_read():
     assert least_traffic(memory, uncached_bytes=0, cache_bytes=60) == 10 + 1 + 80
     assert least_traffic(memory, uncached_bytes=0, cache_bytes=500) == 11
     assert least_traffic(memory, uncached_bytes=999, cache_bytes=0) == 999
+
+
+def test_gathers_and_scatters_load_a_ring_half_as_much_as_the_all_reduce_of_their_whole():
+    whole, devices = 800, 8
+    count = {"count": 1, "largest_bytes": 1}
+    halves = {
+        "reduce-scatter": count | {"bytes": whole},
+        "all-gather": count | {"bytes": whole // devices},
+    }
+    assert all_reduced_bytes(halves, devices) == whole
+    assert all_reduced_bytes({"all-reduce": count | {"bytes": whole}} | halves, 8) == 2 * whole

@@ -82,6 +82,27 @@ def test_a_transformer_trains_alike_on_any_number_of_devices_and_with_remat(trai
     assert eight.summary["eval_loss"] == pytest.approx(one.summary["eval_loss"], rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("experiment", "fields"),
+    [
+        ("gpt_bytes:tiny", {}),
+        ("vit_cifar10:tiny", {"remat": "blocks", "gradient_accumulation_steps": 2}),
+        ("quickstart:tiny", {"batch_norm": "sync"}),
+    ],
+)
+def test_a_split_state_trains_as_a_whole_one_does(train, experiment, fields):
+    fields = {"num_devices": 8, "precision": "fp64", "log_every_steps": 1, "epochs": 1} | fields
+    whole = train(experiment, **fields)
+    split = train(experiment, parallelism="fsdp", **fields)
+    losses = step_losses(whole)
+    assert np.std(losses) > 1e-3
+    assert relative_difference(step_losses(split), losses) < 1e-9
+    assert split.summary["eval_loss"] == pytest.approx(whole.summary["eval_loss"], rel=1e-9)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(split.state.params):
+        is_split = leaf.addressable_shards[0].data.size < leaf.size
+        assert is_split == (leaf.ndim > 1 and any(size % 8 == 0 for size in leaf.shape)), path
+
+
 def test_pmap_and_shard_map_agree(train):
     fields = {"epochs": 2, "num_devices": 4} | AUGMENTED
     pmap = step_losses(train(parallelism="pmap", **fields))

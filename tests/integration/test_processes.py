@@ -142,6 +142,35 @@ def test_only_the_first_process_writes_and_speaks(together):
     assert (environment["num_devices"], environment["num_local_devices"]) == (4, 2)
 
 
+def test_two_processes_of_four_devices_split_the_state(tmp_path):
+    """They save it together, and resume from its whole bit for bit."""
+    more = fields(parallelism="fsdp")
+    more += ["--workdir=run", "--checkpoint_epochs=1"]
+    started = Processes(tmp_path / "runs", TINY, *more, devices=4)
+    assert started.wait() == [0, 0], started.log(0) + started.log(1)
+    run = started.folders[0] / "run"
+    config = registry.load("quickstart:tiny")
+    set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
+    config.num_devices = 8
+    with open(os.devnull, "w") as quiet:
+        whole = train_and_evaluate(config, str(tmp_path / "whole"), PlainConsole(quiet))
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        of_one, of_two = (
+            [record[figure] for record in records(path, kind)] for path in (whole.run_dir.path, run)
+        )
+        assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
+    first, _ = list_checkpoints(run / "checkpoints")
+    resume = f"--resume={run / 'checkpoints' / first}"
+    resumed = Processes(tmp_path / "resumed", TINY, resume, *more, devices=4)
+    assert resumed.wait() == [0, 0], resumed.log(0) + resumed.log(1)
+    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
+        of_run, of_resumed = (
+            [record[figure] for record in records(folder, kind)]
+            for folder in (run, resumed.folders[0] / "run")
+        )
+        assert of_resumed == of_run
+
+
 @pytest.mark.slow
 def test_four_processes_and_fp32(tmp_path, alone):
     more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})

@@ -92,16 +92,16 @@ def test_remat_computes_the_same_gradients_from_the_input_alone():
     found = {}
     with jax.enable_x64(True):
         _, params = block_and_params()
-        for remat_blocks in (False, True):
-            block = block_class(remat_blocks)(**FIELDS)
+        for remat in ("none", "blocks"):
+            block = block_class(remat, "pmap")(**FIELDS)
 
             def loss(params, x, block=block):
                 return jnp.sum(jnp.sin(block.apply({"params": params}, x)))
 
             made = equations(jax.make_jaxpr(jax.grad(loss))(params, X_BxTxD).jaxpr)
             again = [equation for equation in made if equation.params.get("differentiated")]
-            assert len(again) == remat_blocks
-            found[remat_blocks] = jax.jit(jax.grad(loss))(params, X_BxTxD)
+            assert len(again) == (remat == "blocks")
+            found[remat] = jax.jit(jax.grad(loss))(params, X_BxTxD)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *found.values())
 
 

@@ -199,6 +199,15 @@ def test_an_nnx_network_trains(tmp_path):
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.02
 
 
+def test_an_nnx_network_trains_the_same_with_a_split_state(tmp_path):
+    fields = {"num_devices": 2, "log_every_steps": 1, "max_steps": 2}
+    whole, split = (
+        step_losses(train(tmp_path / name, Nnx, parallelism=name, **fields))
+        for name in ("pmap", "fsdp")
+    )
+    np.testing.assert_allclose(split, whole, rtol=1e-6)
+
+
 @pytest.mark.parametrize("model", [Nnx, make_plain])
 def test_all_parameters_and_products_are_in_the_list_of_layers(model):
     program = program_of(model)

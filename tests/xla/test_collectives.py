@@ -9,7 +9,8 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import AXIS, DataMesh, create_training_mesh
-from jaxbench.training.program import build_program, compile_step
+from jaxbench.training.compilation import compile_step
+from jaxbench.training.program import build_program
 from jaxbench.xla.collectives import count_collectives
 from tests.conftest import MICRO, needs_devices, set_fields
 
@@ -106,8 +107,19 @@ ENTRY %main (p0: f32[100], p1: bf16[7], p2: f32[8,4]) -> f32[100] {
   ROOT %copy = f32[100]{0} copy(%all-reduce-done.1)
 }
 """
-# As on TPUs: layouts with tiles and memory spaces, a tuple taken in whole, packed types.
+# As on TPUs: layouts with tiles and memory spaces, a tuple taken in whole, packed types, a
+# collective spread over two fusions.
 TPU = """
+%fused.1 {
+  %q.1 = bf16[2,4]{1,0} parameter(0)
+  ROOT %ag.1 = bf16[8,4]{1,0} all-gather(%q.1), channel_id=1, frontend_attributes={chain_id="22"}
+}
+
+%fused.2 {
+  %q.2 = bf16[2,4]{1,0} parameter(0)
+  ROOT %ag.2 = bf16[8,4]{1,0} all-gather(%q.2), channel_id=1, frontend_attributes={chain_id="22"}
+}
+
 ENTRY %main {
   %p0 = pred[3]{0:T(256)(32,128)(4,1)S(1)} parameter(0)
   %p1 = f8e4m3fn[4,4]{1,0:T(8,128)(4,1)} parameter(1)
@@ -126,6 +138,7 @@ def test_texts_of_accelerators():
         "reduce-scatter": {"count": 1, "bytes": 128, "largest_bytes": 128},
     }
     assert count_collectives(TPU) == {
+        "all-gather": {"count": 1, "bytes": 16, "largest_bytes": 16},
         "all-to-all": {"count": 1, "bytes": 24 + 3, "largest_bytes": 27},
         "all-reduce": {"count": 1, "bytes": 3 + 16, "largest_bytes": 19},
     }

@@ -1,0 +1,167 @@
+"""How `parallelism=fsdp` splits the train state over the devices.
+
+The parameters and the optimizer's arrays are split, all else is whole on every device. A module of
+the network reads a parameter through `Shard.unbox`, which gathers it there and then. A gather's
+transpose is a reduce-scatter: the gradient of a split parameter arrives summed and split.
+
+The optimizer runs outside of the per-device function, on the split arrays of all devices, and XLA
+divides its work. So update rules that look at whole arrays, such as LARS, Muon or a clipped global
+norm, are right without knowing of any of this.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxbench.distributed.mesh import AXIS, DataMesh
+from jaxbench.errors import BadInput
+
+
+def split_axis(shape: tuple[int, ...], num_devices: int) -> int | None:
+    """Return the axis along which an array is split: the first that the devices divide.
+
+    None for an array that every device has whole: it has no such axis, or is a vector or a scalar,
+    whose exchange would cost more than its memory.
+    """
+    if len(shape) < 2:
+        return None
+    return next((axis for axis, size in enumerate(shape) if size % num_devices == 0), None)
+
+
+class Shard(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
+    """A device's part of a parameter, in a box that flax opens where a module reads it."""
+
+    value: jax.Array
+    axis: int = flax.struct.field(pytree_node=False)
+
+    def unbox(self) -> jax.Array:
+        """Return the whole parameter, gathered from all devices."""
+        return jax.lax.all_gather(self.value, AXIS, axis=self.axis, tiled=True)
+
+    def replace_boxed(self, val: Any) -> "Shard":
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: Any) -> "Shard":
+        raise BadInput("parallelism=fsdp: the network's nn.scan or nn.vmap stacks parameters")
+
+    remove_axis = add_axis
+
+
+@dataclasses.dataclass(frozen=True)
+class StateSharding:
+    """The split of a train state over the devices of a mesh."""
+
+    mesh: DataMesh
+
+    def specs(self, state: Any) -> Any:
+        """Return the PartitionSpec of every array of a whole state, or of its shapes."""
+
+        def spec(leaf):
+            axis = split_axis(leaf.shape, self.mesh.num_devices)
+            return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
+
+        return jax.tree.map(lambda _: PartitionSpec(), state).replace(
+            params=jax.tree.map(spec, state.params),
+            opt_state=jax.tree.map(spec, state.opt_state),
+        )
+
+    def shapes(self, state: Any) -> Any:
+        """Return the shapes of a state, each with its sharding."""
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            state,
+            self._shardings(state),
+        )
+
+    def parts(self, state: Any) -> Any:
+        """Return the shapes of what one device has of a state."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype),
+            self.shapes(state),
+        )
+
+    def place(self, state: Any) -> Any:
+        """Place a state of the host; what lies on the devices in these parts stays as it is."""
+
+        def place(leaf, sharding):
+            if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+                return leaf
+            array = np.asarray(leaf)
+            return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+        return jax.tree.map(place, state, self._shardings(state))
+
+    @property
+    def is_across_processes(self) -> bool:
+        """Return whether no process has the whole state on its devices."""
+        return self.mesh.process[1] > 1
+
+    def fetch(self, state: Any) -> Any:
+        """Return a state that one process can read whole; all processes must call it.
+
+        Across processes the devices gather one array at a time.
+        """
+        from jax.experimental import multihost_utils
+
+        def fetch(leaf):
+            is_here = leaf.is_fully_addressable or leaf.is_fully_replicated
+            return leaf if is_here else multihost_utils.process_allgather(leaf, tiled=True)
+
+        return jax.tree.map(fetch, state)
+
+    def constrain(self, state: Any) -> Any:
+        """Have XLA compute a state in these parts, inside `jax.jit`."""
+        return jax.lax.with_sharding_constraint(state, self._shardings(state))
+
+    def _shardings(self, state: Any) -> Any:
+        return jax.tree.map(self.mesh.sharding, self.specs(state))
+
+    def per_device(self, function: Callable, *, gradients: bool = False) -> Callable:
+        """Return a function of whole arrays that runs a per-device function on all devices.
+
+        Args:
+          function: (state, data, batch) -> what is the same on every device. Of its state each
+            split parameter is a `Shard`.
+          gradients: whether it returns (gradients from `mean_gradients`, ...).
+        """
+
+        def on_all_devices(state, data, batch):
+            specs = self.specs(state)
+
+            def on_one_device(own, data, batch):
+                params = jax.tree.map(self._box, own.params, state.params)
+                return function(own.replace(params=params), data, batch)
+
+            whole = PartitionSpec()
+            spread = self.mesh.parallelize(
+                on_one_device,
+                sharded=(specs, False, True),
+                sharded_output=(specs.params, whole, whole) if gradients else False,
+            )
+            return spread(state, data, batch)
+
+        return on_all_devices
+
+    def _box(self, own: jax.Array, whole: Any) -> jax.Array | Shard:
+        axis = split_axis(whole.shape, self.mesh.num_devices)
+        return own if axis is None else Shard(own, axis)
+
+
+def mean_gradients(grads: Any) -> Any:
+    """Return the mean over all devices of a device's gradients, inside a per-device function.
+
+    Of split parameters each device gets its own part: they are sums already.
+    """
+    leaves, structure = jax.tree.flatten(grads, is_leaf=lambda leaf: isinstance(leaf, Shard))
+    # In one call, whose sums XLA may join.
+    means = iter(jax.lax.pmean([leaf for leaf in leaves if not isinstance(leaf, Shard)], AXIS))
+    num_devices = jax.lax.axis_size(AXIS)
+    return structure.unflatten(
+        [leaf.value / num_devices if isinstance(leaf, Shard) else next(means) for leaf in leaves]
+    )

@@ -1,0 +1,130 @@
+"""parallelism=fsdp: which arrays are split, and the numbers of pmap."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.checkpoints.checkpointer import Checkpoints
+from jaxbench.cli import registry
+from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
+from jaxbench.distributed.state_sharding import Shard, split_axis
+from jaxbench.errors import BadInput
+from jaxbench.training.program import build_program
+from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
+from tests.conftest import MICRO, needs_devices, set_fields, step_losses
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_devices", "axis"),
+    [
+        ((768, 3072), 8, 0),
+        ((50257, 768), 8, 1),
+        ((3, 3, 64, 128), 8, 2),
+        ((3, 3, 64, 128), 3, 0),
+        ((50257, 767), 8, None),
+        ((768,), 8, None),
+        ((), 8, None),
+    ],
+)
+def test_the_first_axis_that_the_devices_divide_is_split(shape, num_devices, axis):
+    assert split_axis(shape, num_devices) == axis
+
+
+def program_of(**fields):
+    config = registry.load(MICRO)
+    set_fields(config, parallelism="fsdp", **fields)
+    config.validate()
+    return build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+
+
+def test_each_device_has_its_part_of_parameters_and_moments():
+    needs_devices(4)
+    program = program_of(num_devices=4, optimizer__name="adamw", model__hidden=(8,))
+    state = program.place_train_state()
+    shapes = program.abstract_placed_state()
+    split, whole = 0, 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        own = {shard.data.shape for shard in leaf.addressable_shards}
+        assert len(leaf.addressable_shards) == 4 and len(own) == 1
+        if leaf.ndim == 2:
+            split += leaf.size
+            assert path[0].name in ("params", "opt_state")
+            assert 4 * np.prod(own.pop()) == leaf.size
+        else:
+            whole += leaf.size
+            assert own == {leaf.shape}
+    kernels = sum(leaf.size for leaf in jax.tree.leaves(state.params) if leaf.ndim == 2)
+    assert split == 3 * kernels
+    assert program.state_bytes_per_device() == 4 * (split // 4 + whole)
+    for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(shapes), strict=True):
+        assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
+    # Drawn in parts, they are what one device draws.
+    expected = program_of(num_devices=1, optimizer__name="adamw", model__hidden=(8,))
+    drawn = expected.create_train_state()
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(drawn))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer__max_gradient_norm": 0.01, "gradient_accumulation_steps": 2},
+        {"optimizer__name": "lars", "batch_norm": "sync", "model__dropout": 0.5},
+        {"optimizer__name": "muon", "remat": "norms"},
+    ],
+)
+def test_the_numbers_are_those_of_pmap(train, fields):
+    """With clipped norms, LARS and Muon, which look at whole arrays."""
+    needs_devices(8)
+    fields |= {"num_devices": 8, "precision": "fp64", "log_every_steps": 1, "max_steps": 3}
+    pmap = train(MICRO, **fields)
+    fsdp = train(MICRO, parallelism="fsdp", **fields)
+    losses = step_losses(pmap)
+    assert len(set(losses)) == 3
+    np.testing.assert_allclose(step_losses(fsdp), losses, rtol=1e-12)
+    assert fsdp.summary["eval_loss"] == pytest.approx(pmap.summary["eval_loss"], rel=1e-12)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+        *(jax.device_get(done.state) for done in (fsdp, pmap)),
+    )
+    assert unequal_copies(fsdp.state) == []
+    parts = [
+        len({str(shard.index) for shard in leaf.addressable_shards})
+        for leaf in jax.tree.leaves(fsdp.state.params)
+    ]
+    assert 8 in parts and 1 in parts
+
+
+@pytest.mark.parametrize("first", ["fsdp", "pmap"])
+def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch, first):
+    """Also where it began with all parameters on every device: two devices sum in one order."""
+    fields = {"epochs": 2, "num_devices": 2}
+    whole = trained(tmp_path / "whole", parallelism="fsdp", **fields)
+    run = tmp_path / "run"
+    monkeypatch.setattr(Checkpoints, "due", lambda *_, **__: True)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(_Stop):
+            trained(run, parallelism=first, **fields)
+    resumed = trained(run, resume="auto", parallelism="fsdp", **fields)
+    if first == "fsdp":  # else what was compiled first is another step
+        assert_same_run(whole.run_dir.path, run)
+    states = (jax.device_get(done.state) for done in (whole, resumed))
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_what_has_nothing_to_split_is_refused(run_cli):
+    for args, said in (
+        ((f"--experiment={MICRO}", "--experiment.replicas=independent"), "models of one device"),
+        (("--experiment=conv2d:tiny",), "a convolution alone has no state to split"),
+    ):
+        done = run_cli(*args, "--experiment.parallelism=fsdp")
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_network_that_stacks_its_parameters_is_refused():
+    boxed = {"params": {"kernel": Shard(jnp.zeros((3, 4, 4)), axis=1)}}
+    with pytest.raises(BadInput, match="nn.scan or nn.vmap stacks parameters"):
+        nn.meta.remove_axis(boxed, 0, {})
