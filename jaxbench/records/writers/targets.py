@@ -60,7 +60,7 @@ def _scaled(record: TargetRecord) -> list[str]:
     if record.efficiency_no_overlap is None:
         return [*row, "-"]
     low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
-    return [*row, f"{low:.0%} to {high:.0%}"]
+    return [*row, " to ".join(dict.fromkeys((f"{low:.0%}", f"{high:.0%}")))]
 
 
 def _times(record: TargetRecord) -> list[str]:
