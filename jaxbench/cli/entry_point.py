@@ -47,6 +47,7 @@ _FAILURES = (
     *(MixedDevices, Unreachable, WorkerLost),
 )
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
+_TARGET_LIST = re.compile(r"--?target[= ]list")
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
 # Flags, fields and values that have another name now.
 _RENAMED = {
@@ -213,13 +214,16 @@ def define_experiment(
 
     Returns:
       The command line to parse in place of `argv`, and the config that parsing will fill in; None
-      for `--experiment=list`.
+      for `--experiment=list`, and for `--target=list` alone.
 
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
     """
     _check_renamed(argv)
     argv, spec = _experiment_first(argv)
+    if spec == "list" or (spec is None and _TARGET_LIST.search(" ".join(argv))):
+        flags.DEFINE_string("experiment", None, "Lists the experiments.")
+        return argv, None
     if spec is None:
         names = registry.available()
         hints = [f"; did you mean --experiment={arg}?" for arg in argv[1:] if arg in names]
@@ -230,9 +234,6 @@ def define_experiment(
             f"give --experiment=NAME, one of {', '.join(names)} "
             f"(--experiment=list says what each is for){next(filter(None, hints), '')}"
         )
-    if spec == "list":
-        flags.DEFINE_string("experiment", None, "Lists the experiments.")
-        return argv, None
     with importing():
         config = registry.load(spec)
     allowed = overridable(config)

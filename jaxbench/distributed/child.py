@@ -54,7 +54,7 @@ class Child:
         memory_limit_mb: float | None = None,
         variables: Mapping[str, str] | None = None,
     ):
-        self._log, self._timeout_s = log, timeout_s
+        self._log, self._timeout_s, self._memory_limit_mb = log, timeout_s, memory_limit_mb
         self._kills = _oom_kills()
         self._clock = Stopwatch()
         limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
@@ -84,6 +84,9 @@ class Child:
             status, reason = "timeout", f"took longer than {self._timeout_s:g} s"
         elif code:
             status, reason = _explain(code, self._log, _oom_kills() > self._kills)
+            if self._memory_limit_mb and "ImportError" in reason:
+                # What cannot be loaded for lack of memory says no more than that.
+                reason += f" (likely cause: the limit of {self._memory_limit_mb:g} MiB of memory)"
         code = code if code >= 0 else 128 - code
         return ProcessResult(status, reason, code, self._clock.elapsed_s())
 

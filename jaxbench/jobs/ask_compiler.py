@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
     Attributes:
       record: None where the compiler failed.
-      network: run.json's fields of the network, see `describe_program`.
+      network: run.json's fields of the network, see `describe_program`, and its `layers`.
       failed: how it failed.
     """
 

@@ -119,21 +119,7 @@ def print_description(
     for line in description["warnings"]:
         for part in wrap(f"warning: {line}"):
             console.print(part, soft_wrap=True)
-    layers = _table("layers, for one image", "layer", "kind", "output")
-    layers.add_column("parameters", justify="right")
-    layers.add_column("forward MACs", justify="right")
-    for row in description["layers"]:
-        shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
-        parameters = f"{row['parameters']:,}"
-        layers.add_row(row["layer"], row["kind"], shape, parameters, f"{macs:,}" if macs else "")
-    console.print(layers)
-
-    totals = _table("totals", "name", "value", show_header=False)
-    totals.add_row("parameters", f"{description['parameters']:,}")
-    totals.add_row("forward, one image", f"{description['forward_macs_per_image'] / 1e9:.4g} GMAC")
-    totals.add_row(
-        "training, one image", f"{description['training_flops_per_image'] / 1e9:.4g} GFLOP"
-    )
+    totals = _print_layers(console, description)
     memory = description["planned_memory_per_device"]
     if memory:
         totals.add_row(
@@ -147,6 +133,32 @@ def print_description(
         totals.add_row("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP")
     totals.add_row("devices", _describe_devices(description))
     console.print(totals)
+
+
+def print_network(network: dict[str, Any]) -> None:
+    """Print a network's layers and totals as tables, on standard output."""
+    console = Console(highlight=False, markup=False)
+    console.print(_print_layers(console, network))
+    console.print()
+
+
+def _print_layers(console: Console, description: dict[str, Any]) -> Table:
+    """Print a network's layers; return the table of its totals."""
+    layers = _table("layers, for one image", "layer", "kind", "output")
+    layers.add_column("parameters", justify="right")
+    layers.add_column("forward MACs", justify="right")
+    for row in description["layers"]:
+        shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
+        parameters = f"{row['parameters']:,}"
+        layers.add_row(row["layer"], row["kind"], shape, parameters, f"{macs:,}" if macs else "")
+    console.print(layers)
+    totals = _table("totals", "name", "value", show_header=False)
+    totals.add_row("parameters", f"{description['parameters']:,}")
+    totals.add_row("forward, one image", f"{description['forward_macs_per_image'] / 1e9:.4g} GMAC")
+    totals.add_row(
+        "training, one image", f"{description['training_flops_per_image'] / 1e9:.4g} GFLOP"
+    )
+    return totals
 
 
 def _describe_devices(description: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from jaxbench.errors import BadInput
 from jaxbench.jobs.ask_compiler import Answer, ask_compiler, is_asked, write_answer
 from jaxbench.jobs.targets import check_target, split_targets
 from jaxbench.records.writers.console import PlainConsole, create_console
-from jaxbench.records.writers.targets import target_table
+from jaxbench.records.writers.targets import compiled_facts, target_table
 
 
 def describe_targets(
@@ -53,8 +53,13 @@ def describe_targets(
         ]
         print(json.dumps(shown))
         return int(bool(failed))
+    from jaxbench.jobs.describe import print_network  # imports JAX
+
     console = create_console()
-    for line in target_table([answer.record for answer in answers.values() if answer.record]):
+    if network := next((answer.network for answer in answers.values() if answer.record), None):
+        print_network(network)
+    records = [answer.record for answer in answers.values() if answer.record]
+    for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")

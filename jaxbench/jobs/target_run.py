@@ -23,7 +23,7 @@ from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileSummary, TargetRecord
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.records.writers.targets import target_table
+from jaxbench.records.writers.targets import compiled_facts, target_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,8 @@ class Compilation(Measurement):
         kinds = {size.scaling for size in self._sizes}
         scaling = "both" if len(kinds) > 1 else kinds.pop()
         known = {"scaling": scaling} if scaling else {}
-        return {"target": self._machine.name} | known | self.ask(0).network
+        network = {name: v for name, v in self.ask(0).network.items() if name != "layers"}
+        return {"target": self._machine.name} | known | network
 
     def ask(self, place: int) -> Answer:
         """Return the compiler's answer for the size at this place, the next or an earlier one."""
@@ -177,7 +178,7 @@ class Compilation(Measurement):
             base = alike[0] if alike else record
             records.append(dataclasses.replace(record, **_efficiency(record, base)))
             recorder.write(records[-1])
-        for line in target_table(records):
+        for line in [*target_table(records), *compiled_facts(records[-1:])]:
             self._context.console.say(line)
         if failed:
             raise CompilerFailed("; ".join(failed))

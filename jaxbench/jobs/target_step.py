@@ -45,7 +45,7 @@ def devices_of(target: Target) -> tuple[Any, ...]:
 def compile_for_target(
     config: Config, target: Target, clock: Clock
 ) -> tuple[TargetRecord, dict[str, Any]]:
-    """Return what the compiler says of a training step on a target, and run.json's network fields.
+    """Return what the compiler says of a training step on a target, and `Answer`'s `network`.
 
     For a process in the variables of `topology.environment`.
 
@@ -67,7 +67,8 @@ def compile_for_target(
             mesh = DataMesh(devices, config.parallelism)
             program = build_program(config, mesh, geometry, steps_per_epoch=1)
             program.check()
-        return _compile(program, target, clock), describe_program(program)
+        network = describe_program(program) | {"layers": list_layers(program)}
+        return _compile(program, target, clock), network
 
 
 def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:

@@ -89,6 +89,11 @@ def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
         (lambda text: text.replace("CUDA", "ROCM"), "platform_name is 'ROCM', must be 'CUDA'"),
         (lambda text: text.replace("11811160064", "11G"), "'11G', must be a whole number above 0"),
         (lambda text: text.replace("core_count: 68", "core_count: -5"), "must be a whole number"),
+        *(
+            (lambda text, name=name: text.replace(name, f"# {name}"), f"lacks {name} of XLA's")
+            for name in ("threads_per_warp", "block_dim_limit_x", "clock_rate_ghz")
+        ),
+        (lambda text: text.replace("warp: 32", "warp: 0"), "'0', must be a whole number above 0"),
         (lambda text: text + "#" * 2**20, "has more than 1,048,576 bytes"),
         (lambda text: "\udc80", "is no text"),
     ],

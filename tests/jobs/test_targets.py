@@ -218,10 +218,15 @@ def test_a_table_over_targets(children, run_cli, monkeypatch):
     done = run_cli(*DESCRIBE, "--target=gpu:titanx,gpu:h100:2,gpu:l4")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    [titan] = [line for line in lines if line.lstrip().startswith("gpu:titanx")]
+    [titan] = [line for line in lines if line.lstrip().startswith("gpu:titanx ")]
     assert titan.split()[1:3] == ["128", "yes"]
     assert "gpu:l4: failed: killed by SIGSEGV" in lines
     assert max(map(len, lines)) <= 80
+    # The layers and totals of the network, and what its step does on each target.
+    assert any(line.split()[:2] == ["layer", "kind"] for line in lines)
+    facts = lines[lines.index("gpu:h100:2: the step on each device") :]
+    assert facts[1].startswith("  collectives: ") and "all-reduce (0.0 MB)" in facts[1]
+    assert facts[5] == "  state: donated whole"
     done = run_cli(*DESCRIBE, "--target=gpu:h100:2", "--json")
     [record] = json.loads(done.stdout.splitlines()[-1])
     assert record["num_devices"] == 2 and done.returncode == 0
@@ -326,7 +331,15 @@ def test_a_target_is_for_describing_a_network(run_cli):
     assert done.returncode == 2 and "conv2d:tiny trains no network" in done.stderr
     done = run_cli(f"--experiment={MICRO}", "--target=gpu:h100")
     assert done.returncode == 2 and "--mode=describe" in done.stderr
-    assert "tpu:v5e:2x2" in run_cli(f"--experiment={MICRO}", "--target=list").stdout.splitlines()
+
+
+def test_the_list_of_targets_needs_no_experiment(run_cli):
+    alone = run_cli("--target=list")
+    assert alone.returncode == 0, alone.stderr
+    assert "tpu:v5e:2x2[ or another size up to 256 chips]" in alone.stdout.splitlines()
+    for args in (("--target", "list"), ("--target=list", f"--experiment={MICRO}")):
+        assert run_cli(*args).stdout == alone.stdout
+    assert run_cli("--target=gpu:h100").returncode == 2
 
 
 def test_the_variables_of_a_process_that_compiles_for_tpus():

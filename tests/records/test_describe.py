@@ -5,10 +5,11 @@ import io
 import pytest
 
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import ScalingRecord, Summary, record_from_json
+from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord, record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.tables import text_table
+from jaxbench.records.writers.targets import target_table
 from tests.records.test_migration import OLD
 
 
@@ -85,6 +86,37 @@ def test_scaling_records_are_a_table(monkeypatch):
     assert rows[1].endswith(" 627 steps") and not rows[0].endswith("steps")
     lost = ScalingRecord(**vars(records[0]) | {"images_per_s": None, "status": "oom"})
     assert scaling_table([lost])[1].split() == ["weak", "1", "64", "64", "oom"]
+
+
+@pytest.mark.parametrize("scaling", [None, "strong"])
+def test_targets_keep_the_columns_of_the_guide_in_80_characters(monkeypatch, scaling):
+    monkeypatch.setenv("COLUMNS", "80")
+    record = TargetRecord(
+        target="gpu:rtx2080ti:2",
+        origin="compiled",
+        compiler="some 1.0",
+        device_kind="a GPU",
+        num_devices=64,
+        batch_size=1024,
+        batch_per_device=16,
+        precision="fp32",
+        device_memory_bytes=int(8.25 * 2**30),
+        fits=True,
+        needed_bytes=7 * 2**30,
+        lower_s=10.0,
+        compile_s=125.0,
+        ceiling={"images_per_s": 1234567.0, "bound_by": "links"},
+        collectives={"all-reduce": {"count": 1, "bytes": 10**8}},
+        scaling=scaling,
+        efficiency_no_overlap=0.5,
+        efficiency_full_overlap=0.99,
+    )
+    _, heading, row, left_out = target_table([record])
+    ends = ("strong 64", " exchanged  efficiency") if scaling else (record.target, " compile")
+    assert row.startswith(ends[0]) and heading.endswith(ends[1]) and len(heading) <= 80
+    assert "batch  fits           GiB    ceiling  bound by" in heading
+    assert "1,024   yes  7.00 of 8.25  1,234,567     links" in row
+    assert left_out.split(": ")[1] == ("lowering, compile)" if scaling else "lowering)")
 
 
 def test_a_tables_columns_are_aligned_and_its_rows_are_one_line():

@@ -8,10 +8,16 @@ from jaxbench.files import open_regular
 # What ends the name of a file with a description, in XLA's repository too.
 SUFFIX = ".txtpb"
 _MOST_BYTES = 2**20
-# The device's name, what the targets' table has too, and what XLA cannot compile without.
-_NEEDED = (
-    *("platform_name", "device_description_str", "cuda_compute_capability"),
+# Without threads_per_warp or block_dim_limit_x XLA divides by zero. Without clock_rate_ghz or the
+# second row it plans other kernels and other memory, and does not say so.
+_WHOLE_NUMBERS = (
     *("core_count", "device_memory_size", "memory_bandwidth", "l2_cache_size"),
+    *("fpus_per_core", "threads_per_core_limit", "shared_memory_per_block"),
+    *("threads_per_warp", "block_dim_limit_x"),
+)
+_NEEDED = (
+    *("platform_name", "device_description_str", "cuda_compute_capability", "clock_rate_ghz"),
+    *_WHOLE_NUMBERS,
 )
 
 
@@ -38,15 +44,14 @@ def read_description(path: str) -> dict[str, str]:
         raise BadInput(f"{path}: lacks {', '.join(missing)} of XLA's GpuTargetConfigProto")
     if values["platform_name"] != "CUDA":
         raise BadInput(f"{path}: platform_name is {values['platform_name']!r}, must be 'CUDA'")
-    sizes = {name: values[name] for name in _NEEDED[3:]}
-    for name, value in sizes.items():
-        if not value.isdigit() or not int(value):
-            raise BadInput(f"{path}: {name} is {value!r}, must be a whole number above 0")
+    for name in _WHOLE_NUMBERS:
+        if not values[name].isdigit() or not int(values[name]):
+            raise BadInput(f"{path}: {name} is {values[name]!r}, must be a whole number above 0")
     return {
         "name": path,
         "kind": values["device_description_str"],
-        "memory_gib": str(int(sizes["device_memory_size"]) / 2**30),
-        "l2_mib": str(int(sizes["l2_cache_size"]) / 2**20),
+        "memory_gib": str(int(values["device_memory_size"]) / 2**30),
+        "l2_mib": str(int(values["l2_cache_size"]) / 2**20),
         "link": "unknown",
         "link_gb_per_s": "",
         "description": text,
@@ -55,5 +60,5 @@ def read_description(path: str) -> dict[str, str]:
 
 def _value(field: str, text: str) -> str | None:
     """Return a field's value, or the brace that opens it; None where it is absent."""
-    found = re.search(rf"""^[^#"]*\b{field}\s*:?\s*("[^"]*"|[^\s"]+)""", text, re.MULTILINE)
+    found = re.search(rf"""^[^#"]*\b{field}\b\s*:?\s*("[^"]*"|[^\s"]+)""", text, re.MULTILINE)
     return found[1].strip('"') if found else None

@@ -74,7 +74,10 @@ class StandIn(NamedTuple):
 
 def list_targets() -> list[str]:
     """Return the names of the machines, each with the form of its size."""
-    tpus = [f"tpu:{name}:{_tpu_form(row)}" for name, row in _rows("tpu").items()]
+    tpus = [
+        f"tpu:{name}:{_tpu_form(row)}[ or another size up to {row['chips_per_pod']} chips]"
+        for name, row in _rows("tpu").items()
+    ]
     gpus = [*_rows("gpu"), f"FILE{SUFFIX}"]
     return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in gpus)]
 

@@ -31,7 +31,8 @@ class TargetRecord(Record):
       flops_per_image: the network's own arithmetic of training.
       custom_calls: calls of libraries by name.
       transposes, converts: activations written only to change their layout or type.
-      moved_bytes: read and written by all instructions of a step on one device.
+      moved_bytes: read and written by all instructions of a step on one device, without the
+        padding of a TPU's tiles; the ceiling's `least_moved_bytes` may have it, and be more.
       ceiling: the most images/s, what it is bound by, the least seconds by cause, the assumptions.
       efficiency_no_overlap, efficiency_full_overlap: scaling efficiency at the ceiling, predicted
         against the smallest size, if nothing of the all-reduce overlaps with the step, or all.

@@ -1,17 +1,15 @@
 """The tables of what compilers say of a step on machines that are not here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxbench.records.schema import TargetRecord
 from jaxbench.records.writers.tables import text_table
 
-TITLE = "Compiled, not measured. The ceilings are predicted."
-_HEADINGS = (
-    *("target", "batch", "fits", "GiB", "of", "ceiling images/s", "bound by"),
-    *("compile", "set-up"),
-)
-_SCALED = ("scaling", "devices", *_HEADINGS[1:], "exchanged", "efficiency")
-_SPARE = ("of", "compile", "set-up", "bound by", "exchanged")
+TITLE = "Compiled, not measured. The ceilings, in images/s, are predicted."
+_SHARED = ("batch", "fits", "GiB", "ceiling", "bound by")
+_HEADINGS = ("target", *_SHARED, "compile", "lowering")
+_SCALED = ("devices", *_SHARED, "exchanged", "efficiency", "compile", "lowering")
+_SPARE = ("lowering", "compile", "batch")
 
 
 def target_table(records: Sequence[TargetRecord]) -> list[str]:
@@ -20,29 +18,55 @@ def target_table(records: Sequence[TargetRecord]) -> list[str]:
         return []
     scaled = any(record.scaling for record in records)
     rows = [_scaled(record) if scaled else [record.target, *_row(record)] for record in records]
+    rows = [[*row, *_times(record)] for row, record in zip(rows, records, strict=True)]
     refusals = [f"{r.target}: {r.refusal}" for r in records if r.refusal]
     return [TITLE, *text_table(_SCALED if scaled else _HEADINGS, rows, _SPARE), *refusals]
 
 
+def compiled_facts(records: Sequence[TargetRecord]) -> list[str]:
+    """Return the lines of what compiled steps do on their targets; none for what was refused."""
+    return [line for record in records if record.memory for line in _facts(record)]
+
+
+def _facts(record: TargetRecord) -> list[str]:
+    collectives = [_sized(name, found) for name, found in record.collectives.items()]
+    calls = [f"{count} {name}" for name, count in sorted(record.custom_calls.items())]
+    return [
+        f"{record.target}: the step on each device",
+        f"  collectives: {', '.join(collectives) or 'none'}",
+        f"  library calls: {', '.join(calls) or 'none'}",
+        f"  activations: {_sized('transposes', record.transposes)}, "
+        + _sized("converts", record.converts),
+        f"  memory traffic: {record.moved_bytes / 1e6:,.1f} MB read and written",
+        "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
+    ]
+
+
 def _row(record: TargetRecord) -> list[str]:
+    needed = "?" if record.needed_bytes is None else f"{record.needed_bytes / 2**30:.2f}"
     row = [f"{record.batch_size:,}", "yes" if record.fits else "no"]
-    row.append("?" if record.needed_bytes is None else f"{record.needed_bytes / 2**30:.2f}")
-    row.append(f"{record.device_memory_bytes / 2**30:.2f}")
+    row.append(f"{needed} of {record.device_memory_bytes / 2**30:.2f}")
     # What does not fit reaches no rate.
     rate = record.fits and record.ceiling and record.ceiling["images_per_s"]
-    row += [f"{rate:,.0f}", record.ceiling["bound_by"]] if rate else ["-", "-"]
-    times_s = (record.compile_s, record.lower_s)
-    return [*row, *("-" if time_s is None else f"{time_s:.1f} s" for time_s in times_s)]
+    return [*row, *([f"{rate:,.0f}", record.ceiling["bound_by"]] if rate else ["-", "-"])]
 
 
 def _scaled(record: TargetRecord) -> list[str]:
-    row = [record.scaling or "-", str(record.num_devices), *_row(record)]
+    row = [f"{record.scaling or '-'} {record.num_devices}", *_row(record)]
     if record.collectives is None:
         return [*row, "-", "-"]
-    exchanged_mb = sum(each["bytes"] for each in record.collectives.values()) / 1e6
-    kinds = [f"{each['count']} {name}" for name, each in record.collectives.items()]
-    row.append(f"{', '.join(kinds)}, {exchanged_mb:,.1f} MB" if kinds else "nothing")
+    exchanged_bytes = sum(each["bytes"] for each in record.collectives.values())
+    row.append(f"{exchanged_bytes / 1e6:,.1f} MB" if exchanged_bytes else "nothing")
     if record.efficiency_no_overlap is None:
         return [*row, "-"]
     low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
-    return [*row, f"{low:.0%} to {high:.0%}"]
+    return [*row, " to ".join(dict.fromkeys((f"{low:.0%}", f"{high:.0%}")))]
+
+
+def _times(record: TargetRecord) -> list[str]:
+    times_s = (record.compile_s, record.lower_s)
+    return ["-" if time_s is None else f"{time_s:.1f} s" for time_s in times_s]
+
+
+def _sized(name: str, found: Mapping[str, int]) -> str:
+    return f"{found['count']} {name} ({found['bytes'] / 1e6:,.1f} MB)"
