@@ -140,7 +140,7 @@ def _ceiling(
     peak = find_peak(target.kind, precision_of(dtype) if dtype else program.config.precision)
     found = ceiling(
         images_per_step=geometry.images_per_step,
-        flops_per_device=program.training_flops * geometry.batch_per_device,
+        flops_per_device=program.least_training_flops * geometry.batch_per_device,
         bytes_per_device=moved_bytes,
         exchanged_bytes=exchanged_bytes,
         num_devices=geometry.num_devices,

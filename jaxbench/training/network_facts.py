@@ -33,6 +33,7 @@ class NetworkFacts:
       output_dtype: of its outputs, before they are widened for the loss.
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
+      masked_macs: those that cuDNN's attention need not do, because a causal mask hides them.
     """
 
     output_shape: tuple[int, ...]
@@ -42,6 +43,7 @@ class NetworkFacts:
     output_dtype: str = "float32"
     cudnn_attention: bool = False
     draws_by_device: bool = False
+    masked_macs: int = 0
 
     @property
     def forward_macs(self) -> int:
@@ -116,11 +118,12 @@ def trace_network(
 def read_facts(traced: Any) -> NetworkFacts:
     """Return the facts of a traced training forward pass."""
     jaxpr = traced.jaxpr.jaxpr
-    macs_by_dtype, macs_once, primitives = Counter(), 0, set()
+    macs_by_dtype, macs_once, masked_macs, primitives = Counter(), 0, 0, set()
     for product in find_products(jaxpr):
         primitives.add(product.primitive)
         macs_by_dtype[product.dtype] += product.macs
         macs_once += product.macs // max(1, product.times)
+        masked_macs += product.masked_macs
     num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
     # The image is the last input; the updated statistics are the last outputs.
     origins = _origins(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
@@ -138,6 +141,7 @@ def read_facts(traced: Any) -> NetworkFacts:
         output_dtype=output.dtype.name,
         cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any(drawn),
+        masked_macs=masked_macs,
     )
 
 

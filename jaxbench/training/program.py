@@ -243,6 +243,11 @@ class Program:
         """How many floating-point operations training takes for one image."""
         return self.forward_macs * TRAINING_FLOPS_PER_MAC
 
+    @property
+    def least_training_flops(self) -> int:
+        """The same without what cuDNN's attention need not do."""
+        return (self.forward_macs - self.facts.masked_macs) * TRAINING_FLOPS_PER_MAC
+
     def trace_network(self) -> Any:
         """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
         state = self.abstract_train_state()

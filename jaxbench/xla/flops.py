@@ -27,6 +27,7 @@ class Product(NamedTuple):
       macs: multiply-accumulates, of all the times that it runs.
       dtype: of its operands.
       times: how often it runs.
+      masked_macs: those of `macs` that a causal mask hides and cuDNN's attention need not do.
     """
 
     primitive: str
@@ -34,6 +35,7 @@ class Product(NamedTuple):
     macs: int
     dtype: str
     times: int
+    masked_macs: int = 0
 
 
 def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Product]:
@@ -49,7 +51,9 @@ def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Produ
         inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
         if name in _MACS:
             dtype = jnp.result_type(*(operand.aval.dtype for operand in equation.invars[:2]))
-            yield Product(name, inner_scope, times * _MACS[name](equation), dtype.name, times)
+            macs = times * _MACS[name](equation)
+            masked_macs = _masked_macs(equation, macs)
+            yield Product(name, inner_scope, macs, dtype.name, times, masked_macs)
         repeats = equation.params["length"] if name == "scan" else 1
         for inner in inner_jaxprs(equation):
             yield from find_products(inner, inner_scope, times * repeats)
@@ -87,6 +91,14 @@ def _attention_macs(equation) -> int:
     # Queries with keys, weights with values; what a causal mask hides counts, as it does in XLA's.
     query_BxTxNxF, key_BxSxNxF = (value.aval.shape for value in equation.invars[:2])
     return 2 * math.prod(query_BxTxNxF) * key_BxSxNxF[1]
+
+
+def _masked_macs(equation: Any, macs: int) -> int:
+    """Return how many of a product's `macs` a causal mask of cuDNN's hides."""
+    if "CAUSAL" not in getattr(equation.params.get("mask_type"), "name", ""):
+        return 0
+    tokens = equation.invars[0].aval.shape[1]
+    return macs * (tokens - 1) // (2 * tokens)
 
 
 # JAX's own name of what `jax.nn.dot_product_attention(implementation="cudnn")` calls.

@@ -129,3 +129,6 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
     assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
     [own] = products("cudnn")
     assert (own.macs, own.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
+    # Each of 16 tokens sees itself and those before it; XLA multiplies what the mask hides, too.
+    assert own.macs - own.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
+    assert not any(product.masked_macs for product in products("xla"))
