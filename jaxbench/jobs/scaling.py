@@ -214,8 +214,8 @@ class ScalingBenchmark(Measurement):
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
         for (kind, count), trial in self._scaled.items():
-            if not trial.windows_s and trial.status == "done":
-                continue  # the run ended before its turn
+            if not trial.rate and trial.status == "done":
+                continue  # the run ended before its turns
             base = self._scaled.get((kind, 1)) or (self._alone[0] if kind == "weak" else None)
             yield ScalingRecord(
                 scaling=kind,
@@ -227,7 +227,7 @@ class ScalingBenchmark(Measurement):
                 unequal=trial.unequal,
             )
         for trial in self._alone:
-            if trial.windows_s:
+            if trial.rate:
                 [device] = trial.devices
                 kind = device.device_kind
                 yield DeviceRecord(device_id=device.id, device_kind=kind, **trial.describe())

@@ -60,8 +60,8 @@ class ScalingTrial(Interleaved):
 
     @property
     def rate(self) -> Interval | None:
-        """Images/s with its interval, None without windows."""
-        if not self.windows_s:
+        """Images/s with its interval, None with fewer than two windows."""
+        if len(self.windows_s) < 2:
             return None
         images = self.job.program.geometry.images_per_step * self.warmup.calls_per_window
         return median_interval([images / window_s for window_s in self.windows_s])
@@ -99,11 +99,11 @@ class ScalingTrial(Interleaved):
         self._stepper.state = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields that all records of a trial have; its rate is None without windows."""
+        """Return the fields that all records of a trial have; its rate is as `rate` says."""
         config, program = self.job.config, self.job.program
         images_per_step = program.geometry.images_per_step
         rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
-        if self.windows_s:
+        if self.rate:
             steps = self.warmup.calls_per_window
             rates = describe_windows(images_per_step * steps, self.windows_s)
             rate = rates["images_per_s"]

@@ -243,15 +243,28 @@ def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, m
     assert run_json(tmp_path / "run")["status"] == "done"
 
 
-def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
-    class Pressing(PlainConsole):
-        def progress(self, title, done, total, status):
-            # Four trials and an all-reduce take turns; in the third round.
-            if title == "measuring" and done == 13:
-                raise KeyboardInterrupt
+class Pressing(PlainConsole):
+    """Presses Ctrl-C; four trials and an all-reduce take turns."""
 
+    def __init__(self, file, at):
+        super().__init__(file)
+        self._at = at
+
+    def progress(self, title, done, total, status):
+        if title == "measuring" and done == self._at:
+            raise KeyboardInterrupt
+
+
+def test_one_window_is_no_rate(measure, tmp_path):
     with open(os.devnull, "w") as quiet, pytest.raises(KeyboardInterrupt):
-        measure(console=Pressing(quiet))
+        measure(console=Pressing(quiet, at=4))
+    assert run_json(tmp_path / "run")["status"] == "interrupted"
+    assert records(tmp_path / "run", "scaling") == records(tmp_path / "run", "device") == []
+
+
+def test_ctrl_c_keeps_what_was_measured(measure, tmp_path):
+    with open(os.devnull, "w") as quiet, pytest.raises(KeyboardInterrupt):
+        measure(console=Pressing(quiet, at=13))  # in the third round
     document = run_json(tmp_path / "run")
     assert document["status"] == "interrupted" and "Ctrl-C" in document["reason"]
     kept = records(tmp_path / "run", "scaling")
