@@ -53,7 +53,7 @@ class Contestant:
         self.facts = self._answer() or {}
 
     def turn(self, steps: int) -> float | None:
-        """Trains so many steps; returns their seconds, None if it failed."""
+        """Trains `steps` steps; returns their seconds, None if it failed."""
         answer = self._ask(steps)
         if answer is None:
             return None

@@ -51,8 +51,8 @@ def find_peers(config: Config) -> tuple[list[Peer], str]:
     )
     libraries = {
         "ResNet": (
-            ("torchvision", _torchvision_resnet),
-            ("timm", _timm_resnet),
+            ("torchvision", functools.partial(_resnet_of, "torchvision")),
+            ("timm", functools.partial(_resnet_of, "timm")),
             ("transformers", _transformers_resnet),
         ),
         "ViT": (("transformers", _transformers_vit),),
@@ -75,28 +75,15 @@ def find_peers(config: Config) -> tuple[list[Peer], str]:
     return [own, *others], note
 
 
-def _torchvision_resnet(config: Config) -> Peer | None:
-    from torchvision.models import resnet
-
+def _resnet_of(library: str, config: Config) -> Peer | None:
+    """Returns torchvision's or timm's ResNet, whose names and arguments are the same."""
+    resnet = importlib.import_module(f"{library}.models.resnet")
     model, num_classes = config.model, config.data.num_classes
     if model.width != 64:
-        return None  # its first convolution always has 64 channels
+        return None  # its first stage always has 64 channels
     return Peer(
-        words="torchvision's ResNet",
+        words=f"{library}'s ResNet",
         build=lambda: resnet.ResNet(resnet.Bottleneck, list(model.stages), num_classes),
-        convert=named_by(resnet_name),
-    )
-
-
-def _timm_resnet(config: Config) -> Peer | None:
-    from timm.models import resnet
-
-    model, num_classes = config.model, config.data.num_classes
-    if model.width != 64:
-        return None  # its stages always begin with 64 channels
-    return Peer(
-        words="timm's ResNet",
-        build=lambda: resnet.ResNet(resnet.Bottleneck, model.stages, num_classes),
         convert=named_by(resnet_name),
     )
 

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# The first steps, whose losses are told; after so many it is told how far each parameter has gone.
+# The loss of each of the first steps is told, and after the last of the agreeing ones how far each
+# parameter has gone.
 FIRST_STEPS, AGREEING_STEPS = 5, 3
 
 
@@ -33,7 +34,7 @@ def serve(
 
     Args:
       answers: where they go.
-      train: trains so many steps, waits for all that they compute; returns the last one's loss.
+      train: trains the given number of steps, waits for all that they compute; returns the last one's loss.
       distances: tells how far each parameter is from its start (the norm of the difference).
       release: gives back memory that only a step needs; None where nothing is given back.
       peak_memory_bytes: the most that was in use on the device, None where nobody counts.

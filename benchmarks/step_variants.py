@@ -208,7 +208,7 @@ class Form:
             }
 
     def run(self, calls: int) -> float:
-        """Takes so many calls of the step, and the seconds that they took."""
+        """Calls the step `calls` times; returns the seconds that it took."""
         import jax
 
         from jaxbench.clock import Stopwatch

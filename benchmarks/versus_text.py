@@ -6,8 +6,8 @@ from typing import Any
 from contestant import Contestant
 from step_server import AGREEING_STEPS, FIRST_STEPS
 
-# The first steps, whose losses are printed; of so many they must agree to this share. Rounding
-# grows from step to step.
+# The losses of the first `AGREEING_STEPS` steps must agree to this share. Rounding grows from step
+# to step.
 AGREEMENT = {"fp32": 5e-3, "bf16": 3e-2, "fp16": 1e-2}
 # Losses hardly tell one optimizer from another so early; how far each parameter has gone by then
 # does. Half of all distances must agree to this share (without momentum they are 46 % less), which

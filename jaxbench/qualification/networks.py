@@ -88,7 +88,7 @@ def measure_networks(bench: Bench, time_s: float) -> None:
 
 
 def pace_of(run_s: float) -> dict[str, float]:
-    """Return the keywords of a throughput run that takes so many seconds, compilation excluded."""
+    """Return the keywords of a throughput run of `run_s` seconds, compilation excluded."""
     window_s = min(0.5, max(0.05, run_s / (8 * _ROUNDS)))
     # Energy needs readings that are close together, see hardware/telemetry/summary.py.
     telemetry_s = max(0.1, window_s * _ROUNDS / 12)

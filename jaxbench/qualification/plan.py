@@ -41,7 +41,7 @@ class Plan:
         return sum(self.times_s.values())
 
     def soak_s(self, passed_s: float) -> float:
-        """Return the soak's seconds when so many have passed of all."""
+        """Return the seconds left for the soak, `passed_s` after the start."""
         planned_s = self.times_s["soak"]
         if self.soak_is_fixed:
             return planned_s

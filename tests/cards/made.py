@@ -52,9 +52,10 @@ def collectives():
 
 
 def networks(images_per_s=10_000.0, mfu=None, matmul=700.0, others=True):
-    """With ceilings of so many TFLOP/s; `mfu` and the other shares follow if not given.
+    """Return a card's networks, whose matmul ceiling is `matmul` TFLOP/s.
 
-    Without the others one network of the preset is there, and nothing says why.
+    `mfu` follows from the rate if it is not given. `others=False` leaves one network of the preset,
+    and no reason for the missing ones.
     """
     tflops = images_per_s * FLOPS / 4 / 1e12
     figures = (
