@@ -34,7 +34,8 @@ def serve(
 
     Args:
       answers: where they go.
-      train: trains the given number of steps, waits for all that they compute; returns the last one's loss.
+      train: trains the given number of steps, waits for all that they compute; returns the
+        last one's loss.
       distances: tells how far each parameter is from its start (the norm of the difference).
       release: gives back memory that only a step needs; None where nothing is given back.
       peak_memory_bytes: the most that was in use on the device, None where nobody counts.

@@ -5,9 +5,9 @@
 Each round times the same number of compiled steps, closed by one barrier, twice: with the readers
 that a run on these devices has, in their threads and writing their file, and without. A sample
 costs the same however often it is taken, and one each second costs too little to be seen. So more
-are taken (--sample_every_s), and their cost is divided accordingly. Beside that stands the processor time that the threads themselves take, as a share of one core. Exit code 1 if
-either says that more than --max_cost is lost at the default interval, the ratio by more than its
-95 % interval.
+are taken (--sample_every_s), and their cost is divided accordingly. Beside that stands the
+processor time that the threads themselves take, as a share of one core. Exit code 1 if either says
+that more than --max_cost is lost at the default interval, the ratio by more than its 95 % interval.
 """
 
 import math
