@@ -28,6 +28,7 @@ from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.rows import noun
 
 # A window holds as many batches as take about `_WINDOW_S`, and no fewer than `_FEWEST`.
 _ROUNDS, _WINDOW_S, _FEWEST = 7, 1.0, 3
@@ -125,6 +126,7 @@ class InputBenchmark(Measurement):
         """Return a stage's record, given the seconds and bytes of windows of `count` batches."""
         job, cores, on_host = self._job, available_cores(), name != "train_step"
         images = count * job.program.geometry.images_per_step
+        tokens = job.config.data.sequence_length
         rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
         rate, low, high = median_interval(rates_R)
         return InputRecord(
@@ -137,6 +139,7 @@ class InputBenchmark(Measurement):
             num_devices=job.mesh.num_devices,
             cores=cores,
             images_per_s_per_core=rate / cores if on_host else None,
+            tokens_per_s=rate * tokens if tokens else None,
             # 0 where the page cache had everything.
             windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
         )
@@ -180,6 +183,6 @@ def verdict(records: Sequence[InputRecord]) -> str | None:
     else:
         outcome = "no significant difference"
     return (
-        f"the host can feed {host.images_per_s:,.1f} images/s, "
+        f"the host can feed {host.images_per_s:,.1f} {noun(host.tokens_per_s)}/s, "
         f"the device(s) can take {device.images_per_s:,.1f}: {outcome}"
     )

@@ -246,8 +246,8 @@ class ScalingBenchmark(Measurement):
         turns = [*self._trials, *self._all_reduces]
         warmups = {turn.name: (turn.warmup, turn.warmup.calls) for turn in turns if turn.warmup}
         falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
-        # An all-reduce of the gradients is not what fsdp exchanges.
-        predicts = self._job.config.parallelism != "fsdp"
+        config = self._job.config
+        predicts = config.parallelism != "fsdp"
         late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
         return ScalingSummary(
             status=status,
@@ -259,10 +259,12 @@ class ScalingBenchmark(Measurement):
             )
             if predicts
             else [],
+            tokens_per_image=config.data.sequence_length or None,
             invalid=scaling_summary.failed_checks([*scaled, *alone], devices),
             warnings=[
                 *scaling_summary.efficiency_warnings(scaled),
                 *scaling_summary.device_warnings(devices),
+                *([] if predicts else [scaling_summary.NOTHING_PREDICTED]),
                 *unsettled_warnings(warmups),
                 *(warning for warnings in (*falling, *late) for warning in warnings),
             ],

@@ -12,6 +12,10 @@ from jaxbench.records.schema import AllReduceRecord, CompileRecord, DeviceRecord
 from jaxbench.records.validity import impossible
 
 PREDICTED_DEVICES = (8, 64, 256, 1024)
+NOTHING_PREDICTED = (
+    "nothing is predicted: predictions take an all-reduce of the gradient, "
+    "and parallelism=fsdp exchanges shards"
+)
 
 
 def efficiencies(scaled: Sequence[ScalingRecord]) -> list[dict[str, Any]]:

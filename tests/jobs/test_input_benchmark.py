@@ -11,6 +11,7 @@ from jaxbench.errors import BadInput
 from jaxbench.jobs import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.rows import record_row
 from jaxbench.training.dispatch import DispatchLimiter
 from tests.conftest import MICRO, records, run_json
 
@@ -71,7 +72,7 @@ def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
     assert Limiter.added >= 4 * 3
 
 
-def record(stage, low, high):
+def record(stage, low, high, **fields):
     return InputRecord(
         stage=stage,
         images_per_s=(low + high) / 2,
@@ -81,6 +82,7 @@ def record(stage, low, high):
         batch_size=64,
         num_devices=1,
         cores=1,
+        **fields,
     )
 
 
@@ -100,6 +102,12 @@ def test_the_verdict_needs_intervals_that_do_not_overlap(host, device, told):
     ]
     assert input_benchmark.verdict(stages).endswith(told)
     assert input_benchmark.verdict(stages[:2]) is None
+
+
+def test_a_language_models_rates_are_of_sequences_and_tokens():
+    stages = [record(name, 1, 2, tokens_per_s=96.0) for name in ("prepare", "send", "train_step")]
+    assert "can feed 1.5 sequences/s" in input_benchmark.verdict(stages)
+    assert [cell.title for cell in record_row(stages[0])][-1] == "tokens/s"
 
 
 def test_only_files_can_be_cold(tmp_path):

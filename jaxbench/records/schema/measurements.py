@@ -94,6 +94,7 @@ class InputRecord(Rate, Stage):
       windows_images_per_s: images per second of each window, in order.
       cores: processor cores that the process may use.
       images_per_s_per_core: images per second of each core; absent for the devices' stage.
+      tokens_per_s: tokens per second, where images are sequences.
       windows_storage_read_bytes: bytes that storage delivered in each window; 0 where the page
         cache held everything.
     """
@@ -102,6 +103,7 @@ class InputRecord(Rate, Stage):
     windows_images_per_s: list[float]
     cores: int
     images_per_s_per_core: float | None = None
+    tokens_per_s: float | None = None
     windows_storage_read_bytes: list[int | None] | None = None
 
 
@@ -244,12 +246,14 @@ class ScalingSummary(Summary):
       exchange: gradient bytes and collectives on the most devices.
       devices: how far apart single devices are, and what even and uneven splits could reach.
       predictions: estimated weak scaling on more devices.
+      tokens_per_image: tokens of a sequence, where images are sequences.
     """
 
     efficiencies: list[dict[str, Any]]
     exchange: dict[str, Any] | None
     devices: dict[str, Any] | None
     predictions: list[dict[str, Any]]
+    tokens_per_image: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

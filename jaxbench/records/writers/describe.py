@@ -22,7 +22,7 @@ from jaxbench.records.writers.rows import noun, rate_in_words
 from jaxbench.records.writers.tables import text_table
 
 _SCALING_HEADINGS = (
-    *("scaling", "devices", "batch", "each", "images/s", "95 % interval"),
+    *("scaling", "devices", "batch", "each", "{noun}/s", "95 % interval"),
     *("efficiency", "interval", "equal after"),
 )
 
@@ -87,7 +87,9 @@ def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
 def scaling_table(records: Sequence[ScalingRecord]) -> list[str]:
     """Return the lines of the table of a scaling run; its records have no lines of their own."""
     rows = [_scaling_row(record) for record in records]
-    return text_table(_SCALING_HEADINGS, rows, spare=("95 % interval", "each", "interval"))
+    images = noun(next((r.tokens_per_image for r in records if r.tokens_per_image), None))
+    headings = [heading.format(noun=images) for heading in _SCALING_HEADINGS]
+    return text_table(headings, rows, spare=("95 % interval", "each", "interval"))
 
 
 def _scaling_row(record: ScalingRecord) -> list[str]:
@@ -191,6 +193,7 @@ def _target(target: Mapping[str, Any]) -> str:
 def _describe_scaling(record: ScalingSummary) -> list[str]:
     lines = []
     exchange, found = record.exchange, record.devices
+    images = noun(record.tokens_per_image)
     if exchange and exchange["num_devices"] > 1:
         told = [
             f"{count['count']} {name} of {count['bytes']:,} bytes (the largest "
@@ -210,17 +213,17 @@ def _describe_scaling(record: ScalingSummary) -> list[str]:
             + (": it bounds every step" if found["differ"] else ": no significant difference")
         )
         lines.append(
-            f"at best: {found['even_split_images_per_s']:,.1f} images/s split evenly, "
+            f"at best: {found['even_split_images_per_s']:,.1f} {images}/s split evenly, "
             f"{found['uneven_split_images_per_s']:,.1f} split by what each can do"
         )
-    return lines + _predictions(record.predictions)
+    return lines + _predictions(record.predictions, images)
 
 
-def _predictions(predictions: Sequence[Mapping[str, Any]]) -> list[str]:
+def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[str]:
     lines = [
         f"PREDICTED, weak, {line['num_devices']:>4} devices: "
         f"{line['images_per_s_no_overlap']:,.0f} to {line['images_per_s_full_overlap']:,.0f} "
-        f"images/s, {line['efficiency_no_overlap']:.1%} to {line['efficiency_full_overlap']:.1%}"
+        f"{images}/s, {line['efficiency_no_overlap']:.1%} to {line['efficiency_full_overlap']:.1%}"
         for line in predictions
     ]
     for first in predictions[:1]:
