@@ -6,10 +6,11 @@
 XLA:CPU hands convolutions to the library YNNPACK, and to Eigen with
 XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-individual_convolution. Both are measured: first
 the three convolutions of each kind of 3x3 layer that cnn10 has (forward, gradient of the input,
-gradient of the kernel), beside PyTorch's channels_last where it is installed, then the experiment's
-whole training step, also with nothing at all left to YNNPACK (which is otherwise given reductions
-and dense layers, too). --only=step leaves out the convolutions, which are cnn10's whatever the
-experiment. XLA_FLAGS must not have the option already.
+gradient of the kernel), beside PyTorch's channels_last where it is installed, each with its share
+of the best product of matrices on the same core. Then the experiment's whole training step, also
+with nothing at all left to YNNPACK (which is otherwise given reductions and dense layers, too).
+--only=step leaves out the convolutions, which are cnn10's whatever the experiment. XLA_FLAGS must
+not have the option already.
 
 Figures are processor time of one thread on one core (Linux), by turns, so that other work on the
 machine matters little: median, and ratios with 95 % intervals. They say nothing about how well
@@ -72,6 +73,7 @@ def _measure_convolutions(torch: Any, batch_size: int, rounds: int) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
+    best = _measure_matmul(torch, rng, rounds)
     for size, channels, filters in LAYERS:
         shapes = (
             (batch_size, size, size, channels),
@@ -90,7 +92,34 @@ def _measure_convolutions(torch: Any, batch_size: int, rounds: int) -> None:
             if torch:
                 contestants["PyTorch"] = theirs[part]
             what = f"{size}x{size}, {channels} to {filters}, {part}"
-            _print(what, _measure(contestants, rounds), lambda s, g=gflop: f"{g / s:.0f} GFLOP/s")
+            _print(
+                what,
+                _measure(contestants, rounds),
+                lambda s, g=gflop: f"{g / s:.0f} GFLOP/s ({g / s / best:.0%})",
+            )
+
+
+def _measure_matmul(torch: Any, rng: Any, rounds: int) -> float:
+    """Prints and returns the best GFLOP/s of a 2048x2048 product: the core's limit as measured."""
+    import jax
+    import numpy as np
+
+    from jaxbench.analysis.statistics import median_interval
+
+    a_MxK, b_KxN = (rng.normal(size=(2048, 2048)).astype(np.float32) for _ in range(2))
+    contestants = {
+        "XLA": _run(jax.jit(lambda a, b: a @ b).lower(a_MxK, b_KxN).compile(), a_MxK, b_KxN)
+    }
+    if torch:
+        torch.set_num_threads(1)
+        first, second = torch.from_numpy(a_MxK), torch.from_numpy(b_KxN)
+        contestants["PyTorch"] = lambda: torch.mm(first, second)
+    rates = {
+        name: 2e-9 * 2048**3 / median_interval(times_s)[0]
+        for name, times_s in _measure(contestants, rounds).items()
+    }
+    print("products of matrices: " + ", ".join(f"{n} {r:.0f} GFLOP/s" for n, r in rates.items()))
+    return max(rates.values())
 
 
 def _parts() -> dict[str, Callable]:
