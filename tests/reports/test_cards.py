@@ -74,6 +74,7 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
     peak = measured("matmul_tf32_tflops", 400.0, device=0)
     part = Part(name="ceilings", status="measured", time_s=1.0, figures=(peak,))
     made.write(tmp_path / "card", made.judged(part, kind="NVIDIA H200"))
+    made.write(tmp_path / "links", made.judged(made.skipped("ceilings"), kind="NVIDIA H200"))
     here = {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": 1}
     throughput(tmp_path / "a", 900.0, environment=here)  # at 200 TFLOP/s
     throughput(tmp_path / "b", 900.0, environment=here | {"hostname": "elsewhere"})
