@@ -12,15 +12,13 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.cli import entry_point, main_flags, price_flags, registry
+from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, registry
 from jaxbench.cli.main_checks import check_flags, checkpoint_policy, chosen_mode, parse_counts
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
-from jaxbench.distributed.coordinator import CoordinatorConfig, check_single_host, detect_cluster
 from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.distributed.signals import defer_signals
-from jaxbench.distributed.watch import ExitStatus
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs import import_job
@@ -56,8 +54,8 @@ def main() -> int:
     if main_flags.TARGET.value and mode != "describe":
         return _compile(experiment, mode)
     check_flags(experiment)
-    if main_flags.LOCAL_PROCESSES.value:
-        return run_local_processes(sys.orig_argv, main_flags.LOCAL_PROCESSES.value)
+    if process_flags.LOCAL_PROCESSES.value:
+        return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
     if main_flags.BACKEND_FLAGS.value:
         from jaxbench.hardware.backend_flags import add_backend_flags
 
@@ -67,29 +65,13 @@ def main() -> int:
 
         for flag in add_xla_flags(main_flags.XLA_FLAGS.value):
             warn(f"jaxbench: XLA does not know {flag}: left out")
-    with coordination.process_group(_coordinator(mode), _exit_status):
+    config = process_flags.coordinator_config(one_host=mode != "describe")
+    with coordination.process_group(config, process_flags.exit_status):
         if coordination.count() > 1:
             coordination.check_same("the command", _common_facts(experiment, mode))
         if mode == "describe":
             return _describe(experiment)
         return _run(experiment, mode)
-
-
-def _coordinator(mode: str) -> CoordinatorConfig | None:
-    """Return how this process joins the others; None for a single process."""
-    timeouts = {
-        "initialization_timeout_s": main_flags.INITIALIZATION_TIMEOUT_S.value,
-        "heartbeat_timeout_s": main_flags.HEARTBEAT_TIMEOUT_S.value,
-    }
-    if main_flags.DISTRIBUTED.value == "auto":
-        return detect_cluster(**timeouts)
-    address = main_flags.COORDINATOR_ADDRESS.value
-    if address is not None:
-        count, index = main_flags.NUM_PROCESSES.value, main_flags.PROCESS_ID.value
-        return CoordinatorConfig(address, count, index, **timeouts)
-    if main_flags.DISTRIBUTED.value is None and mode != "describe":
-        check_single_host()
-    return None
 
 
 def _common_facts(experiment: Experiment, mode: str) -> dict[str, Any]:
@@ -105,15 +87,6 @@ def _common_facts(experiment: Experiment, mode: str) -> dict[str, Any]:
         **{f"--experiment.{name}": value for name, value in fields if name not in own},
         **describe_code(),
     }
-
-
-def _exit_status(error: BaseException) -> ExitStatus:
-    """Return how a process ends by an error, for the other processes."""
-    from jaxbench.records.recorder import classify
-
-    code, line = entry_point.exit_code(error)
-    ended = ("failed", str(error)) if isinstance(error, BadInput) else classify(error)
-    return ExitStatus(*ended, code, line)
 
 
 def _run(experiment: Experiment, mode: str) -> int:

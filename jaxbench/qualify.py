@@ -2,7 +2,8 @@
 
 In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
 of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
-a verdict by stated limits. The exit code is 1 where something fails.
+a verdict by stated limits. The exit code is 1 where something fails. Over several processes it
+measures the links between all devices alone.
 
     python -m jaxbench.qualify check CARD
     python -m jaxbench.qualify table FOLDER [--out=FILE.md]
@@ -14,11 +15,13 @@ all cards in or below a folder, as Markdown or HTML.
 import contextlib
 import os
 import pathlib
+import sys
 
 from absl import flags
 
-from jaxbench.cli import entry_point
-from jaxbench.distributed.coordinator import check_single_host
+from jaxbench.cli import entry_point, process_flags
+from jaxbench.distributed import coordination
+from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.errors import BadInput, nearest
 from jaxbench.terminal import print_wrapped, printable
 
@@ -42,10 +45,13 @@ _POWER_LIMITS = flags.DEFINE_list(
     "Watts, such as 200,300,400: measure one network at each power limit of the NVIDIA GPUs. Needs "
     "the right to set limits; the old ones are restored.",
 )
+flags.adopt_module_key_flags(process_flags)
 _OF_TABLE = ("out",)
+_OF_ONE_PROCESS = ("soak_minutes", "storage", "power_limits")
 _ONE_PROCESS = (
-    "qualify measures the devices of one process; separate this host's chips with "
-    "TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and qualify each host alone"
+    "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
+    "qualify each host alone; or, for the links between them alone, start the same command with "
+    "--distributed=auto on all of them"
 )
 
 
@@ -60,7 +66,8 @@ def main(arguments: list[str]) -> int:
     function, what, allowed = words[word]
     if len(paths) != 1:
         raise BadInput(f"give one {what}: jaxbench qualify {word} {what}; given: {len(paths)}")
-    own = flags.FLAGS.flags_by_module_dict()[flags.FLAGS.find_module_defining_flag("minutes")]
+    module = flags.FLAGS.find_module_defining_flag("minutes")
+    own = flags.FLAGS.get_key_flags_for_module(module)
     given = [flag.name for flag in own if flag.present and flag.name not in allowed]
     if given:
         raise BadInput(f"--{given[0]}: is not for {word}")
@@ -73,25 +80,35 @@ def _qualify() -> int:
         from jaxbench.cards.thresholds import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import add_backend_flags
+        from jaxbench.hardware.environment import describe_code
         from jaxbench.qualification.power_curve import parse_watts
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
         from jaxbench.xla.compile_cache import use_compile_cache
-    check_single_host(_ONE_PROCESS)
     check_platforms()
+    process_flags.check_processes()
     thresholds = load_thresholds(_THRESHOLDS.value)
     watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
+    if process_flags.LOCAL_PROCESSES.value:
+        return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
     use_compile_cache()
     add_backend_flags()
-    return qualify(
-        _MINUTES.value,
-        _OUT.value,
-        thresholds,
-        create_console(),
-        soak_minutes=_SOAK_MINUTES.value,
-        storage=_STORAGE.value,
-        power_limits=watts,
-    )
+    config = process_flags.coordinator_config(_ONE_PROCESS)
+    with coordination.process_group(config, process_flags.exit_status):
+        if coordination.count() > 1:
+            for name in _OF_ONE_PROCESS:
+                if flags.FLAGS[name].present:
+                    raise BadInput(f"--{name}: is not for several processes, which measure links")
+            coordination.check_same("the command", {"--minutes": _MINUTES.value, **describe_code()})
+        return qualify(
+            _MINUTES.value,
+            _OUT.value,
+            thresholds,
+            create_console(),
+            soak_minutes=_SOAK_MINUTES.value,
+            storage=_STORAGE.value,
+            power_limits=watts,
+        )
 
 
 def _check(path: str) -> int:

@@ -17,7 +17,7 @@ import pytest
 from absl import app, flags
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxbench.cli import price_flags  # noqa: F401 (defines flags, once)
+from jaxbench.cli import price_flags, process_flags  # noqa: F401 (define flags, once)
 from jaxbench.distributed import signals
 
 _COMMANDS = [

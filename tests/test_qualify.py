@@ -24,6 +24,9 @@ from tests.cards import made
         (["--thresholds=no.csv"], "no.csv: No such file"),
         (["--thresholds="], "--thresholds=: is no regular file"),
         (["--minuets=3"], "did you mean --minutes?"),
+        (["--local_processes=2", "--process_id=1"], "starts the others itself"),
+        (["--distributed=auto"], "JAX finds no Cloud TPU slice"),
+        (["check", "a", "--local_processes=2"], "--local_processes: is not for check"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(run_cli, tmp_path, arguments, told):
@@ -58,4 +61,4 @@ def test_one_host_of_a_slice_is_told_what_qualify_can_do(run_cli):
     environment = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}
     done = run_cli("--minutes=1", module="jaxbench.qualify", env=environment)
     assert done.returncode == 2 and "one of 2 hosts of a TPU slice" in done.stderr
-    assert "qualify each host alone" in done.stderr and "--distributed" not in done.stderr
+    assert "qualify each host alone; or, for the links between them alone" in done.stderr

@@ -4,11 +4,10 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.cli import entry_point, main_flags, price_flags
+from jaxbench.cli import entry_point, main_flags, price_flags, process_flags
 from jaxbench.config import Experiment
-from jaxbench.distributed.coordinator import check_coordinator
 from jaxbench.errors import BadInput
-from jaxbench.jobs import COORDINATOR_FLAGS, find_mode
+from jaxbench.jobs import find_mode
 
 
 def chosen_mode(experiment: Experiment) -> str:
@@ -49,13 +48,7 @@ def check_flags(experiment: Experiment) -> None:
     price_flags.stated_price()
     parse_counts(main_flags.DEVICE_COUNTS.value)
     price_flags.check_positive("link_gb_per_s")
-    given = [flags.FLAGS[name].value for name in COORDINATOR_FLAGS]
-    if main_flags.LOCAL_PROCESSES.value and any(value is not None for value in given):
-        raise BadInput(
-            f"--local_processes={main_flags.LOCAL_PROCESSES.value}: "
-            "starts the others itself; leave out --" + ", --".join(COORDINATOR_FLAGS)
-        )
-    check_coordinator(*given)
+    process_flags.check_processes()
     if main_flags.XLA_FLAGS.value:
         check_xla_flags(main_flags.XLA_FLAGS.value)
     # A compiler for a target writes to a cache, and cannot read it.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from jaxbench.cli import price_flags
+from jaxbench.cli import price_flags, process_flags
 from jaxbench.jobs import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
 
 MODE = flags.DEFINE_enum(
@@ -133,42 +133,6 @@ KEEP_CHECKPOINTS = flags.DEFINE_integer(
     2,
     "With --mode=train: how many of the newest checkpoints are kept, beside the best one.",
 )
-DISTRIBUTED = flags.DEFINE_enum(
-    "distributed",
-    None,
-    ["auto", "off"],
-    "auto: this is one of many processes on a Cloud TPU slice or under Slurm, which find one "
-    "another; off: a single process, even on a host of a slice.",
-)
-COORDINATOR_ADDRESS = flags.DEFINE_string(
-    "coordinator_address",
-    None,
-    "HOST:PORT that process 0 listens on, for many processes on hosts of any kind.",
-)
-NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "With --coordinator_address: the number of processes.", lower_bound=1
-)
-PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "With --coordinator_address: which process this is, from 0."
-)
-LOCAL_PROCESSES = flags.DEFINE_integer(
-    "local_processes",
-    None,
-    "Starts this many processes on this machine, which share its work; each gets one GPU.",
-    lower_bound=2,
-)
-INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
-    "initialization_timeout_s",
-    300,
-    "How long processes wait for one another at their start.",
-    lower_bound=1,
-)
-HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
-    "heartbeat_timeout_s",
-    30,
-    "How long a process may be silent before it counts as lost and the others end.",
-    lower_bound=2,
-)
 WANDB = flags.DEFINE_string(
     "wandb",
     None,
@@ -177,6 +141,7 @@ WANDB = flags.DEFINE_string(
 )
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
+flags.adopt_module_key_flags(process_flags)
 # These flags decide which steps the devices take, so they are the same in all processes, as most
 # fields are. All other flags count in process 0 only, and each process has these fields of its own.
 OF_ALL = (

@@ -10,6 +10,7 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.clock import Stopwatch
+from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import first_line
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
@@ -165,7 +166,8 @@ def measure_links(bench: Bench, time_s: float) -> None:
     """Measure collectives over all devices, and exchanges between two."""
     mesh = bench.mesh
     limit_bytes = _ON_CPU_BYTES if bench.on_cpu else _LARGEST_COLLECTIVE_BYTES
-    most_bytes = min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32)
+    # In every process the same sizes.
+    most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
     how = {"rounds": _SHORT_ROUNDS, "show": bench.show}

@@ -79,6 +79,20 @@ def _check_asked(minutes: float, asked_s: Mapping[str, float]) -> None:
         )
 
 
+def make_links_plan(minutes: float) -> Plan:
+    """Return the plan of several processes together: collectives and pairs alone.
+
+    Raises:
+      BadInput: minutes are too few for a card.
+    """
+    _check_minutes(minutes, None)
+    reason = "not measured over several processes"
+    others = (name for name in ORDER if name not in ("collectives", POWER_CURVE))
+    _, most_s = _SHARES["collectives"]
+    most_s += _LEAST_S["collectives"]
+    return Plan({"collectives": min(60 * minutes, most_s)}, dict.fromkeys(others, reason))
+
+
 def make_plan(
     minutes: float,
     *,

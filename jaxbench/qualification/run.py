@@ -14,6 +14,7 @@ from jaxbench.cards.thresholds import Thresholds
 from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
+from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import create_mesh
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, Terminated, first_line
@@ -26,7 +27,7 @@ from jaxbench.qualification.ceilings import measure_ceilings, measure_links
 from jaxbench.qualification.console_card import card_lines
 from jaxbench.qualification.host_load import LoadWatch
 from jaxbench.qualification.networks import measure_networks
-from jaxbench.qualification.plan import POWER_CURVE, Plan, make_plan
+from jaxbench.qualification.plan import POWER_CURVE, Plan, make_links_plan, make_plan
 from jaxbench.qualification.power_curve import check_power_limits, measure_power_curve
 from jaxbench.qualification.soak import measure_soak
 from jaxbench.qualification.storage import measure_storage
@@ -66,24 +67,28 @@ def qualify(
     """
     # pmap refuses functions of replicated arguments alone, such as the one of `RepeatCheck`.
     load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
-    plan = make_plan(
-        minutes,
-        num_devices=mesh.num_devices,
-        on_cpu=mesh.devices[0].platform == "cpu",
-        soak_minutes=soak_minutes,
-        storage=storage,
-        power_limits=len(power_limits),
-    )
+    if coordination.count() > 1:
+        plan = make_links_plan(minutes)
+    else:
+        plan = make_plan(
+            minutes,
+            num_devices=mesh.num_devices,
+            on_cpu=mesh.devices[0].platform == "cpu",
+            soak_minutes=soak_minutes,
+            storage=storage,
+            power_limits=len(power_limits),
+        )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
-    folder, lock = _new_folder(out)
+    folder, lock = _new_folder(out) if coordination.is_primary() else (pathlib.Path(), None)
     try:
         preset = choose_preset(mesh.devices[0].platform)
         bench = Bench(mesh, folder, preset, console, plan.total_s)
         load.count_gpu_processes(mesh.devices)
         return _qualify(bench, plan, minutes, thresholds, load, power_limits)
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def _qualify(
@@ -96,7 +101,7 @@ def _qualify(
 ) -> int:
     """Measure the parts of a plan, then print and write the card; return the exit code."""
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = unused_accelerators(bench.mesh.devices[0].platform)
+    unused = coordination.broadcast_value(unused_accelerators(bench.mesh.devices[0].platform))
     for line in unused:
         bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
     if not unused:
@@ -111,6 +116,10 @@ def _qualify(
             _measure(bench, plan, name, watts, ends)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
+    if not coordination.is_primary():
+        if ended:
+            raise ended
+        return 0
     with defer_signals():
         bench.console.close()
         if not ended:
@@ -171,7 +180,7 @@ def _say_plan(bench: Bench, plan: Plan) -> None:
 
 
 def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _Ends) -> None:
-    """Measure one part; whatever is raised is its end, and not that of the others."""
+    """Measure one part; whatever is raised is its end, and not that of the other parts."""
     time_s = plan.times_s[name]
     if name == "soak":
         time_s = plan.soak_s(bench.clock.wall_s())
@@ -184,6 +193,8 @@ def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _E
             else:
                 _MEASURE[name](bench, time_s)
     except Exception as error:
+        if coordination.count() > 1:  # the others wait for this process, and end with it
+            raise
         words = str(error) if isinstance(error, PartFailed | BadInput) else _describe(error)
         ends[name] = ("failed", " ".join(words.split())[:500])
         bench.console.say(f"{name.replace('_', ' ')} failed: {ends[name][1]}")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jaxbench.cards.figures import MATMULS
 from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.fields import number, text
@@ -14,6 +15,8 @@ def measured_share(context: ReportContext) -> list[Column]:
     cards = {
         (own.card.environment["hostname"], own.card.environment["device_kind"]): own.card
         for own in context.collection.cards
+        # A card of several processes has links alone.
+        if (part := own.card.part("ceilings")) and any(part.named(*MATMULS))
     }
 
     def share(row: Any) -> float | None:

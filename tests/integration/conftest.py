@@ -7,9 +7,9 @@ import sys
 import pytest
 
 
-def program(*args: str) -> list[str]:
-    """The command line of the entry point."""
-    return [sys.executable, "-m", "jaxbench.main", *args]
+def program(*args: str, command: str = "main") -> list[str]:
+    """The command line of an entry point."""
+    return [sys.executable, "-m", f"jaxbench.{command}", *args]
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ SMALL = (f"--experiment={MICRO}", "--experiment.num_devices=0")
 class Processes:
     """The same command in several processes, each in a folder of its own."""
 
-    def __init__(self, folder, *args, count=2, devices=2, of_one=None, command=None):
+    def __init__(self, folder, *args, count=2, devices=2, of_one=None, command="main", code=None):
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
@@ -57,10 +57,11 @@ class Processes:
             own.mkdir(parents=True, exist_ok=True)
             own_flags = [f"--coordinator_address=localhost:{port}", f"--num_processes={count}"]
             own_flags += [f"--process_id={index}", "--heartbeat_timeout_s=3"]
-            if command:
-                line = [sys.executable, "-c", command, str(port), str(index)]
+            if code:
+                line = [sys.executable, "-c", code, str(port), str(index)]
             else:
-                line = program(*args, *own_flags, *(of_one or {}).get(index, ()))
+                own_flags += (of_one or {}).get(index, ())
+                line = program(*args, *own_flags, command=command)
             with open(folder / f"out-{index}", "w") as out, open(folder / f"err-{index}", "w") as e:
                 self.running.append(
                     subprocess.Popen(line, cwd=own, env=environment, stdout=out, stderr=e)
@@ -308,7 +309,7 @@ with coordination.process_group(config, exit_status):
 
 
 def test_the_first_process_decides_and_an_error_is_everybodys(tmp_path):
-    started = Processes(tmp_path, command=AGREEING)
+    started = Processes(tmp_path, code=AGREEING)
     assert started.wait(60) == [7, 7]
     agreed = "[[0, 0], [0, 1], [0, 2]]\n"
     assert started.output(0) == agreed

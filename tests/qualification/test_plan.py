@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jaxbench.errors import BadInput
-from jaxbench.qualification.plan import ORDER, POWER_CURVE
+from jaxbench.qualification.plan import ORDER, POWER_CURVE, make_links_plan
 from jaxbench.qualification.plan import make_plan as make_any_plan
 
 
@@ -27,6 +27,15 @@ def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices,
     assert [*plan.times_s] == [name for name in ORDER if name in plan.times_s]
     if "soak_minutes" not in asked:  # the soak takes the rest
         assert math.isclose(plan.total_s, 60 * minutes) or "soak" in plan.skipped
+
+
+@pytest.mark.parametrize(("minutes", "time_s"), [(1, 60), (10, 70)])
+def test_several_processes_measure_their_links_alone(minutes, time_s):
+    plan = make_links_plan(minutes)
+    assert plan.times_s == {"collectives": time_s}
+    assert {*plan.times_s, *plan.skipped} | {POWER_CURVE} == {*ORDER}
+    with pytest.raises(BadInput, match="--minutes=0.5"):
+        make_links_plan(0.5)
 
 
 def test_ten_minutes_have_every_part_and_a_long_soak():

@@ -11,6 +11,7 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
@@ -147,6 +148,35 @@ def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, ou
     assert {ends[name] for name in ("networks", "soak", "corruption")} == {interrupted}
     assert len([*card.figures()]) == 2
     assert "verdict: " in output.getvalue()
+
+
+@pytest.fixture
+def as_process(monkeypatch):
+    """Has this process be one of two; no other is there."""
+
+    def of_index(index):
+        monkeypatch.setattr(coordination, "count", lambda: 2)
+        monkeypatch.setattr(coordination, "index", lambda: index)
+
+    return of_index
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_of_several_processes_the_first_writes_a_card_of_the_links(qualify, as_process, index):
+    as_process(index)
+    seen = []
+    code, card = qualify(collectives=lambda bench, _: seen.append(bench.part), soak=pytest.fail)
+    assert code == 0 and seen == ["collectives"]
+    if index:
+        assert card is None
+    else:
+        assert {part.name for part in card.parts if part.status == "measured"} == {"collectives"}
+        assert card.part("soak").reason == "not measured over several processes"
+
+
+def test_what_fails_in_one_of_several_processes_ends_them_all(qualify, as_process):
+    as_process(0)
+    assert qualify(collectives=lambda *_: 1 / 0) == (ZeroDivisionError, None)
 
 
 @pytest.mark.parametrize("given", ["", "full", "file"])

@@ -74,16 +74,23 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
     peak = measured("matmul_tf32_tflops", 400.0, device=0)
     part = Part(name="ceilings", status="measured", time_s=1.0, figures=(peak,))
     made.write(tmp_path / "card", made.judged(part, kind="NVIDIA H200"))
+    made.write(tmp_path / "links", made.judged(made.skipped("ceilings"), kind="NVIDIA H200"))
     here = {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": 1}
     throughput(tmp_path / "a", 900.0, environment=here)  # at 200 TFLOP/s
     throughput(tmp_path / "b", 900.0, environment=here | {"hostname": "elsewhere"})
+    throughput(tmp_path / "c", 900.0, environment=here, config={"batch_size": 64})
     context = ReportContext(collect([str(tmp_path)]))
-    sections = {section.name: section for section in make_sections(context)}
-    for name, title in (("rates", "All rates"), ("roofline", "Arithmetic")):
-        table = tables(sections[name])[title]
+    found = {
+        (one.name, title): table
+        for one in make_sections(context)
+        for title, table in tables(one).items()
+    }
+    with_mfu = {name: table for name, table in found.items() if "MFU [%]" in table.columns}
+    assert {section for section, _ in with_mfu} == {"rates", "roofline", "batches"}
+    for table in with_mfu.values():
         place = [*table.columns].index("of the measured peak [%]")
-        shown = [row[place] for row in texts(table) if row[0] in ("R1", "R2", "R3")]
-        assert sorted(shown)[0] == "50.00" and "–" in shown, shown
+        shown = [row[place] for row in texts(table) if len(row) > place]
+        assert shown.count("50.00") == 2 and "–" in shown, shown
 
 
 def test_the_pairs_are_a_picture(tmp_path):
@@ -207,7 +214,10 @@ def test_the_table_has_machines_and_published_history(tmp_path):
     rates = "| 700.0 (70.75 %) | 50.00 (74.74 %) | 3,000 (89.50 %) |"
     assert "| b |" in machine and rates in machine
     measured_rows = [line for line in lines if line.startswith("| measured ")]
-    assert "9,000 (8,910 to 9,090)" in measured_rows[1] and "| 5.58 | 0.2000 |" in measured_rows[1]
+    assert (
+        "9,000 (8,910 to 9,090)" in measured_rows[1]
+        and "| 5.58 | 7.89 | 0.2000 |" in measured_rows[1]
+    )
     theirs = [line for line in lines if line.startswith("| published ")]
     assert len(theirs) == 5 and all("| 2018 " in line for line in theirs)
     assert "Habr" in text

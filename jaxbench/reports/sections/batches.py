@@ -8,6 +8,7 @@ from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.formats import UNKNOWN, clock_time, count, milliseconds, percent, plain, words
+from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.runs import SCORES
 from jaxbench.reports.settings import differing, grouped, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
@@ -38,7 +39,7 @@ def batches(context: ReportContext) -> Section | None:
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:
             own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
-            tables += [_table(own), *_matrix(own)]
+            tables += [_table(own, [*_FIGURES, *measured_share(context)]), *_matrix(own)]
     sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
     return make_section(
         "batches",
@@ -86,9 +87,9 @@ def _heading(row: Measurement) -> str:
     return " · ".join(part for part in told if part not in ("", UNKNOWN))
 
 
-def _table(rows: Sequence[Measurement]) -> Table:
+def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     usable = [row for row in rows if row.usable]
-    figures = [c for c in _FIGURES if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    figures = [c for c in figures if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
     # Where nothing was measured, the column has reasons alone.
     first, *others = figures or [Column("what became of it", lambda row: None, count)]
 

@@ -1,0 +1,92 @@
+"""The flags that say which processes work together, the same in every entry point that has them."""
+
+from absl import flags
+
+from jaxbench.cli import entry_point
+from jaxbench.distributed.coordinator import (
+    CoordinatorConfig,
+    check_coordinator,
+    check_single_host,
+    detect_cluster,
+)
+from jaxbench.distributed.watch import ExitStatus
+from jaxbench.errors import BadInput
+from jaxbench.jobs import COORDINATOR_FLAGS
+
+DISTRIBUTED = flags.DEFINE_enum(
+    "distributed",
+    None,
+    ["auto", "off"],
+    "auto: this is one of many processes on a Cloud TPU slice or under Slurm, which find one "
+    "another; off: a single process, even on a host of a slice.",
+)
+COORDINATOR_ADDRESS = flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "HOST:PORT that process 0 listens on, for many processes on hosts of any kind.",
+)
+NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "With --coordinator_address: the number of processes.", lower_bound=1
+)
+PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "With --coordinator_address: which process this is, from 0."
+)
+LOCAL_PROCESSES = flags.DEFINE_integer(
+    "local_processes",
+    None,
+    "Starts this many processes on this machine, which share its work; each gets one GPU.",
+    lower_bound=2,
+)
+INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
+    "initialization_timeout_s",
+    300,
+    "How long processes wait for one another at their start.",
+    lower_bound=1,
+)
+HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
+    "heartbeat_timeout_s",
+    30,
+    "How long a process may be silent before it counts as lost and the others end.",
+    lower_bound=2,
+)
+
+
+def check_processes() -> None:
+    """Raise BadInput where these flags are incomplete or contradict each other."""
+    given = [flags.FLAGS[name].value for name in COORDINATOR_FLAGS]
+    if LOCAL_PROCESSES.value and any(value is not None for value in given):
+        raise BadInput(
+            f"--local_processes={LOCAL_PROCESSES.value}: "
+            "starts the others itself; leave out --" + ", --".join(COORDINATOR_FLAGS)
+        )
+    check_coordinator(*given)
+
+
+def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig | None:
+    """Return how this process joins the others; None for a single process.
+
+    Args:
+      todo: what a process that is alone on a host of a TPU slice is told, see `check_single_host`.
+      one_host: whether such a process is refused.
+    """
+    timeouts = {
+        "initialization_timeout_s": INITIALIZATION_TIMEOUT_S.value,
+        "heartbeat_timeout_s": HEARTBEAT_TIMEOUT_S.value,
+    }
+    if DISTRIBUTED.value == "auto":
+        return detect_cluster(**timeouts)
+    address = COORDINATOR_ADDRESS.value
+    if address is not None:
+        return CoordinatorConfig(address, NUM_PROCESSES.value, PROCESS_ID.value, **timeouts)
+    if DISTRIBUTED.value is None and one_host:
+        check_single_host(*todo)
+    return None
+
+
+def exit_status(error: BaseException) -> ExitStatus:
+    """Return how a process ends by an error, for the other processes."""
+    from jaxbench.records.recorder import classify
+
+    code, line = entry_point.exit_code(error)
+    ended = ("failed", str(error)) if isinstance(error, BadInput) else classify(error)
+    return ExitStatus(*ended, code, line)
