@@ -62,18 +62,17 @@ def ceiling(
 
     Returns:
       `least_s`: the least time of a step by `compute`, `memory` and `links`, those that are known;
-      `bound_by`: which of them takes longest; `images_per_s`: the ceiling. Without a known peak
-      rate the last two are None: links alone are no ceiling.
+      `bound_by`: which of them takes longest; `images_per_s`: the ceiling. Without a peak of the
+      arithmetic the last two are None: it may well be what binds.
     """
     least_s = {}
     if peak_flops_per_s:
         least_s["compute"] = flops_per_device / peak_flops_per_s
     if memory_bytes_per_s:
         least_s["memory"] = bytes_per_device / memory_bytes_per_s
-    known = bool(least_s)
     if num_devices > 1 and link_bytes_per_s:
         least_s["links"] = ring_bytes(num_devices, exchanged_bytes) / link_bytes_per_s
-    bound_by = max(least_s, key=least_s.get) if known else None
+    bound_by = max(least_s, key=least_s.get) if "compute" in least_s else None
     return {
         "least_s": least_s,
         "bound_by": bound_by,

@@ -25,11 +25,11 @@ def test_the_slowest_part_binds():
     assert slower["bound_by"] == "links" and slower["images_per_s"] == pytest.approx(100)
 
 
-def test_one_device_has_no_links_and_unknown_peaks_no_ceiling():
+def test_one_device_has_no_links_and_an_unknown_peak_no_ceiling():
     assert "links" not in ceiling(**STEP | {"num_devices": 1})["least_s"]
-    unknown = ceiling(**STEP | {"peak_flops_per_s": None, "memory_bytes_per_s": None})
+    unknown = ceiling(**STEP | {"peak_flops_per_s": None})
     assert unknown["bound_by"] is None and unknown["images_per_s"] is None
-    assert list(unknown["least_s"]) == ["links"]
+    assert list(unknown["least_s"]) == ["memory", "links"]
 
 
 def test_what_is_alive_beyond_the_cache_is_written_and_read():

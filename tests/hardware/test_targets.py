@@ -23,6 +23,7 @@ TABLES = ROOT / "jaxbench" / "hardware" / "targets"
         ("gpu:h100:8", 8, 80),
         ("gpu:h100:2x8", 16, 80),
         ("tpu:tpu7x:2x2x1", 8, 96),
+        ("tpu:tpu7x:16x16x36", 18432, 96),  # a whole pod
     ],
 )
 def test_a_name_is_a_machine(name, devices, memory_gib):
@@ -45,7 +46,8 @@ def test_a_name_is_a_machine(name, devices, memory_gib):
         ("gpu:h100:1x2x3", "must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN"),
         ("tpu:v5e:32x16", "has 512 chips; a pod of v5e has 256"),
         ("gpu:nope.txtpb:2", "nope.txtpb: No such file or directory"),
-        ("gpu:h100:99999", "has 99,999 devices; at most 8,192"),
+        ("gpu:h100:99999", "has 99,999 GPUs; at most 8,192"),
+        ("gpu:h100:100x100", "has 10,000 GPUs; at most 8,192"),
     ],
 )
 def test_what_is_no_machine(name, words):

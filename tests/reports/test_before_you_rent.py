@@ -127,6 +127,14 @@ def test_a_row_has_what_the_compiler_said(tmp_path):
     assert "all at once" in tables(section_of(tmp_path))[SAYS].note
 
 
+def test_a_language_model_has_sequences(tmp_path):
+    for number, target in enumerate(("gpu:rtx2080ti:2", "gpu:h100:8")):
+        compiled(tmp_path / str(number), target, config={"data": {"sequence_length": 1024}})
+    [chart] = charts(section_of(tmp_path), DotChart)
+    assert chart.x_label == "sequences/s" and "sequences/s at most" in chart.title
+    assert "An image of a language model is a sequence." in chart.table.note
+
+
 def test_what_does_not_fit_has_its_reason_and_no_ceiling(tmp_path):
     compiled(tmp_path / "a", fits=False, record={"refusal": "no", "ceiling": None})
     compiled(tmp_path / "b", "gpu:h100:8", fits=False)  # compiled, but larger than the memory

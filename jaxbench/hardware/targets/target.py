@@ -26,7 +26,8 @@ from jaxbench.hardware.targets.description import SUFFIX, read_description
 _TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
 _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # No machine that can be rented has more; compiling for more takes no longer, but means nothing.
-_MOST_DEVICES = 8192
+# TPUs have the size of their pod.
+_MOST_GPUS = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +100,7 @@ def parse_target(text: str) -> Target:
     if size and not _SIZE.fullmatch(size):
         raise BadInput(f"--target={text}: {size!r} is no size; write it as in {_example(platform)}")
     numbers = tuple(map(int, size.split("x"))) if size else ()
-    make = _tpu if platform == "tpu" else _gpu
-    target = make(text, row, numbers)
-    if target.num_devices > _MOST_DEVICES:
-        raise BadInput(
-            f"--target={text}: has {target.num_devices:,} devices; at most {_MOST_DEVICES:,}"
-        )
-    return target
+    return (_tpu if platform == "tpu" else _gpu)(text, row, numbers)
 
 
 def smaller_targets(target: Target) -> list[Target]:
@@ -186,6 +181,8 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
 def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
     if len(numbers) > 2:
         raise BadInput(f"--target={text}: must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN")
+    if math.prod(numbers) > _MOST_GPUS:
+        raise BadInput(f"--target={text}: has {math.prod(numbers):,} GPUs; at most {_MOST_GPUS:,}")
     return Target(
         name=text,
         platform="gpu",

@@ -14,7 +14,9 @@ from jaxbench.reports.settings import grouped
 from jaxbench.reports.tables import Column, make_table, shared, status_cell, with_figures
 
 _MOST_DOTS = 16
-_NO_CEILING = "No peak rates of the machine are known, or the step does not fit: no ceiling."
+_NO_CEILING = (
+    "No peak rate of the machine in this precision is known, or the step does not fit: no ceiling."
+)
 
 
 def _gib(value: object) -> str:
@@ -154,6 +156,7 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     told = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
+        "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
         "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
         "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
@@ -186,8 +189,13 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
         "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
         f"are below the table{more}"
     )
-    title = f"{steps[0].run.experiment}: images/s at most, by machine"
-    return [DotChart(title, note, "images/s", dots, table, x_log=True)]
+    unit = "sequences/s" if _is_of_sequences(steps[0]) else "images/s"
+    title = f"{steps[0].run.experiment}: {unit} at most, by machine"
+    return [DotChart(title, note, unit, dots, table, x_log=True)]
+
+
+def _is_of_sequences(step: CompiledStep) -> bool:
+    return bool(number(step.run.config, "data", "sequence_length"))
 
 
 def _settings(step: CompiledStep) -> list[str]:
