@@ -20,11 +20,12 @@ ATTENTION = ("auto", "xla", "cudnn")
 ATTENTION_HELP = (
     "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
     "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
-    "flash attention, for NVIDIA GPUs under bf16 or fp16. auto: cudnn where it can, else xla; "
-    "run.json says which (`attention`)."
+    "flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn where it can, "
+    "else xla; run.json says which (`attention`)."
 )
-# cuDNN's limit on all GPUs that have its flash attention; the width of a head is a multiple of 8.
-_CUDNN_HEAD_WIDTH = 128
+# The least that cuDNN's flash attention runs on, by NVIDIA's support matrix of it, and the limit on
+# all that have it; the width of a head is a multiple of 8.
+_CUDNN_CAPABILITY, _CUDNN_HEAD_WIDTH = 8.0, 128
 
 
 class TransformerBlock(nn.Module):
@@ -78,25 +79,25 @@ class TransformerBlock(nn.Module):
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
 
 
-def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
+def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
     """Return what only a network of transformer blocks is created with; nothing for others.
 
     Args:
       config: the experiment.
-      platform, dtype: as for `choose_attention`.
+      compute_capability, dtype: as for `choose_attention`.
     """
     if not config.model.has_blocks:
         return {}
-    attention = choose_attention(config.model, platform, dtype)
+    attention = choose_attention(config.model, compute_capability, dtype)
     return {"block": block_class(config.remat, config.parallelism), "attention": attention}
 
 
-def choose_attention(model: Any, platform: str, dtype: Any) -> str:
+def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -> str:
     """Return xla or cudnn: the implementation that `model.attention` means on these devices.
 
     Args:
       model: a configuration with `attention`, `width` and `heads`.
-      platform: of the devices, as JAX names it.
+      compute_capability: of NVIDIA GPUs; None for other devices.
       dtype: what the network computes in.
 
     Raises:
@@ -104,7 +105,11 @@ def choose_attention(model: Any, platform: str, dtype: Any) -> str:
     """
     head_width = model.width // model.heads
     reasons = [
-        (platform != "gpu", f"for NVIDIA GPUs, not for {platform} devices"),
+        (
+            (compute_capability or 0) < _CUDNN_CAPABILITY,
+            f"for NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more, and "
+            + (f"here it is {compute_capability}" if compute_capability else "here are none"),
+        ),
         (jnp.dtype(dtype).itemsize != 2, "for precision=bf16 or fp16"),
         (
             head_width % 8 or head_width > _CUDNN_HEAD_WIDTH,

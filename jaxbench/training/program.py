@@ -16,6 +16,7 @@ from jaxbench.distributed.state_sharding import StateSharding
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
+from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
@@ -314,7 +315,7 @@ def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> Net
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
+            **block_options(config, compute_capability(mesh.devices[0]), precision.compute_dtype),
         )
         return NetworkAdapter(module, precision.param_dtype)
     except BadInput:
