@@ -79,6 +79,17 @@ class TransformerBlock(nn.Module):
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
 
 
+def check_width(width: int, multiple: int, why: str) -> None:
+    """Raise BadInput for a width of the tokens that is no multiple; the message has those near."""
+    if width % multiple:
+        below = width // multiple * multiple
+        near = [str(near) for near in (below, below + multiple) if near]
+        raise BadInput(
+            f"model.width={width} is no multiple of {multiple}, for {why}; near it: "
+            + " and ".join(near)
+        )
+
+
 def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
     """Return what only a network of transformer blocks is created with; nothing for others.
 

@@ -185,6 +185,8 @@ class Program:
                 f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
                 f"{expected}"
             )
+        if self.sharding:
+            self.sharding.check(state)
         facts.check(self.config)
         self._check_update_rule(state)
         check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
