@@ -142,16 +142,19 @@ def attend(
     attention: str,
 ) -> jax.Array:
     """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head."""
-    arrays = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF)
-    if attention != "xla" or query_BxTxNxF.dtype != jnp.float64:
+    arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
+    if attention != "xla" or dtype not in (jnp.float16, jnp.float64):
         return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
-    # JAX's takes the softmax in float32, whatever the type. fp64 is for checking: rounding to
-    # float32 would hide there what is to be seen.
-    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", *arrays[:2]) / query_BxTxNxF.shape[-1] ** 0.5
+    # JAX's asks for fp16 products by a name (F16_F16_F32) that CPUs and TPUs refuse, and takes the
+    # softmax of fp64, which is for checking, in float32.
+    query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
+    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
+    scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))
     if causal:
         earlier_TxT = jnp.tri(query_BxTxNxF.shape[1], dtype=bool)
         scores_BxNxTxT = jnp.where(earlier_TxT, scores_BxNxTxT, -jnp.inf)
-    return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
+    weights_BxNxTxT = jax.nn.softmax(scores_BxNxTxT).astype(dtype)
+    return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
 
 
 def block_class(remat: str, parallelism: str) -> Any:
