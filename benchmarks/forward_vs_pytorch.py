@@ -131,7 +131,7 @@ def _create_model(config, precision) -> NetworkAdapter:
         dtype=precision.compute_dtype,
         param_dtype=precision.param_dtype,
         norm_axis=None,
-        **block_options(config, "cpu", precision.compute_dtype),
+        **block_options(config, None, precision.compute_dtype),
     )
     return NetworkAdapter(module, precision.param_dtype)
 

@@ -9,9 +9,10 @@ weight decay on kernels, 10,000 steps of warm-up, then a cosine to 0; gradients 
 random crops, mirroring, RandAugment (2 operations, magnitude 10) and mixup 0.2; no dropout, no
 label smoothing. Their weight decay of 1e-4 is not multiplied by the learning rate; AdamW's 0.1 at
 0.001 is the same.
-Unlike there: pixels have ImageNet's mean and deviation rather than -1 to 1, each pair of images has
-its own share in mixup, and all training images are trained on (1 % is held out there). RandAugment
-differs in what `jaxbench/data/rand_augment.py` says.
+Unlike there: pixels have ImageNet's mean and deviation rather than -1 to 1, crops have at least 8 %
+of an image (5 % there), each pair of images has its own share in mixup, Adam's first moment is fp32
+(bf16 there), biases start at 0 (within 1e-6 of it there), and all training images are trained on
+(1 % is held out there). RandAugment differs in what `jaxbench/data/rand_augment.py` says.
 ViT-B/16: `--experiment.model.width=768 --experiment.model.heads=12`. FOLDER and a TFDS copy are as
 for `resnet50`. The top-1 above has not been tried yet.
 Hardware: one or more GPUs or TPUs of 16 GB for 128 images each.

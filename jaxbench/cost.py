@@ -167,7 +167,9 @@ def _per_price(rate: float, price: Price, tokens: float | None = None) -> dict[s
         "usd_per_million_images": pricing.usd_per_million_images(rate, price.usd_per_hour),
     }
     if tokens:
-        found["usd_per_billion_tokens"] = found["usd_per_million_images"] * 1e3 / tokens
+        found["usd_per_billion_tokens"] = pricing.usd_per_billion_tokens(
+            rate, price.usd_per_hour, tokens
+        )
     return found
 
 

@@ -67,6 +67,7 @@ def test_the_articles_cost_to_accuracy():
 
 def test_money_and_energy():
     assert cost.usd_per_million_images(1000, 3.6) == pytest.approx(1.0)
+    assert cost.usd_per_billion_tokens(1000, 3.6, 500) == pytest.approx(2.0)
     assert cost.usd(1800, 3.0) == 1.5 and cost.usd(math.inf, 3.0) == math.inf
     assert cost.electricity_usd(7.2e6, 0.25) == 0.5
 

@@ -59,6 +59,20 @@ class StateSharding:
 
     mesh: DataMesh
 
+    def check(self, state: Any) -> None:
+        """Raise BadInput where the number of devices divides no axis of a parameter."""
+
+        def splits(num_devices):
+            return any(split_axis(leaf.shape, num_devices) is not None for leaf in params)
+
+        params, num_devices = jax.tree.leaves(state.params), self.mesh.num_devices
+        if not splits(num_devices):
+            fewer = (f"{n} would" for n in range(num_devices - 1, 1, -1) if splits(n))
+            raise BadInput(
+                f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
+                f"each would hold the whole state; {next(fewer, 'no number of devices would')}"
+            )
+
     def specs(self, state: Any) -> Any:
         """Return the PartitionSpec of every array of a whole state, or of its shapes."""
 

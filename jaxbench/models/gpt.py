@@ -27,11 +27,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
-from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, TransformerBlock
+from jaxbench.models.transformer_block import (
+    ATTENTION,
+    ATTENTION_HELP,
+    TransformerBlock,
+    check_width,
+)
 
 # GPT-2's deviation of the initial kernels and embeddings.
 _INIT_STD = 0.02
@@ -59,13 +63,8 @@ class GptConfig(ModelConfig):
 
     def validate(self) -> None:
         multiple = self.heads * (2 if self.positions == "rotary" else 1)
-        if self.width % multiple:
-            below = self.width // multiple * multiple
-            raise BadInput(
-                f"model.width={self.width} is no multiple of {multiple}, for model.heads="
-                f"{self.heads} with {self.positions} positions; near it: "
-                + " and ".join(str(width) for width in (below, below + multiple) if width)
-            )
+        why = f"model.heads={self.heads} with {self.positions} positions"
+        check_width(self.width, multiple, why)
 
     def create(self, **given):
         return Gpt(**vars(self) | given)

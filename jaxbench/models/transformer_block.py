@@ -20,11 +20,12 @@ ATTENTION = ("auto", "xla", "cudnn")
 ATTENTION_HELP = (
     "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
     "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
-    "flash attention, for NVIDIA GPUs under bf16 or fp16. auto: cudnn where it can, else xla; "
-    "run.json says which (`attention`)."
+    "flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn where it can, "
+    "else xla; run.json says which (`attention`)."
 )
-# cuDNN's limit on all GPUs that have its flash attention; the width of a head is a multiple of 8.
-_CUDNN_HEAD_WIDTH = 128
+# The least that cuDNN's flash attention runs on, by NVIDIA's support matrix of it, and the limit on
+# all that have it; the width of a head is a multiple of 8.
+_CUDNN_CAPABILITY, _CUDNN_HEAD_WIDTH = 8.0, 128
 
 
 class TransformerBlock(nn.Module):
@@ -78,25 +79,36 @@ class TransformerBlock(nn.Module):
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
 
 
-def block_options(config: Config, platform: str, dtype: Any) -> dict[str, Any]:
+def check_width(width: int, multiple: int, why: str) -> None:
+    """Raise BadInput for a width of the tokens that is no multiple; the message has those near."""
+    if width % multiple:
+        below = width // multiple * multiple
+        near = [str(near) for near in (below, below + multiple) if near]
+        raise BadInput(
+            f"model.width={width} is no multiple of {multiple}, for {why}; near it: "
+            + " and ".join(near)
+        )
+
+
+def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
     """Return what only a network of transformer blocks is created with; nothing for others.
 
     Args:
       config: the experiment.
-      platform, dtype: as for `choose_attention`.
+      compute_capability, dtype: as for `choose_attention`.
     """
     if not config.model.has_blocks:
         return {}
-    attention = choose_attention(config.model, platform, dtype)
+    attention = choose_attention(config.model, compute_capability, dtype)
     return {"block": block_class(config.remat, config.parallelism), "attention": attention}
 
 
-def choose_attention(model: Any, platform: str, dtype: Any) -> str:
+def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -> str:
     """Return xla or cudnn: the implementation that `model.attention` means on these devices.
 
     Args:
       model: a configuration with `attention`, `width` and `heads`.
-      platform: of the devices, as JAX names it.
+      compute_capability: of NVIDIA GPUs; None for other devices.
       dtype: what the network computes in.
 
     Raises:
@@ -104,7 +116,11 @@ def choose_attention(model: Any, platform: str, dtype: Any) -> str:
     """
     head_width = model.width // model.heads
     reasons = [
-        (platform != "gpu", f"for NVIDIA GPUs, not for {platform} devices"),
+        (
+            (compute_capability or 0) < _CUDNN_CAPABILITY,
+            f"for NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more, and "
+            + (f"here it is {compute_capability}" if compute_capability else "here are none"),
+        ),
         (jnp.dtype(dtype).itemsize != 2, "for precision=bf16 or fp16"),
         (
             head_width % 8 or head_width > _CUDNN_HEAD_WIDTH,
@@ -126,16 +142,19 @@ def attend(
     attention: str,
 ) -> jax.Array:
     """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head."""
-    arrays = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF)
-    if attention != "xla" or query_BxTxNxF.dtype != jnp.float64:
+    arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
+    if attention != "xla" or dtype not in (jnp.float16, jnp.float64):
         return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
-    # JAX's takes the softmax in float32, whatever the type. fp64 is for checking: rounding to
-    # float32 would hide there what is to be seen.
-    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", *arrays[:2]) / query_BxTxNxF.shape[-1] ** 0.5
+    # JAX's asks for fp16 products by a name (F16_F16_F32) that CPUs and TPUs refuse, and takes the
+    # softmax of fp64, which is for checking, in float32.
+    query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
+    scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
+    scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))
     if causal:
         earlier_TxT = jnp.tri(query_BxTxNxF.shape[1], dtype=bool)
         scores_BxNxTxT = jnp.where(earlier_TxT, scores_BxNxTxT, -jnp.inf)
-    return jnp.einsum("bnts,bsnf->btnf", jax.nn.softmax(scores_BxNxTxT), value_BxTxNxF)
+    weights_BxNxTxT = jax.nn.softmax(scores_BxNxTxT).astype(dtype)
+    return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
 
 
 def block_class(remat: str, parallelism: str) -> Any:

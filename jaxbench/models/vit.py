@@ -20,6 +20,7 @@ of P x P x C and K classes:
 """
 
 import dataclasses
+import math
 import typing
 from typing import Any
 
@@ -31,7 +32,12 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, plain
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
-from jaxbench.models.transformer_block import ATTENTION, ATTENTION_HELP, TransformerBlock
+from jaxbench.models.transformer_block import (
+    ATTENTION,
+    ATTENTION_HELP,
+    TransformerBlock,
+    check_width,
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,12 +50,12 @@ class ViTConfig(ModelConfig):
         16, low=1, help="Side of the square patches, in pixels, that become a token each."
     )
     width: int = number(
-        384, low=8, help="Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4."
+        384,
+        low=8,
+        help="Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4 and of the heads.",
     )
     depth: int = number(12, low=1, help="Number of transformer blocks.")
-    heads: int = number(
-        6, low=1, help="Attention heads, which divide `model.width`: 3 (Ti), 6 (S), 12 (B)."
-    )
+    heads: int = number(6, low=1, help="Attention heads: 3 (Ti), 6 (S), 12 (B).")
     mlp_ratio: int = number(
         4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
     )
@@ -59,17 +65,8 @@ class ViTConfig(ModelConfig):
     attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
 
     def validate(self) -> None:
-        for divisor, what in (
-            (4, "4, for the positions"),
-            (self.heads, f"model.heads={self.heads}"),
-        ):
-            if self.width % divisor:
-                below = self.width // divisor * divisor
-                near = [str(width) for width in (below, below + divisor) if width]
-                raise BadInput(
-                    f"model.width={self.width} is no multiple of {what}; near it: "
-                    + " and ".join(near)
-                )
+        why = f"the positions and model.heads={self.heads}"
+        check_width(self.width, math.lcm(4, self.heads), why)
 
     def create(self, **given):
         return ViT(**vars(self) | given)

@@ -16,6 +16,7 @@ from jaxbench.distributed.state_sharding import StateSharding
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
+from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
 from jaxbench.own.errors import describe_error
@@ -184,6 +185,8 @@ class Program:
                 f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
                 f"{expected}"
             )
+        if self.sharding:
+            self.sharding.check(state)
         facts.check(self.config)
         self._check_update_rule(state)
         check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
@@ -314,7 +317,7 @@ def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> Net
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, mesh.devices[0].platform, precision.compute_dtype),
+            **block_options(config, compute_capability(mesh.devices[0]), precision.compute_dtype),
         )
         return NetworkAdapter(module, precision.param_dtype)
     except BadInput:

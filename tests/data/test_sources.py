@@ -90,6 +90,11 @@ def test_synthetic_images_repeat_and_differ_by_class():
     assert set(dataset.train.labels_Nx) == set(range(5))
 
 
+def test_synthetic_images_that_do_not_fit_are_refused():
+    with pytest.raises(BadInput, match="train_examples=2048, data.eval_examples=512: .* 480.0 GiB"):
+        synthetic.load(DataConfig(image_shape=(8192, 8192, 3)))
+
+
 def test_npz_is_read_as_it_is(tmp_path):
     made = arrays(y_train=(np.arange(50) % 10)[:, None].astype(np.uint8))
     np.savez(tmp_path / "set.npz", **made)

@@ -124,6 +124,12 @@ def test_what_has_nothing_to_split_is_refused(run_cli):
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_devices_that_divide_nothing_are_refused():
+    needs_devices(7)
+    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter.* 6 would$"):
+        program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
+
+
 def test_a_network_that_stacks_its_parameters_is_refused():
     boxed = {"params": {"kernel": Shard(jnp.zeros((3, 4, 4)), axis=1)}}
     with pytest.raises(BadInput, match="nn.scan or nn.vmap stacks parameters"):

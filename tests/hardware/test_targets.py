@@ -1,13 +1,14 @@
 """Machines that are not here, by name: what there is, what is refused, how a GPU is described."""
 
 import csv
+import types
 
 import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
 from jaxbench.hardware.targets import topology
-from jaxbench.hardware.targets.target import list_targets, parse_target
+from jaxbench.hardware.targets.target import compute_capability, list_targets, parse_target
 from tests.conftest import ROOT
 
 TABLES = ROOT / "jaxbench" / "hardware" / "targets"
@@ -54,6 +55,21 @@ def test_what_is_no_machine(name, words):
     with pytest.raises(BadInput) as refused:
         parse_target(name)
     assert str(refused.value).startswith(f"--target={name}: ") and words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ({"device_kind": "Tesla T4", "compute_capability": "7.5"}, 7.5),
+        ({"device_kind": "Tesla T4"}, 7.5),  # only compiled for
+        ({"device_kind": "NVIDIA H100 80GB HBM3"}, 9.0),
+        ({"device_kind": "of a newer file"}, float("inf")),
+        ({"device_kind": "AMD Instinct MI300X", "compute_capability": "gfx942"}, None),
+        ({"device_kind": "TPU v4", "platform": "tpu"}, None),
+    ],
+)
+def test_the_compute_capability_of_a_device(device, expected):
+    assert compute_capability(types.SimpleNamespace(**{"platform": "gpu"} | device)) == expected
 
 
 @pytest.mark.parametrize(

@@ -98,20 +98,23 @@ def test_a_width_that_heads_do_not_divide_is_told(fields, told):
 
 @pytest.mark.parametrize("model", [GptConfig(), ViTConfig()])
 def test_attention_is_cudnns_only_where_it_can_be(model):
-    assert choose_attention(model, "gpu", jnp.bfloat16) == "cudnn"
-    assert choose_attention(model, "gpu", jnp.float32) == "xla"
-    assert choose_attention(model, "tpu", jnp.bfloat16) == "xla"
+    ampere, turing, no_gpu = 8.0, 7.5, None
+    assert choose_attention(model, ampere, jnp.bfloat16) == "cudnn"
+    assert choose_attention(model, ampere, jnp.float32) == "xla"
+    assert choose_attention(model, turing, jnp.float16) == "xla"
+    assert choose_attention(model, no_gpu, jnp.bfloat16) == "xla"
     model.attention = "cudnn"
-    for platform, dtype, told in (
-        ("cpu", jnp.bfloat16, "not for cpu devices"),
-        ("gpu", jnp.float32, "for precision=bf16 or fp16"),
+    for capability, dtype, told in (
+        (no_gpu, jnp.bfloat16, "NVIDIA GPUs of compute capability 8.0 .* here are none"),
+        (turing, jnp.float16, "and here it is 7.5"),
+        (ampere, jnp.float32, "for precision=bf16 or fp16"),
     ):
         with pytest.raises(BadInput, match=told):
-            choose_attention(model, platform, dtype)
+            choose_attention(model, capability, dtype)
     model.attention = "xla"
-    assert choose_attention(model, "gpu", jnp.bfloat16) == "xla"
+    assert choose_attention(model, ampere, jnp.bfloat16) == "xla"
     model.attention, model.width = "auto", model.heads * 12
-    assert choose_attention(model, "gpu", jnp.float16) == "xla"
+    assert choose_attention(model, ampere, jnp.float16) == "xla"
 
 
 def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):

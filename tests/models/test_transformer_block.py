@@ -51,7 +51,9 @@ def by_hand(x_BxTxD, params, heads, causal):
     return x + dense(gelu, params["mlp2"])
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, 1e-5), (jnp.float64, 1e-12)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(jnp.float16, 2e-2), (jnp.float32, 1e-5), (jnp.float64, 1e-12)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_block_by_hand(causal, dtype, bound):
     with jax.enable_x64(True):

@@ -79,6 +79,18 @@ def test_rates_and_runs_are_priced_as_their_records_say(tmp_path):
     assert "2026-03-04, --usd_per_hour" in step[len(table.columns) - 1]
 
 
+def test_tokens_are_priced_where_images_are_sequences(tmp_path):
+    def column(name):
+        table, *_ = tables(sections_of(tmp_path)["cost"]).values()
+        return [dict(zip(table.columns, texts(row), strict=True)).get(name) for row in table.rows]
+
+    trained(tmp_path / "images", 5000.0, price=PRICE, config={"data": {"sequence_length": 0}})
+    assert column("USD per billion tokens") == [None]
+    trained(tmp_path / "tokens", 5000.0, price=PRICE, config={"data": {"sequence_length": 50}})
+    assert column("USD per million images") == ["0.2000", "0.2000"]
+    assert column("USD per billion tokens") == ["–", "4.000"]
+
+
 def test_published_rates_stand_beside_the_same_network_alone(tmp_path):
     network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
     throughput(tmp_path / "own", 2500.0, price=PRICE, **network)

@@ -31,16 +31,17 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
       BadInput: the images do not fit in memory.
     """
     shape, token_bytes = data.example_shape, np.dtype(data.example_dtype).itemsize
-    wanted_bytes = (data.train_examples + data.eval_examples) * math.prod(shape) * token_bytes
+    num_train = data.train_examples or _DEFAULT_TRAIN
+    num_eval = data.eval_examples or _DEFAULT_EVAL
+    wanted_bytes = (num_train + num_eval) * math.prod(shape) * token_bytes
     if wanted_bytes > psutil.virtual_memory().available // 4:
         raise BadInput(
-            f"data.train_examples={data.train_examples}, "
-            f"data.eval_examples={data.eval_examples}: synthetic examples of "
-            f"{wanted_bytes / 2**30:,.1f} GiB do not fit in memory"
+            f"data.train_examples={num_train}, data.eval_examples={num_eval}: synthetic examples "
+            f"of {wanted_bytes / 2**30:,.1f} GiB do not fit in memory"
         )
     generator = np.random.Generator(np.random.Philox(key=0))
     if data.sequence_length:
-        return _sequences(generator, data)
+        return _sequences(generator, data, num_train, num_eval)
     patterns_KxHxWxC = generator.integers(64, 192, (data.num_classes, *shape), dtype=np.int16)
 
     def split(num_examples):
@@ -54,13 +55,15 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     return Dataset(
         description=f"synthetic {height}x{width}x{channels}, "
         + ("discs with masks" if masks else f"{data.num_classes} classes"),
-        train=split(data.train_examples or _DEFAULT_TRAIN),
-        eval=split(data.eval_examples or _DEFAULT_EVAL),
+        train=split(num_train),
+        eval=split(num_eval),
         num_classes=data.num_classes,
     )
 
 
-def _sequences(generator: np.random.Generator, data: DataConfig) -> Dataset:
+def _sequences(
+    generator: np.random.Generator, data: DataConfig, num_train: int, num_eval: int
+) -> Dataset:
     length, vocabulary, dtype = data.sequence_length, data.num_classes, data.example_dtype
 
     def split(num_examples):
@@ -74,8 +77,8 @@ def _sequences(generator: np.random.Generator, data: DataConfig) -> Dataset:
 
     return Dataset(
         description=f"synthetic sequences of {length} tokens, vocabulary of {vocabulary}",
-        train=split(data.train_examples or _DEFAULT_TRAIN),
-        eval=split(data.eval_examples or _DEFAULT_EVAL),
+        train=split(num_train),
+        eval=split(num_eval),
         num_classes=vocabulary,
         statistics=None,
     )

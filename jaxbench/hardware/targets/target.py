@@ -124,11 +124,26 @@ def smaller_targets(target: Target) -> list[Target]:
 
 def l2_bytes(device_kind: str) -> int | None:
     """Return the size of a GPU's L2 cache by its name in JAX; None where the table has none."""
+    row = _row_of(device_kind)
+    return int(float(row["l2_mib"]) * 2**20) if row else None
+
+
+def compute_capability(device: Any) -> float | None:
+    """Return the compute capability of an NVIDIA GPU, such as 9.0; None for other JAX devices.
+
+    A GPU that is only compiled for does not say its own; one that the table lacks counts as new.
+    """
+    if device.platform != "gpu":
+        return None
+    row = _row_of(device.device_kind) or {"compute_capability": "inf"}
+    own = getattr(device, "compute_capability", row["compute_capability"])
+    return None if own.startswith("gfx") else float(own)  # AMD's begin so
+
+
+def _row_of(device_kind: str) -> dict[str, str] | None:
     own = device_kind.removeprefix("NVIDIA ")
-    for row in _rows("gpu").values():
-        if row["kind"].removeprefix("NVIDIA ") == own:
-            return int(float(row["l2_mib"]) * 2**20)
-    return None
+    rows = _rows("gpu").values()
+    return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == own), None)
 
 
 def _find_row(text: str, platform: str, name: str) -> dict[str, str]:

@@ -40,6 +40,7 @@ _COSTS = (
     Column("images/s", "own.rate.value", plain),
     *estimate_columns("images/s per USD/h", "rate_per_price"),
     *estimate_columns("USD per million images", "usd_per_million_images")[:2],
+    Column("USD per billion tokens", "usd_per_billion_tokens", plain),
     Column("whole run [s]", "wall_s", plain),
     Column("whole run [USD]", "wall_usd", plain),
     Column("price: offer, date, source", "origin", left=True),
@@ -121,14 +122,18 @@ def _at_price(rate: Estimate, price: Price) -> _Priced:
 
 
 def _measured(row: Measurement, price: Price) -> _Priced:
-    run = row.run
+    run, paid = row.run, price.usd_per_hour
+    tokens = number(run.config, "data", "sequence_length")
     wall_s = number(run.summary, "wall_s") if row.stage == "training" else None
     mark = "bad" if is_of_other_hardware(price, run) else ""
     return _at_price(row.rate, price) | {
         "own": row,
         "run": run,
+        "usd_per_billion_tokens": pricing.usd_per_billion_tokens(row.rate.value, paid, tokens)
+        if tokens
+        else None,
         "wall_s": wall_s,
-        "wall_usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), price.usd_per_hour),
+        "wall_usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), paid),
         "origin": Cell(price_words(price, run), mark),
     }
 
