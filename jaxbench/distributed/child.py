@@ -94,7 +94,7 @@ class Child:
 
     def last_line(self) -> str:
         """Return the last line of its output that is not empty."""
-        return next(iter(last_lines(self._log)), "")
+        return last_line(self._log)
 
     def end(self) -> None:
         """End it if it runs; SIGKILL goes to the processes that it has started too."""
@@ -150,6 +150,11 @@ def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[
     if killed_by:
         return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else "")
     return "exited", fatal or (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
+
+
+def last_line(log: pathlib.Path) -> str:
+    """Return the last line of a log that is not empty; see `last_lines`."""
+    return next(iter(last_lines(log)), "")
 
 
 def last_lines(log: pathlib.Path) -> list[str]:

@@ -82,7 +82,7 @@ class Refused(Exception):
 
 
 def list_jobs(call: Call) -> dict[str, QueuedJob]:
-    """Return {number: job} of the user's jobs, those that ended some minutes ago included.
+    """Return {name: job} of the user's jobs, those that ended some minutes ago included.
 
     Raises:
       Refused: Slurm does not answer.
@@ -93,7 +93,7 @@ def list_jobs(call: Call) -> dict[str, QueuedJob]:
     )
     rows = [line.split("|")[:-1] for line in output.splitlines()]
     jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
-    return {job.number: job for job in jobs}
+    return {job.name: job for job in jobs}
 
 
 def submit(call: Call, options: Sequence[str], command: str) -> str:

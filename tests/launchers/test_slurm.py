@@ -228,7 +228,8 @@ def test_the_next_process_takes_jobs_up(fake, job):
     fake.refusal = ""
     assert second.wait() == []
     # The first was killed before it had the number.
-    write_json(job.note_path, {"name": fake.jobs["11"]["Name"]})
+    note = {"name": fake.jobs["11"]["Name"]}
+    write_json(job.note_path, note)
     third, _ = create()
     fake.refusal = "busy"
     with pytest.raises(Unreachable, match="busy"):
@@ -237,8 +238,13 @@ def test_the_next_process_takes_jobs_up(fake, job):
     assert third.attach(job)
     fake.set("11", "CANCELLED")
     assert third.wait()[0].process.reason == "cancelled in Slurm"
+    # Slurm has forgotten the job since.
     fake.jobs.clear()
-    assert not create()[0].attach(job)
+    write_json(job.note_path, note)
+    assert not third.attach(job)
+    write_end(job)
+    assert third.attach(job)
+    assert third.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
 
 
 def test_slurm_has_forgotten_a_job(fake, job):
