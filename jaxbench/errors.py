@@ -4,10 +4,10 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# What is said where memory ran out: by XLA, C++, Python, cuDNN, the loader, the system.
+# What is said where memory ran out: by XLA, C++, Python, cuDNN, the loader, the system, Slurm.
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED"
-    r"|[Cc]annot allocate|[Ff]ailed to allocate|allocate of .* failed"
+    r"|[Cc]annot allocate|[Ff]ailed to allocate|allocate of .* failed|oom.kill event"
 )
 
 

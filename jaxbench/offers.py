@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxbench.cli import entry_point, main_flags
-from jaxbench.cli.main_checks import check_flags, chosen_mode
+from jaxbench.cli.main_checks import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
@@ -99,8 +99,7 @@ def _run(
     for own in accelerators:
         _check_devices(experiment, own)
     extras = []
-    reads_data = mode in ("train", "input") or main_flags.FEED.value != "synthetic"
-    if isinstance(experiment, Config) and reads_data:
+    if reads_data(experiment, mode):
         if experiment.data.path:
             warn(
                 f"jaxbench: data.path={experiment.data.path}: has to be on the rented machines; "

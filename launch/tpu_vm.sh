@@ -282,8 +282,9 @@ from absl import flags
 from jaxbench.cli import entry_point, main_checks
 
 def check():
-    flags.FLAGS.experiment.validate()
-    main_checks.chosen_mode(flags.FLAGS.experiment)
+    experiment = flags.FLAGS.experiment
+    experiment.validate()
+    main_checks.reads_data(experiment, main_checks.chosen_mode(experiment))
 
 entry_point.run(check)'
 check_experiment() {

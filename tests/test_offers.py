@@ -85,6 +85,7 @@ def test_data_of_this_machine_are_not_there(write):
         (("--accelerator=L4", f"--experiment={MICRO}"), "L4:1: num_devices=2: it has 1"),
         (("--accelerator=L4", "--qualify", "--source=jaxbench==1"), "must be a URL"),
         (("--accelerator=L4", "--experiment=cnn10", "--mode=describe"), "runs nothing"),
+        (("--accelerator=L4", "--experiment=vit_s16"), "data.source=folder reads files"),
         (("--accelerator=L4", "--experiment=cnn10", "--workdir=x"), "--workdir: is for one run"),
         (("--accelerator=L4", "--experiment=cnn10", "--usd_per_hour=1"), "--usd_per_hour: is for"),
         (("--accelerator=L4", "--experiment=cnn10", "--profile=x"), "--profile=x"),

@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 from jaxbench.cli import entry_point, main_flags, price_flags, process_flags
-from jaxbench.config import Experiment
+from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.jobs import find_mode
 
@@ -27,6 +27,24 @@ def chosen_mode(experiment: Experiment) -> str:
         if flags.FLAGS[name].present and mode not in modes:
             raise BadInput(f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}")
     return mode
+
+
+def reads_data(experiment: Experiment, mode: str) -> bool:
+    """Return whether a run reads a data set. For a machine that is yet to be paid for.
+
+    Raises:
+      BadInput: it reads files, and data.path does not say where they are.
+    """
+    if not isinstance(experiment, Config):
+        return False
+    if mode not in ("train", "input") and main_flags.FEED.value == "synthetic":
+        return False
+    if experiment.data.source in ("cifar10_batches", "folder", "npz") and not experiment.data.path:
+        raise BadInput(
+            f"data.path='': data.source={experiment.data.source} reads files; say where they will "
+            "be on that machine"
+        )
+    return True
 
 
 def check_flags(experiment: Experiment) -> None:

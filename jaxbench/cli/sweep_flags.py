@@ -8,7 +8,7 @@ from absl import flags
 from jaxbench.cli import main_flags
 from jaxbench.errors import BadInput
 from jaxbench.jobs import COORDINATOR_FLAGS
-from jaxbench.launchers.create import LAUNCHERS, check_launcher
+from jaxbench.launchers.create import LAUNCHERS
 from jaxbench.records.reader import TRIAL_STATUSES
 
 # Of seconds and of MiB.
@@ -110,7 +110,6 @@ def check_sweep_flags() -> None:
             )
     if SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")
-    check_launcher(LAUNCHER.value, launcher_options())
     targets = main_flags.TARGET.value
     if not (GRID.value or FIND_MAX_BATCH.value or targets):
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")

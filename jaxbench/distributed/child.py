@@ -18,6 +18,8 @@ _GRACE_S = 15.0
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
+# Slurm says so of tasks on any node; what srun exits with does not tell.
+_KILLED_BY_SLURM = re.compile(r"slurmstepd\S* error: Detected \d+ oom.kill event")
 # Ends that leave a program no time to say why.
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV)
 # -I and -S start the interpreter quickly; the command that it becomes is not affected.
@@ -92,7 +94,7 @@ class Child:
 
     def last_line(self) -> str:
         """Return the last line of its output that is not empty."""
-        return next(iter(last_lines(self._log)), "")
+        return last_line(self._log)
 
     def end(self) -> None:
         """End it if it runs; SIGKILL goes to the processes that it has started too."""
@@ -137,16 +139,22 @@ def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[
     killed_by = signal.Signals(number).name if return_code < 0 or number in _CRASHES else None
     if killed_by == "SIGKILL" and system_killed:
         return "oom", "killed by the system, which was out of memory"
-    if number in _CRASHES or return_code == 127:
-        # It could not record its end; its last output tells.
-        said = next(filter(OUT_OF_MEMORY.search, lines), None)
-        if said is not None:
-            return "oom", said.removeprefix("what():").strip()
+    # One that crashed could not record its end; its last output tells.
+    crashed = number in _CRASHES or return_code == 127
+    tells = OUT_OF_MEMORY if crashed else _KILLED_BY_SLURM
+    said = next(filter(tells.search, lines), None)
+    if said is not None:
+        return "oom", said.removeprefix("what():").strip()
     # What C++ gives up with: `F1123 07:25:00.901337 26813 file.cc:9] Check failed: ...`.
     fatal = next((found[1] for line in lines if (found := _FATAL.match(line))), None)
     if killed_by:
         return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else "")
     return "exited", fatal or (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
+
+
+def last_line(log: pathlib.Path) -> str:
+    """Return the last line of a log that is not empty; see `last_lines`."""
+    return next(iter(last_lines(log)), "")
 
 
 def last_lines(log: pathlib.Path) -> list[str]:

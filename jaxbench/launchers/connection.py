@@ -67,7 +67,11 @@ class Connection:
         with tempfile.TemporaryFile(buffering=0) as output:
             self._ask(verb, request, patience_s, output)
             # What the host's shell prints after it is no part of the answer either.
-            return json.loads(output.readline())
+            line = output.readline()
+            try:
+                return dict(json.loads(line))
+            except (TypeError, ValueError) as error:
+                raise HostLost(f"its answer is damaged: {line[:80]!r}") from error
 
     def fetch(
         self, request: Mapping[str, Any], folder: pathlib.Path, patience_s: float = 0

@@ -15,19 +15,6 @@ LAUNCHERS = {
 }
 
 
-def check_launcher(name: str, options: Mapping[str, Any]) -> None:
-    """Raise BadInput for a launcher that there is not, or an option that is another's."""
-    if name not in LAUNCHERS:
-        raise BadInput(
-            f"--launcher={name}: must be one of {', '.join(LAUNCHERS)}{nearest(name, LAUNCHERS)}"
-        )
-    for option in options:
-        if option not in LAUNCHERS[name]:
-            own = [f"--launcher={other}" for other, names in LAUNCHERS.items() if option in names]
-            goes = f"it goes with {' or '.join(own)}" if own else "there is no such option"
-            raise BadInput(f"--{option} with --launcher={name}: {goes}")
-
-
 def create_launcher(
     name: str, limits: Limits, say: Callable[[str], None], options: Mapping[str, Any]
 ) -> Launcher:
@@ -39,8 +26,16 @@ def create_launcher(
       options: those of this launcher that were given.
 
     Raises:
-      BadInput: see `check_launcher`; or an option's value, or what it names, is not usable.
+      BadInput: no such launcher, another one's option, or what an option names is not usable.
     """
-    check_launcher(name, options)
+    if name not in LAUNCHERS:
+        raise BadInput(
+            f"--launcher={name}: must be one of {', '.join(LAUNCHERS)}{nearest(name, LAUNCHERS)}"
+        )
+    for option in options:
+        if option not in LAUNCHERS[name]:
+            own = [f"--launcher={other}" for other, names in LAUNCHERS.items() if option in names]
+            goes = f"it goes with {' or '.join(own)}" if own else "there is no such option"
+            raise BadInput(f"--{option} with --launcher={name}: {goes}")
     module = importlib.import_module(f"jaxbench.launchers.{name}")
     return module.create(limits, say, **options)

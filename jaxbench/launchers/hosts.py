@@ -40,7 +40,7 @@ def read_hosts(path: str) -> list[Host]:
       BadInput: it cannot be read, names no host, or a line is not as it must be.
     """
     try:
-        with open_regular(user_path(path), encoding="utf-8") as file:
+        with open_regular(user_path(path), encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--hosts={path}: {getattr(error, 'strerror', None) or error}") from error

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from jaxbench.clock import Stopwatch, pause
+from jaxbench.distributed.child import last_line
 from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.errors import Terminated, first_line
 from jaxbench.launchers.launcher import read_json, write_json
@@ -28,7 +29,6 @@ from jaxbench.terminal import warn
 # What the host's shell prints before it is no part of an answer.
 MARK = b"jaxbench-reply\n"
 _POLL_S = 0.5
-_TAIL_BYTES = 2000
 
 
 def answer(verb: str, request: Mapping[str, Any], output: BinaryIO) -> None:
@@ -128,7 +128,9 @@ def _state(folder: pathlib.Path, request: Mapping[str, Any]) -> dict[str, Any]:
     # Read after the lock was looked at: the process writes it before it ends.
     if end := read_json(folder / "end.json"):
         return {"state": "ended", "end": end}
-    return {"state": "running" if running else "gone", "line": _last_line(folder / "log")}
+    log = folder / "log"
+    line = last_line(log) if log.exists() else "waits for another trial on this host"
+    return {"state": "running" if running else "gone", "line": line}
 
 
 def _is_locked(folder: pathlib.Path) -> bool:
@@ -141,15 +143,6 @@ def _is_locked(folder: pathlib.Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _last_line(log: pathlib.Path) -> str:
-    if not log.exists():
-        return "waits for another trial on this host"
-    with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _send_files(folder: pathlib.Path, output: BinaryIO) -> None:

@@ -1,8 +1,8 @@
-"""Run a trial that outlives the sweep: `python -m jaxbench.launchers.run_job JOB.json`.
+"""Run a trial that outlives the sweep, by what a job file says.
 
 For the machine that a launcher has found for the trial. It keeps the trial's limits, and writes how
-the trial ended into a file, for whoever asks later. SIGTERM ends the trial, and no such file is
-written.
+the trial ended into a file, for whoever asks later. An exception such as `Terminated` ends the
+trial, and no such file is written.
 """
 
 import pathlib
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from jaxbench.distributed.child import ProcessResult, run_child
-from jaxbench.distributed.signals import raise_on_signals
-from jaxbench.errors import Terminated
 from jaxbench.launchers.launcher import read_json, write_json
 
 
@@ -66,11 +64,3 @@ def read_end(path: pathlib.Path) -> tuple[ProcessResult, str] | None:
     end = read_json(path)
     host = end.pop("host", None)
     return (ProcessResult(**end), host) if end else None
-
-
-if __name__ == "__main__":
-    raise_on_signals()
-    try:
-        run_job(pathlib.Path(sys.argv[1]))
-    except (KeyboardInterrupt, Terminated):
-        sys.exit(143)

@@ -6,10 +6,10 @@ import pathlib
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from jaxbench.clock import Stopwatch, pause
-from jaxbench.distributed.child import ProcessResult, last_lines
+from jaxbench.distributed.child import ProcessResult, last_line
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.launchers.run_job import read_end, write_job
@@ -122,14 +122,16 @@ class SlurmLauncher:
         if "name" not in note:
             return False
         one = _Submission(job, note["name"], note.get("number"))
-        if one.number is None:
+        if one.number is None and not one.file(".end.json").exists():
             try:
-                one.number = _number_of(one, list_jobs(self._call))
+                queued = list_jobs(self._call).get(one.name)
             except Refused as refusal:
                 raise Unreachable(str(refusal)) from refusal
-        if one.number is not None:
-            self._running[job.key] = one
-        return one.number is not None
+            if queued is None:
+                return False
+            self._take_note(one, queued.number)
+        self._running[job.key] = one
+        return True
 
     def wait(self) -> list[Ended]:
         pause(_PAUSE_S)
@@ -146,19 +148,19 @@ class SlurmLauncher:
             self._since_poll = Stopwatch()
         ended = []
         for key, one in [*self._running.items()]:
-            if one.number is None:
-                self._submit_again(one, jobs)
-            elif (end := _end_of(one, jobs.get(one.number))) is not None:
+            queued = jobs.get(one.name)
+            if queued is not None and one.number is None:  # though sbatch gave no answer
+                self._take_note(one, queued.number)
+            if (end := _end_of(one, queued)) is not None:
                 del self._running[key]
                 self._since_change = Stopwatch()
                 ended.append(end)
+            elif one.number is None:
+                self._submit_again(one)
         return ended
 
-    def _submit_again(self, one: _Submission, jobs: Mapping[str, QueuedJob]) -> None:
-        """Submit a job that sbatch has refused, unless Slurm has it all the same."""
-        if number := _number_of(one, jobs):
-            self._take_note(one, number)
-            return
+    def _submit_again(self, one: _Submission) -> None:
+        """Submit a job that sbatch has refused."""
         self._submit(one)
         alone = all(other.number is None for other in self._running.values())
         if self._since_refusal and alone and self._since_refusal.elapsed_s() > _REFUSED_S:
@@ -174,15 +176,11 @@ class SlurmLauncher:
         self._running.clear()
 
 
-def _number_of(one: _Submission, jobs: Mapping[str, QueuedJob]) -> str | None:
-    return next((number for number, job in jobs.items() if job.name == one.name), None)
-
-
 def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
     """Return how an attempt ended; None where it goes on, or its files are not here yet."""
     if queued is not None and not queued.has_ended:
-        lines = last_lines(one.job.log) if one.job.log.exists() else []
-        one.line = lines[0] if lines and queued.state == "RUNNING" else str(queued)
+        line = queued.state == "RUNNING" and one.job.log.exists() and last_line(one.job.log)
+        one.line = line or str(queued)
         return None
     key = one.job.key
     nodes = (queued.nodes or None) if queued else None
@@ -192,6 +190,8 @@ def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
     os.listdir(one.job.log.parent)
     if end := read_end(one.file(".end.json")):
         return Ended(key, *end)
+    if queued is None and one.number is None:  # sbatch has not taken it yet
+        return None
     if queued is None:
         # It ended long ago, and not by itself.
         reason = f"Slurm does not know job {one.number} any more"
@@ -200,8 +200,8 @@ def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
     if one.ended.elapsed_s() < _STORAGE_S:
         return None
     output = one.file(".slurm.out")
-    said = last_lines(output) if output.exists() else []
-    reason = said[0] if said else f"{queued}; it wrote nothing to {output.parent}"
+    said = output.exists() and last_line(output)
+    reason = said or f"{queued}; it wrote nothing to {output.parent}"
     return Ended(key, queued.result("failed", reason), nodes)
 
 

@@ -19,11 +19,11 @@ _HARDWARE = (
     *(("-N", "--nodes"), ("-n", "--ntasks"), ("--ntasks-per-node",), ("--ntasks-per-gpu",)),
     *(("-c", "--cpus-per-task"), ("--cpus-per-gpu",), ("--threads-per-core",)),
 )
-# Those that the sweep gives itself, or whose answers it could not follow.
+# Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
 _OWN = (
     *(("-o", "--output"), ("-e", "--error"), ("--open-mode",), ("-J", "--job-name"), ("--wrap",)),
     *(("-a", "--array"), ("-D", "--chdir"), ("-M", "--clusters"), ("-W", "--wait")),
-    *(("--parsable",), ("--test-only",)),
+    *(("--parsable",), ("--test-only",), ("-h", "--help"), ("--usage",), ("-V", "--version")),
 )
 # {a state of a job that Slurm itself has ended: (the trial's status, reason)}
 _ENDED_BY_SLURM = {
@@ -82,7 +82,7 @@ class Refused(Exception):
 
 
 def list_jobs(call: Call) -> dict[str, QueuedJob]:
-    """Return {number: job} of the user's jobs, those that ended some minutes ago included.
+    """Return {name: job} of the user's jobs, those that ended some minutes ago included.
 
     Raises:
       Refused: Slurm does not answer.
@@ -93,7 +93,7 @@ def list_jobs(call: Call) -> dict[str, QueuedJob]:
     )
     rows = [line.split("|")[:-1] for line in output.splitlines()]
     jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
-    return {job.number: job for job in jobs}
+    return {job.name: job for job in jobs}
 
 
 def submit(call: Call, options: Sequence[str], command: str) -> str:
@@ -173,7 +173,7 @@ class _OptionParser(argparse.ArgumentParser):
 
 class _Refuse(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
-        raise BadInput(f"--slurm={option_string}: the sweep itself gives this option to sbatch")
+        raise BadInput(f"--slurm={option_string}: is no option of sbatch for a sweep's jobs")
 
 
 def hardware_options(options: Sequence[str], variables: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from jaxbench.errors import BadInput
 from jaxbench.launchers.connection import Connection, HostLost
 from jaxbench.xla.variables import decisive_variables
 
+_ANSWER = ("backend", "cpu", "device_kind", "num_devices", "versions")
 # They say which devices this machine has.
 _OWN = re.compile("CUDA_VISIBLE|TPU_")
 
@@ -66,9 +67,12 @@ def check_hosts(
 def _check(connection: Connection) -> dict[str, Any] | HostLost:
     request = {"folder": connection.host.folder, "variables": forwarded_variables()}
     try:
-        return connection.ask("check", request)
+        answer = connection.ask("check", request)
+        return {name: answer[name] for name in _ANSWER}
     except HostLost as error:
         return error
+    except KeyError as error:
+        return HostLost(f"its jaxbench is another version, which does not say {error}")
 
 
 def _kind(connection: Connection, answer: dict[str, Any]) -> str:

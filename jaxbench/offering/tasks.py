@@ -68,7 +68,9 @@ class Task:
         """Return the file's text, with the commands at its head."""
         head = [title, "In this folder: launch, fetch the results, give the machine back.", ""]
         lines = [f"# {line}".rstrip() for line in (*head, *(f"  {own}" for own in self.commands))]
-        body = yaml.dump(dict(self.document), Dumper=_Dumper, sort_keys=False, width=1000)
+        body = yaml.dump(
+            dict(self.document), Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True
+        )
         return "\n".join([*lines, body])
 
 

@@ -10,7 +10,7 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.jobs import COORDINATOR_FLAGS, MODES, find_mode
 from jaxbench.jobs.options import check_choice, check_options
-from jaxbench.launchers.create import check_launcher, create_launcher
+from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.launcher import Limits
 from jaxbench.records.reader import TRIAL_STATUSES, flat
 from jaxbench.records.writers.console import Console
@@ -51,7 +51,6 @@ def run_grid(
             raise BadInput(f"{name}={values!r} in the grid: must be a list, such as [{values!r}]")
     for status in retry:
         check_choice("retry", status, TRIAL_STATUSES[1:])
-    check_launcher(launcher, launcher_options)
     trials = make_trials(
         None if experiment is None else os.fspath(experiment),
         [f"--experiment.{name}={field_text(value)}" for name, value in flat(fields)],

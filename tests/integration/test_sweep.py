@@ -72,6 +72,11 @@ def test_a_childs_memory_is_really_limited(tmp_path):
     ending = run_child(python(code + "os.abort()"), log)
     assert ending.reason == "killed by SIGABRT: Check failed: rank > 0"
     assert run_child(python(code + "os._exit(1)"), log).reason == "Check failed: rank > 0"
+    # Of tasks that Slurm has killed; srun itself exits with 1 or with 137.
+    said = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
+    for code in (1, 137):
+        ending = run_child(python(f"import os; print({said!r}, flush=True); os._exit({code})"), log)
+        assert ending[:2] == ("oom", said)
 
 
 def test_a_child_ends_with_its_parent(tmp_path):

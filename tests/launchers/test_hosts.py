@@ -9,7 +9,8 @@ from jaxbench.launchers.hosts import Host, read_hosts
 def test_a_hosts_file_is_read(tmp_path):
     path = tmp_path / "hosts.txt"
     path.write_text(
-        "# ours\n\nlab1\n me@lab-2.example.org:2201  folder=/scratch/me python=~/venv/bin/python\n"
+        "\ufeff# ours, from Windows\n\nlab1\n"
+        " me@lab-2.example.org:2201  folder=/scratch/me python=~/venv/bin/python\n"
         "[fe80::1]:22 kind='V100 SXM2'  # the old one\n"
     )
     assert read_hosts(str(path)) == [

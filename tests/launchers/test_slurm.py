@@ -228,7 +228,8 @@ def test_the_next_process_takes_jobs_up(fake, job):
     fake.refusal = ""
     assert second.wait() == []
     # The first was killed before it had the number.
-    write_json(job.note_path, {"name": fake.jobs["11"]["Name"]})
+    note = {"name": fake.jobs["11"]["Name"]}
+    write_json(job.note_path, note)
     third, _ = create()
     fake.refusal = "busy"
     with pytest.raises(Unreachable, match="busy"):
@@ -237,8 +238,13 @@ def test_the_next_process_takes_jobs_up(fake, job):
     assert third.attach(job)
     fake.set("11", "CANCELLED")
     assert third.wait()[0].process.reason == "cancelled in Slurm"
+    # Slurm has forgotten the job since.
     fake.jobs.clear()
-    assert not create()[0].attach(job)
+    write_json(job.note_path, note)
+    assert not third.attach(job)
+    write_end(job)
+    assert third.attach(job)
+    assert third.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
 
 
 def test_slurm_has_forgotten_a_job(fake, job):
@@ -268,8 +274,9 @@ def test_hardware_is_a_part_of_the_key():
     assert of("--time=1:00 -A lab --gpus=2 --mail-user=me -N 1 --part a --qos low") == same
     assert of("--exclusive --mem=3G") == ["exclusive=yes", "mem=3G"]
     assert of("-N1", SBATCH_PARTITION="b", SBATCH_NODES="3") == ["nodes=1", "partition=b"]
-    for text in ("--output=x", "-ox", "--job-name x", "-J x", "--array=1-3", "--outp=x", "--wait"):
-        with pytest.raises(BadInput, match="the sweep itself gives this option to sbatch"):
+    own = ("--output=x", "-ox", "--job-name x", "-J x", "--array=1-3", "--outp=x", "--wait", "-V")
+    for text in own:
+        with pytest.raises(BadInput, match="is no option of sbatch for a sweep's jobs"):
             of(text)
     with pytest.raises(BadInput, match="expected one argument"):
         of("--gpus")
@@ -285,7 +292,7 @@ def test_bad_options_are_one_line(fake, run_cli, tmp_path):
         return done.stderr.removeprefix("jaxbench: ").removesuffix("\n")
 
     assert refuse("--launcher=slurm", "--slurm=-p 'a") == "--slurm=-p 'a: No closing quotation"
-    assert "--slurm=-o: the sweep itself gives" in refuse("--launcher=slurm", "--slurm=-o x")
+    assert "--slurm=-o: is no option" in refuse("--launcher=slurm", "--slurm=-o x")
     assert refuse("--slots=2") == "--slots with --launcher=local: it goes with --launcher=slurm"
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
     said = "--slurm=-p a: sbatch: invalid partition: a; unknown"

@@ -292,7 +292,9 @@ def checked(monkeypatch, hosts, kinds=(None, None), **answers):
         answer = answers.get(connection.host.name, {})
         if isinstance(answer, str):
             return answer
-        output.write(remote.MARK + json.dumps(same | {"versions": CODE} | answer).encode())
+        if not isinstance(answer, bytes):
+            answer = json.dumps(same | {"versions": CODE} | answer).encode()
+        output.write(remote.MARK + answer)
 
     monkeypatch.setattr(Connection, "call", call)
     monkeypatch.setattr("jaxbench.hardware.environment.describe_code", lambda: CODE)
@@ -317,6 +319,14 @@ def test_hosts_are_checked_first(hosts, monkeypatch):
     with pytest.raises(BadInput, match="one has 8 x H100; two has 4 x H100; give each kind"):
         checked(monkeypatch, hosts, two={"num_devices": 4})
     assert checked(monkeypatch, hosts, ("a", "a"), two={"num_devices": 4})[1] == "a"
+    # Not what this version answers.
+    for answer, told in {
+        b"[1,": "is damaged: b'[1,'",
+        b'"a"': "is damaged",
+        b"{}": "'backend'",
+    }.items():
+        assert checked(monkeypatch, hosts, two=answer) == (["one"], "8 x H100")
+        assert "two: is left out: its " in hosts.said[-2] and told in hosts.said[-2]
     with pytest.raises(BadInput, match=r"hosts\.txt: none of its 2 hosts can be used"):
         checked(monkeypatch, hosts, one="no", two="no")
     del hosts.said[:]

@@ -106,7 +106,7 @@ def offers(context: ReportContext) -> Section | None:
     if waiting and not ceilings:
         # The section Before you rent is made of such a sweep.
         targets = ",".join(dict.fromkeys(offer.target for offer in waiting))
-        note += f" Ask the compiler first: jaxbench sweep --target={targets}."
+        note += f" Ask the compiler first: jaxbench sweep --experiment=... --target={targets}."
     return make_section(
         "offers",
         "Offers",
