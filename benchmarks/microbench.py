@@ -27,6 +27,7 @@ import numpy as np
 from absl import flags
 
 from jaxbench.cli import entry_point
+from jaxbench.cli.importing import importing
 from jaxbench.errors import BadInput
 
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Windows of each.", lower_bound=6)
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
     if _REPEAT.value and _AGAINST_NUMPY.value:
         raise BadInput("--repeat with --against_numpy: give one of them")
-    with entry_point.importing():
+    with importing():
         from jaxbench.config import Experiment
         from jaxbench.distributed.mesh import create_mesh
         from jaxbench.hardware.system import available_cores

@@ -23,8 +23,8 @@ def main(arguments: list[str]) -> int:
     if arguments:
         raise BadInput(f"{arguments[0]!r}: doctor takes no arguments")
     # Imported here, so that --help needs no library.
-    with entry_point.importing():
-        from jaxbench.hardware.checks import run_checks
+    from jaxbench.hardware.checks import run_checks
+
     checks = []
     for check in run_checks():
         checks.append(check)

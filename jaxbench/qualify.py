@@ -20,6 +20,7 @@ import sys
 from absl import flags
 
 from jaxbench.cli import entry_point, process_flags
+from jaxbench.cli.importing import importing
 from jaxbench.distributed import coordination
 from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.errors import BadInput, nearest
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
 
 def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
-    with entry_point.importing():
+    with importing():
         from jaxbench.cards.thresholds import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import add_backend_flags

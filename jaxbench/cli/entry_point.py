@@ -6,13 +6,11 @@ standard output (`| head`) a run goes on; a program that only prints something e
 silence.
 """
 
-import contextlib
 import errno
-import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from logging import LogRecord, getLogger
 from typing import Any
 
@@ -21,8 +19,9 @@ from absl import app, flags, logging
 from jaxbench import terminal
 from jaxbench.cli import registry
 from jaxbench.cli.hints import field_hint, flag_hint, meant_fields
+from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
-from jaxbench.distributed.signals import defer_signals, raise_on_signals, reason_of
+from jaxbench.distributed.signals import raise_on_signals, reason_of
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     BadInput,
@@ -149,23 +148,6 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, Exception) and user_line(error) and not OUT_OF_MEMORY.search(repr(error)):
         return 2, describe_error("your code fails", error)
     return 1, None
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Import JAX inside the `with`: no signal breaks it off, and no garbage collector slows it.
-
-    The collector would take a fifth of the imports' time, and a tenth of tracing later.
-    """
-    known = len(sys.modules)
-    with defer_signals():
-        gc.disable()
-        try:
-            yield
-        finally:
-            if len(sys.modules) > known:
-                gc.freeze()
-            gc.enable()
 
 
 def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:

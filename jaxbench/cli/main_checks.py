@@ -4,7 +4,8 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.cli import entry_point, main_flags, price_flags, process_flags
+from jaxbench.cli import main_flags, price_flags, process_flags
+from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.jobs import find_mode
@@ -54,7 +55,7 @@ def check_flags(experiment: Experiment) -> None:
       BadInput: a value that is not allowed.
     """
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
-    with entry_point.importing():
+    with importing():
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.jobs.options import check_options
         from jaxbench.xla.compile_cache import use_compile_cache

@@ -2,12 +2,12 @@
 
 import functools
 import inspect
+import sys
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.nnx.bridge import ToLinen
 
 from jaxbench.errors import BadInput
 
@@ -29,7 +29,9 @@ class NetworkAdapter:
 
     def __init__(self, module: nn.Module, logits_dtype: Any):
         self._module, self._logits_dtype = module, logits_dtype
-        self._is_nnx = isinstance(module, ToLinen)
+        # Imported by networks of NNX alone: it would be a tenth of a start's imports.
+        nnx = sys.modules.get("flax.nnx")
+        self._is_nnx = nnx is not None and isinstance(module, nnx.bridge.ToLinen)
         of = module.nnx_class if self._is_nnx else type(module)
         self.label = getattr(of, "__qualname__", type(of).__qualname__)
         # Only a call of it knows what module a function makes.
