@@ -1,6 +1,7 @@
 """How long it takes from the command to the end of the first training step, cold and warm.
 
-    python benchmarks/startup.py --experiment=quickstart [--rounds=7] [--max_ratio=0.4]
+    python benchmarks/startup.py --experiment=quickstart [--rounds=7] [--max_ratio=0.4] \
+      [--against=CHECKOUT]
 
 Each round starts the entry point twice, for one step, as a user would: with an empty compilation
 cache, then with the one that this has filled. The parts are those of the run's own record and add
@@ -8,6 +9,10 @@ up to the process, which is timed from outside; `interpreter` is a bare Python, 
 round. Of a machine that others use the processor time tells more than the seconds. What is started
 ends with this program (on Linux, however that ends); the launcher that sees to it is timed in every
 round, too, and its share taken off.
+
+With --against each round starts another checkout of jaxbench too, and every second round starts it
+first. Its parts are printed beside, and the ratios to it of the seconds to the end of the first
+step, and of the processor time, which what else runs on the machine changes least.
 
 Before the rounds a run that is not timed counts how often both steps are traced and compiled.
 
@@ -41,6 +46,8 @@ _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", l
 _MAX_RATIO = flags.DEFINE_float(
     "max_ratio", 1.0, "What a warm start may take of a cold one.", lower_bound=0
 )
+_AGAINST = flags.DEFINE_string("against", None, "A checkout of jaxbench to compare with.")
+_HERE = pathlib.Path(__file__).resolve().parent.parent
 # What the record's phases are shown as; all others are `other`.
 _PHASES = {
     "devices": ("devices",),
@@ -91,6 +98,11 @@ except SystemExit as end:
 """
 
 
+# The seconds of every part of a start; those of cold and warm starts.
+Parts = dict[str, float]
+Starts = dict[str, list[Parts]]
+
+
 class Ended(NamedTuple):
     """What a program printed, the seconds that it took, and the processor's of all its threads."""
 
@@ -105,29 +117,54 @@ def main(spec: str | None, overrides: list[str]) -> int:
     experiment = entry_point.load_experiment(spec, overrides)
     if experiment.job != "train":
         raise BadInput(f"--experiment={spec}: takes no training step")
+    checkouts = [_HERE]
+    if _AGAINST.value is not None:
+        checkouts.append(pathlib.Path(_AGAINST.value).resolve())
+        if not (checkouts[-1] / "jaxbench" / "main.py").is_file():
+            raise BadInput(f"--against={_AGAINST.value}: must be a checkout of jaxbench")
     arguments = [f"--experiment={spec}", *overrides, "--experiment.max_steps=1"]
     is_once = _count(arguments)
-    starts: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
-    for _ in range(_ROUNDS.value):
-        with tempfile.TemporaryDirectory() as folder:
-            launcher = _run([shutil.which("true")])
-            interpreter_s = _run([sys.executable, "-c", "pass"]).whole_s - launcher.whole_s
-            for how, outcome in (("cold", "miss"), ("warm", "hit")):
-                starts[how].append(_start(arguments, folder, how, outcome, launcher, interpreter_s))
-    _print_parts(starts)
-    ratios = [
-        warm["first step done"] / cold["first step done"]
-        for cold, warm in zip(starts["cold"], starts["warm"], strict=True)
-    ]
-    ratio, low, high = median_interval(ratios)
-    interval = "95 % interval" if len(ratios) >= FEWEST_FOR_INTERVAL else "range"
-    print(
-        f"warm / cold, to the end of the first step: {ratio:.3f} "
-        f"(median of {len(ratios)} rounds, {interval} {low:.3f} to {high:.3f})"
+    starts: list[Starts] = [{"cold": [], "warm": []} for _ in checkouts]
+    for index in range(_ROUNDS.value):
+        for which in range(len(checkouts)) if index % 2 else reversed(range(len(checkouts))):
+            _start_both(arguments, checkouts[which], starts[which])
+    for checkout, own in zip(checkouts, starts, strict=True):
+        if len(checkouts) > 1:
+            print(checkout)
+        _print_parts(own)
+    for how in starts[0] if len(checkouts) > 1 else ():
+        for part in ("first step done", "processor"):
+            _print_ratio(f"{how}, {part}: here / there", starts[0][how], starts[1][how], part)
+    low, high = _print_ratio(
+        "warm / cold, to the end of the first step", starts[0]["warm"], starts[0]["cold"]
     )
     verdict = judge(low, high, _MAX_RATIO.value)
     print(f"--max_ratio={_MAX_RATIO.value:g}: {verdict}")
     return int(verdict == "above" or not is_once)
+
+
+def _start_both(arguments: list[str], checkout: pathlib.Path, starts: Starts) -> None:
+    """Starts a checkout cold, then warm, and adds the seconds of the parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = _run([shutil.which("true")])
+        interpreter_s = _run([sys.executable, "-c", "pass"]).whole_s - launcher.whole_s
+        for how, outcome in (("cold", "miss"), ("warm", "hit")):
+            starts[how].append(
+                _start(arguments, folder, how, outcome, launcher, interpreter_s, checkout)
+            )
+
+
+def _print_ratio(
+    what: str, these: list[Parts], those: list[Parts], part: str = "first step done"
+) -> tuple[float, float]:
+    """Prints the median ratio of a part over the rounds; returns its interval."""
+    ratios = [this[part] / that[part] for this, that in zip(these, those, strict=True)]
+    ratio, low, high = median_interval(ratios)
+    interval = "95 % interval" if len(ratios) >= FEWEST_FOR_INTERVAL else "range"
+    print(
+        f"{what}: {ratio:.3f} (median of {len(ratios)} rounds, {interval} {low:.3f} to {high:.3f})"
+    )
+    return low, high
 
 
 def judge(low: float, high: float, max_ratio: float) -> str:
@@ -150,12 +187,15 @@ def _folders(folder: str, name: str) -> list[str]:
     return [f"--workdir={folder}/{name}", f"--compile_cache={folder}/cache"]
 
 
-def _run(command: list[str]) -> Ended:
-    """Runs a program, by its whole path, to its end; it ends with this one.
+def _run(command: list[str], checkout: pathlib.Path = _HERE) -> Ended:
+    """Runs a program, by its whole path, with a checkout's jaxbench, to its end.
+
+    It ends with this one.
 
     Raises:
       BadInput: it says so of what it was given.
     """
+    path = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         watch = Stopwatch()
         process = subprocess.Popen(
@@ -163,6 +203,8 @@ def _run(command: list[str]) -> Ended:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
+            # The folder that this is called in may be another checkout.
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
             # Ctrl-C in the terminal is for this program, which ends that one.
             start_new_session=True,
         )
@@ -196,10 +238,12 @@ def _start(
     outcome: str,
     launcher: Ended,
     interpreter_s: float,
-) -> dict[str, float]:
+    checkout: pathlib.Path,
+) -> Parts:
     """Runs the experiment's first step; returns the seconds of every part."""
     path = pathlib.Path(folder, name)
-    done = _run([sys.executable, "-m", "jaxbench.main", *arguments, *_folders(folder, name)])
+    command = [sys.executable, "-m", "jaxbench.main", *arguments, *_folders(folder, name)]
+    done = _run(command, checkout)
     run = load_run(str(path))
     outcomes = {record["compile_cache"] for record in run.of_kind("compile")}
     if outcomes != {outcome}:
@@ -222,7 +266,7 @@ def _start(
     }
 
 
-def _print_parts(starts: dict[str, list[dict[str, float]]]) -> None:
+def _print_parts(starts: Starts) -> None:
     print(f"{'seconds':<16}" + "".join(f"{how + ': median':>14} {'range':>16}" for how in starts))
     for part in starts["cold"][0]:
         row = f"{part:<16}"

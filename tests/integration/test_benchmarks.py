@@ -38,7 +38,8 @@ def test_the_training_loop_keeps_up_with_the_bare_step():
 
 
 def test_the_start_up_is_split_into_parts_that_add_up():
-    done = script("startup", "--experiment=quickstart:tiny", ONE, "--rounds=1")
+    against = f"--against={ROOT}"
+    done = script("startup", "--experiment=quickstart:tiny", ONE, "--rounds=1", against)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "compiled 2, eval_step traced 1, train_step traced 1" in done.stdout
     assert done.stdout.endswith("--max_ratio=1: within\n")
@@ -48,6 +49,7 @@ def test_the_start_up_is_split_into_parts_that_add_up():
     assert 0.7 < float(rows["sum"]) / float(rows["whole process"]) < 1.02
     ratio = re.search(r"^warm / cold.*: (\d\.\d+) ", done.stdout, re.MULTILINE)
     assert 0.05 < float(ratio[1]) < 1
+    assert len(re.findall(r"(cold|warm), .*: here / there: \d\.\d+ ", done.stdout)) == 4
 
 
 def test_goodput_and_badput_add_up_over_a_kill():
