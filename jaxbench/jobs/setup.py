@@ -24,7 +24,7 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileRecord, Record
 from jaxbench.records.validity import missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.training.compilation import compile_step
+from jaxbench.training.compilation import compile_step, in_background
 from jaxbench.training.program import Program, build_program
 from jaxbench.training.train_step import TrainState
 from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
@@ -137,11 +137,19 @@ class Job(RunContext):
             f"bytes; its gradients have {gradient_bytes:,}"
         ]
 
-    def place_train_state(self, saved: TrainState | None = None) -> TrainState:
+    def begin_init(self) -> Callable[[], Any]:
+        """Begin to compile the initialisation; return a function that waits for it."""
+        with self.clock.phase("init"):
+            return in_background(self.program.lower_init().compile)
+
+    def place_train_state(
+        self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] = lambda: None
+    ) -> TrainState:
         """Initialise the state on the devices, or place a saved one; timed and shown."""
         what = "initialising the parameters" if saved is None else "placing the saved state"
         with self.clock.phase("init"), self.console.phase(what):
             if saved is None:
+                wait_for_init()
                 state = self.program.place_train_state()
             else:
                 state = self.program.place_saved_state(saved)

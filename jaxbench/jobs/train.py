@@ -32,6 +32,7 @@ from jaxbench.records.stretches import describe_changes
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
+from jaxbench.training.compilation import compile_together
 from jaxbench.training.loop import train
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.plan import AccuracyTarget, TrainPlan
@@ -262,24 +263,32 @@ def prepare(
     """
     program, feed, progress = job.program, job.feed, run.progress
     is_resumed = saved_state is not None
-    state = job.place_train_state(saved_state)
-    del saved_state
-    run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
     with job.clock.phase("place_data"):
         # Where only the last evaluation is left, the shapes of the last step's batch are enough.
         step = min(progress.step, run.plan.total_steps - 1)
         batch = run.batches.peek(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
     begin("compile")
-    for name, *step in (
-        ("train_step", program.train_step, state, feed.train_data, batch),
-        ("eval_step", program.eval_step, state, feed.eval_data, eval_batch),
-    ):
-        record = job.compile(name, *step)
-        if not is_resumed:  # else the run has its records of it
-            progress.compile_s += record.lower_s + record.compile_s
-            progress.compile_cache.append(record.compile_cache)
-            with run.clock.phase("records"):
+    # XLA compiles what has been lowered while Python lowers the next.
+    wait_for_init = (lambda: None) if is_resumed else job.begin_init()
+    state = program.abstract_placed_state()
+    if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
+        state = job.place_train_state(saved_state, wait_for_init)
+    steps = {
+        "train_step": (program.train_step, state, feed.train_data, batch),
+        "eval_step": (program.eval_step, state, feed.eval_data, eval_batch),
+    }
+    with job.console.phase(f"compiling {' and '.join(steps)} for {job.mesh.num_devices} device(s)"):
+        records, compile_s = compile_together(steps, job.clock)
+    if not across_processes:
+        state = job.place_train_state(saved_state, wait_for_init)
+    del saved_state
+    run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
+    if not is_resumed:  # else the run has its records of it
+        progress.compile_s = compile_s
+        progress.compile_cache = [record.compile_cache for record in records]
+        with run.clock.phase("records"):
+            for record in records:
                 write(record)
     barrier_before_first_step(job.clock)
     return state

@@ -1,6 +1,11 @@
 """Compile a step, and record what XLA says of it."""
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import jax
 
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.distributed.mesh import device_memory_bytes
@@ -18,28 +23,75 @@ def compile_with_text(
     name: str, step: Any, *args: Any, clock: Clock | None = None
 ) -> tuple[CompileRecord, str | None]:
     """Do the same; return XLA's text of the compiled program too, where there is one."""
+    return begin_compile(name, step, *args, clock=clock)()
+
+
+def compile_together(
+    steps: Mapping[str, Sequence[Any]], clock: Clock
+) -> tuple[list[CompileRecord], float]:
+    """Compile {name: (step, *arguments)}, each while the next is lowered.
+
+    Returns:
+      Their records, each with its own seconds, and the seconds of all together.
+    """
+    watch = Stopwatch()
+    finish = [begin_compile(name, *step, clock=clock) for name, step in steps.items()]
+    return [done()[0] for done in finish], watch.elapsed_s()
+
+
+def begin_compile(
+    name: str, step: Any, *args: Any, clock: Clock | None = None
+) -> Callable[[], tuple[CompileRecord, str | None]]:
+    """Lower a step and begin to compile it; return a function that waits for the end.
+
+    It returns what `compile_with_text` does. The clock's phase `compile` is the wait alone.
+    """
     clock = clock or Clock()
     with clock.phase("lower"):
         watch = Stopwatch()
         lowered = step.lower(*args)
         lower_s = watch.elapsed_s()
-    with clock.phase("compile"), CacheWatch() as cache:
+    with clock.phase("compile"):
+        wait = in_background(functools.partial(_compile, lowered))
+
+    def finish() -> tuple[CompileRecord, str | None]:
+        with clock.phase("compile"):
+            compiled, compile_s, outcome = wait()
+        costs, text = compiled.cost_analysis() or {}, compiled.as_text()
+        record = CompileRecord(
+            function=name,
+            lower_s=lower_s,
+            compile_s=compile_s,
+            compile_cache=outcome,
+            memory=_planned_memory(compiled),
+            device_memory_bytes=device_memory_bytes(),
+            xla_flops_per_device=costs.get("flops"),
+            xla_bytes_per_device=costs.get("bytes accessed"),
+            collectives=count_collectives(text),
+        )
+        return record, text
+
+    return finish
+
+
+def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
+    """Begin a compilation in a thread of its own; return a function that waits for its result.
+
+    XLA times kernels on a GPU while it compiles, so there it is done at once, and alone.
+    """
+    if jax.default_backend() == "gpu":
+        result = task()
+        return lambda: result
+    threads = ThreadPoolExecutor(1)
+    future = threads.submit(task)
+    threads.shutdown(wait=False)
+    return future.result
+
+
+def _compile(lowered: Any) -> tuple[Any, float, str]:
+    with CacheWatch() as cache:
         watch = Stopwatch()
-        compiled = lowered.compile()
-        compile_s = watch.elapsed_s()
-    costs, text = compiled.cost_analysis() or {}, compiled.as_text()
-    record = CompileRecord(
-        function=name,
-        lower_s=lower_s,
-        compile_s=compile_s,
-        compile_cache=cache.outcome,
-        memory=_planned_memory(compiled),
-        device_memory_bytes=device_memory_bytes(),
-        xla_flops_per_device=costs.get("flops"),
-        xla_bytes_per_device=costs.get("bytes accessed"),
-        collectives=count_collectives(text),
-    )
-    return record, text
+        return lowered.compile(), watch.elapsed_s(), cache.outcome
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:

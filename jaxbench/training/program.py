@@ -104,6 +104,10 @@ class Program:
         """Return how the state is split over the devices; None where it is not."""
         return _sharding(self.config, self.mesh)
 
+    def lower_init(self) -> Any:
+        """Trace and lower `init`; once it is compiled, `place_train_state` compiles nothing."""
+        return self.init.lower(np.uint32(self.config.seed))
+
     def place_train_state(self) -> TrainState:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
         if self.sharding:
@@ -146,16 +150,11 @@ class Program:
         return self.init.eval_shape(np.uint32(0))
 
     def abstract_placed_state(self) -> TrainState:
-        """Return the shapes and types of what `place_train_state` returns."""
+        """Return the shapes, types and shardings of what `place_train_state` returns."""
         state = self.abstract_train_state()
         if self.sharding:
             return self.sharding.shapes(state)
-        if self.config.replicas == "data_parallel":
-            return state
-        devices = self.mesh.num_devices
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((devices, *leaf.shape), leaf.dtype), state
-        )
+        return self.mesh.shapes(state, rows=self.config.replicas == "independent")
 
     def state_bytes_per_device(self) -> int:
         """Return the size of one model's state, under fsdp of a device's part of it."""

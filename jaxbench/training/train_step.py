@@ -76,8 +76,10 @@ def make_init(
 
     # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
     # once: for networks of up to 36 M parameters the plain code was quicker in all.
-    on_cpu = jax.default_backend() == "cpu"
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None)
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+    if jax.__version_info__ < (0, 11):  # then it had another emitter: quicker, with equal results
+        options["xla_cpu_use_fusion_emitters"] = False
+    return jax.jit(init, compiler_options=options if jax.default_backend() == "cpu" else None)
 
 
 def network_input(shape: tuple[int, ...], precision: Precision) -> jax.ShapeDtypeStruct:

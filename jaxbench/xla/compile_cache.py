@@ -7,6 +7,7 @@ as they are, so the folder must be the user's own.
 import contextlib
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -65,10 +66,11 @@ def cache_folder(setting: str = "") -> pathlib.Path:
 
 
 class CacheWatch:
-    """Count the cache hits and misses of compilations inside a `with`."""
+    """Count the cache hits and misses of this thread's compilations inside a `with`."""
 
     def __init__(self):
         self.hits = self.misses = 0
+        self._thread = threading.get_ident()
 
     @property
     def outcome(self) -> str:
@@ -79,8 +81,9 @@ class CacheWatch:
         return "hit" if self.hits else "off"
 
     def _listen(self, event: str, **_: object) -> None:
-        self.hits += event == _HIT
-        self.misses += event == _MISS
+        if threading.get_ident() == self._thread:
+            self.hits += event == _HIT
+            self.misses += event == _MISS
 
     def __enter__(self) -> "CacheWatch":
         jax.monitoring.register_event_listener(self._listen)

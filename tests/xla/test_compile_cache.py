@@ -25,6 +25,11 @@ def test_the_second_run_finds_what_the_first_compiled(run_cli, tmp_path):
     first, second = (records(tmp_path / run, "compile")[0] for run in ("one", "two"))
     # What the compiler planned is told by a program out of the cache, too.
     assert second["memory"] == first["memory"]
+    # Both steps are compiled at the same time; each has its own outcome.
+    changed = "--experiment.eval_batch_size=60"
+    done = run_cli(M, "--experiment.epochs=1", "--workdir=three", changed, env=env)
+    assert done.returncode == 0, done.stderr
+    assert outcomes(tmp_path / "three") == {"train_step": "hit", "eval_step": "miss"}
 
 
 def test_it_can_be_off(run_cli, tmp_path):

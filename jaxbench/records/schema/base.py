@@ -168,7 +168,8 @@ class Summary(Record):
       wall_s: seconds from the start of the run's clock to its end.
       peak_memory_bytes: most memory in use on a device; absent where the device does not tell.
       host_peak_memory_bytes: most memory that the process used on the host.
-      compile_s: seconds of lowering and compiling, over all programs.
+      compile_s: seconds of lowering and compiling, over all programs; what is compiled at the same
+        time counts once.
       telemetry: readings of devices and host over what was measured; absent where nothing was read.
       usd: cost of the time of all processes in USD, where a price is known; imports are left out.
       corrupt: {image: reason} of the corrupt images that were skipped.

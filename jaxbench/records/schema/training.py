@@ -30,7 +30,8 @@ class CompileRecord(Record):
     Attributes:
       function: name of the step.
       lower_s: seconds of tracing and lowering.
-      compile_s: seconds of compiling; after a cache hit, of fetching the program.
+      compile_s: seconds of compiling; after a cache hit, of fetching the program. A training run
+        compiles both steps and the initialisation at the same time (not on a GPU).
       compile_cache: compilation cache: hit, miss or off.
       memory: estimated memory (XLA) in bytes, by purpose.
       device_memory_bytes: memory of a device that JAX may use.
