@@ -11,14 +11,14 @@ and all do the same work, see input_contestants.py:
   jaxbench   `StreamFeed`
   decode     libjpeg-turbo decoding every file whole in threads, nothing else: what it all costs
              that does not decode less
-  tf.data    decode_and_crop_jpeg and AUTOTUNE, as in the pipeline of flax's ImageNet example
-             (in an environment that has tensorflow)
+  tf.data    decode_and_crop_jpeg and AUTOTUNE (in an environment that has tensorflow)
+  flax       the same as flax's ImageNet example has it: bicubic, and normalised to float32
   pytorch    a DataLoader with a worker process for each core, and PIL (torch, pillow)
   spdl       threads, FFmpeg's decoder and filters (spdl, spdl-io, and FFmpeg's libraries)
   dali       its CPU operators (nvidia-dali-cuda120 or -cuda130; no GPU is needed)
 
 Those without a Python are left out, with a line that says so. Exit code 1 if the lower end of a
-ratio's 95 % interval is below the goal: 2.0 times tf.data, 1.3 times SPDL and DALI.
+ratio's 95 % interval is below the goal: 2.0 times both of tf.data, 1.3 times SPDL and DALI.
 """
 
 import json
@@ -28,17 +28,18 @@ import signal
 import subprocess
 import sys
 
-from input_contestants import BATCH, SIZE
+from input_contestants import BATCH, SIZE, jpeg_files
 
 CONTESTANTS = pathlib.Path(__file__).with_name("input_contestants.py").resolve()
 # {contestant: the flag for its Python}.
 PEERS = {
     "tf.data": "tensorflow_python",
+    "flax": "tensorflow_python",
     "pytorch": "pytorch_python",
     "spdl": "spdl_python",
     "dali": "dali_python",
 }
-GOALS = {"tf.data": 2.0, "spdl": 1.3, "dali": 1.3}
+GOALS = {"tf.data": 2.0, "flax": 2.0, "spdl": 1.3, "dali": 1.3}
 
 
 def compare() -> int:
@@ -48,13 +49,8 @@ def compare() -> int:
     from jaxbench.errors import BadInput
     from jaxbench.hardware.system import available_cores
 
-    folder = pathlib.Path(flags.FLAGS.folder or "")
-    files = sorted(
-        str(path)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in (".jpeg", ".jpg") and path.is_file()
-    )
-    if not flags.FLAGS.folder or not files:
+    files = jpeg_files(flags.FLAGS.folder)
+    if not files:
         raise BadInput(f"--folder={flags.FLAGS.folder}: no JPEG files in it")
     threads = flags.FLAGS.threads or available_cores()
     pythons = {"jaxbench": sys.executable, "decode": sys.executable}
@@ -125,8 +121,8 @@ def main() -> None:
     from jaxbench.errors import BadInput
 
     flags.DEFINE_string("folder", None, "Where JPEG files are.")
-    for name, flag in PEERS.items():
-        flags.DEFINE_string(flag, None, f"A Python that has what {name} needs.")
+    for flag in dict.fromkeys(PEERS.values()):
+        flags.DEFINE_string(flag, None, f"A Python that has what {flag.partition('_')[0]} needs.")
     flags.DEFINE_integer("rounds", 7, "Measurements of each.", lower_bound=3)
     flags.DEFINE_integer("images", 1024, "Images a measurement.", lower_bound=1)
     flags.DEFINE_integer("threads", 0, "Threads, or worker processes; 0: one a core.", 0)

@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 # Records that are in memory at once, of a table of many.
-_AT_ONCE = 100_000
+_AT_ONCE = 20_000
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
@@ -62,9 +62,12 @@ def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
         return as_table([*itertools.chain(*parts)], [*columns])
     import pandas
 
-    # A column without any value has no type yet.
-    known = [part.dropna(axis="columns", how="all") for part in parts]
-    return pandas.concat(known, ignore_index=True).reindex(columns=[*columns])
+    for place, part in enumerate(parts):  # one by one: each is a copy
+        # A column without any value has no type yet.
+        parts[place] = part.dropna(axis="columns", how="all")
+    whole = pandas.concat(parts, ignore_index=True)
+    parts.clear()
+    return whole if [*whole] == [*columns] else whole.reindex(columns=[*columns])
 
 
 def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:

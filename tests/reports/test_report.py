@@ -28,6 +28,7 @@ from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import draw, legend_mark
 from jaxbench.reports.runs import read_run
 from jaxbench.reports.sections import make_sections
+from jaxbench.reports.sections.learning import _lines
 from jaxbench.reports.sections.telemetry import buckets, read_readings, singles
 from jaxbench.sweeps.sweep_dir import SweepDir
 from tests.conftest import ROOT
@@ -956,6 +957,26 @@ def test_roofline_has_a_roof(everything):
     assert max(point.y for point in roof.points) == pytest.approx(494_700)
     ridge = roof.points[1]
     assert ridge.x == pytest.approx(103.06, rel=1e-3) and ridge.y == pytest.approx(494_700)
+
+
+def test_seeds_are_not_searched_among_all_others(tmp_path):
+    """A seed is compared with no other run's, however many there are; a repeat is a line."""
+    compared = []
+
+    class Seed(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other):
+            compared.append(int(other))
+            return int(self) == int(other)
+
+    seeds = [*range(40), 7]
+    runs = [read_run(f"R{n}", "", trained(tmp_path / f"{n}")) for n in range(len(seeds))]
+    for run, seed in zip(runs, seeds, strict=True):
+        run.config["seed"] = Seed(seed)
+    lines = _lines(runs)
+    assert [len(line) for line in lines] == [40, 1]
+    assert 0 < len(compared) < 4 * len(seeds)
 
 
 def test_buckets_keep_least_mean_and_most():
