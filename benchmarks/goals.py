@@ -1,7 +1,9 @@
-"""The project's goals for one GPU, measured one after the other, and which of them are reached.
+"""The project's goals for an accelerator, measured one after the other, and which are reached.
 
-    python benchmarks/goals.py --out=FOLDER --data_dir=FOLDER [--data_source=tfds] [--seeds=10]
-        [--only=wrn_rate,resnet_rate,cnn10_epoch,speed_run,wrn_accuracy] [--pytorch_python=PYTHON]
+    python benchmarks/goals.py --out=FOLDER [--machine=h200|v5e-8|v6e-8] [--data_dir=FOLDER]
+        [--data_source=tfds] [--seeds=10] [--only=GOAL,...] [--pytorch_python=PYTHON]
+
+On one H200:
 
   wrn_rate      WRN-28-10, bf16, batch 512: 12,600 images/s, and 1.2 times the best PyTorch variant
   resnet_rate   ResNet-50, bf16, batch 256, 512 and 1024: 1.2 times the best PyTorch variant
@@ -9,37 +11,64 @@
   speed_run     CIFAR-10 to 94 % (mean over the seeds, with test-time augmentation) within 3 s of
                 training, whitening included, evaluation and compiling not
   wrn_accuracy  WRN-28-10, bf16, to 96 % top-1 within 20 minutes, everything included
+  card          jaxbench qualify: its verdict is pass, 80 % of the published peak in products of
+                bf16 matrices, 75 % of the published memory bandwidth
+
+On eight chips of TPU v5e or v6e:
+
+  wrn_rate      WRN-28-10, bf16, 64 images a chip: 40 % of the peak, as on the H200
+  resnet_rate   ResNet-50, bf16, 128 images a chip: 58 % of what the memory allows
+  card          as above, but 50 % in products of matrices
+
+MLPerf's ResNet-50 on TPU v3 had 40.6 % of the chip's peak. A v5e or v6e has too little memory
+bandwidth for as much: by its compiler's count of bytes it can have 39 % and 16 % at most. So the
+goal is the share of that ceiling: v3's 2,036 images/s are 58 % of 3,488, which 900 GB/s allow it
+for the same bytes.
 
 Each is measured by commands that are printed, as a user would give them; their records stay in
 --out. What is there already is not measured again, so a call that was broken off goes on where it
 was. The data are CIFAR-10; without --data_dir goals on accuracy are left out, and cnn10 trains on
-synthetic images. The goals are for an H200; on other hardware they are only compared with.
+synthetic images. On other hardware the goals are only compared with.
 
 A goal is reached if the whole 95 % interval is on its right side, missed if none of it is. Exit
 code 0 if all are reached, 1 if not, or if a command failed (its log is named). --tiny makes every
-command a matter of seconds, to see whether all of this works; nothing is judged then.
+command a matter of seconds (the card: a minute), to see whether all of this works; nothing is
+judged then.
 """
 
-import dataclasses
+import itertools
 import json
 import pathlib
 import statistics
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags
+from goal_figures import (
+    Figure,
+    Found,
+    Part,
+    at_least,
+    at_most,
+    figures_of_card,
+    finished_run,
+    print_table,
+    rate_of_run,
+)
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.cards.card_file import CARD
 from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
 from jaxbench.distributed.child import run_child
 from jaxbench.errors import BadInput, nearest
-from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.reader import RunRecords
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
 _DATA_SOURCE = flags.DEFINE_string("data_source", "tfds", "How it is kept, see data.source.")
+_MACHINE = flags.DEFINE_enum("machine", "h200", ["h200", "v5e-8", "v6e-8"], "Whose goals.")
 _ONLY = flags.DEFINE_list("only", None, "Some of the goals.")
 _SEEDS = flags.DEFINE_integer("seeds", 10, "Of the speed run.", lower_bound=1)
 _PYTORCH = flags.DEFINE_string("pytorch_python", "", "A Python that has torch; default: this one.")
@@ -49,38 +78,6 @@ _TINY = flags.DEFINE_bool("tiny", False, "Small networks and few steps; judges n
 _FEWEST_SEEDS = 5
 _SAY_EVERY_S = 30.0
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent
-
-
-class Figure(NamedTuple):
-    """What a goal came to.
-
-    Attributes:
-      what: was measured.
-      said: value, unit and spread.
-      reached: None where that cannot be said.
-    """
-
-    what: str
-    said: str
-    reached: bool | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A command, what it leaves, and what that says.
-
-    Attributes:
-      goal: it belongs to.
-      command: for this Python.
-      result: a path in --out.
-      read: makes figures of the path, and says what they were measured on; None where there is
-        nothing yet.
-    """
-
-    goal: str
-    command: list[str]
-    result: pathlib.Path
-    read: Callable[[pathlib.Path], tuple[list[Figure], dict[str, Any]] | None]
 
 
 def main(arguments: list[str]) -> int:
@@ -97,7 +94,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         raise BadInput(f"--out={_OUT.value}: {error.strerror}") from error
     rows, environments, failed = [], [], False
-    for part in (part for goal in goals for part in GOALS[goal](out)):
+    for part in (part for goal in goals for part in _machine_goals()[goal](out)):
         found, problem = part.read(part.result), None
         if found is None:
             problem = _measure(part, out)
@@ -109,27 +106,32 @@ def main(arguments: list[str]) -> int:
             figures, environment = found
             rows += [(part.goal, figure) for figure in figures]
             environments.append(environment)
-    _print(rows, environments)
+    print_table(rows, environments, judged=not _TINY.value)
     return int(failed or (not _TINY.value and not all(figure.reached for _, figure in rows)))
 
 
+def _machine_goals() -> dict[str, Callable[[pathlib.Path], list[Part]]]:
+    return H200_GOALS if _MACHINE.value == "h200" else TPU_GOALS
+
+
 def _chosen() -> list[str]:
+    goals = _machine_goals()
     for goal in _ONLY.value or ():
-        if goal not in GOALS:
+        if goal not in goals:
             raise BadInput(
-                f"--only={goal}: must be among {', '.join(GOALS)}" + nearest(goal, list(GOALS))
+                f"--only={goal}: must be among {', '.join(goals)}" + nearest(goal, [*goals])
             )
     if _DATA_DIR.value and _TINY.value:
         raise BadInput("--tiny trains synthetic images; give it without --data_dir")
     has_data = _DATA_DIR.value or _TINY.value
     if not has_data and (wanted := [goal for goal in _ONLY.value or () if goal in _OF_ACCURACY]):
         raise BadInput(f"--only={wanted[0]}: needs CIFAR-10; give --data_dir=FOLDER")
-    if not has_data and not _ONLY.value:
+    if not has_data and not _ONLY.value and _OF_ACCURACY[0] in goals:
         print(f"without --data_dir these are left out: {', '.join(_OF_ACCURACY)}")
     return [
         goal
-        for goal in GOALS
-        if goal in (_ONLY.value or GOALS) and (has_data or goal not in _OF_ACCURACY)
+        for goal in goals
+        if goal in (_ONLY.value or goals) and (has_data or goal not in _OF_ACCURACY)
     ]
 
 
@@ -150,33 +152,6 @@ def _measure(part: Part, out: pathlib.Path) -> str | None:
     return f"{ending.reason} ({log})" if ending.exit_code else None
 
 
-def _print(rows: list[tuple[str, Figure]], environments: list[dict[str, Any]]) -> None:
-    for on in sorted({_describe(environment) for environment in environments}):
-        print(f"\n{on}", end="")
-    print("\n\n| goal | measured | | reached |\n|---|---|---|---|")
-    words = {True: "yes", False: "no", None: "cannot be said"}
-    for goal, figure in rows:
-        judged = "not judged" if _TINY.value else words[figure.reached]
-        print(f"| {goal} | {figure.what} | {figure.said} | {judged} |")
-
-
-def _describe(environment: dict[str, Any]) -> str:
-    git = environment["git"]
-    commit = git["commit"][:12] + " with changes" * git["dirty"] if git else "unknown"
-    return (
-        f"{environment['device_kind']}, driver {environment['driver'] or 'unknown'}, jax "
-        f"{environment['versions']['jax']}, commit {commit}"
-    )
-
-
-def _at_least(low: float, high: float, goal: float) -> bool | None:
-    return True if low >= goal else False if high < goal else None
-
-
-def _at_most(low: float, high: float, goal: float) -> bool | None:
-    return True if high <= goal else False if low > goal else None
-
-
 # Rates beside PyTorch's.
 
 
@@ -194,7 +169,7 @@ def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: floa
     if _PYTORCH.value:
         command.append(f"--pytorch_python={_PYTORCH.value}")
 
-    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+    def read(path: pathlib.Path) -> Found | None:
         try:
             document = json.loads(path.read_text())
         except (FileNotFoundError, json.JSONDecodeError):  # not there, or cut off
@@ -209,24 +184,25 @@ def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: floa
             said += f", {ours['mfu']:.1%} MFU"
         figures = []
         if rate:
-            at_least = f"{what}, at least {rate:,.0f} images/s"
+            wanted = f"{what}, at least {rate:,.0f} images/s"
             # Its loss did not fall, or it cannot be that fast.
             own = [problem for problem in document["problems"] if "jaxbench" in problem]
-            reached = None if own else _at_least(low, high, rate)
-            figures.append(Figure(at_least, "; ".join([said, *own]), reached))
+            reached = None if own else at_least(low, high, rate)
+            figures.append(Figure(wanted, "; ".join([said, *own]), reached, _40_PERCENT))
         else:
             what += f", {said}"
         compared = [record for record in theirs if record["ratio"]]
         against = f"{what}, at least 1.2 times the best PyTorch variant"
         if not compared:
             why = document["pytorch_absent"] or "all of its variants failed"
-            figures.append(Figure(against, why, None))
+            figures.append(Figure(against, why, None, _OWN))
         else:
             best = max(compared, key=lambda record: record["images_per_s"])
             ratio, low, high = best["ratio"]
             said = f"{ratio:.3f} ({low:.3f} to {high:.3f}) of {best['contestant']}"
-            reached = None if document["problems"] else _at_least(low, high, 1.2)
-            figures.append(Figure(against, "; ".join([said, *document["problems"]]), reached))
+            reached = None if document["problems"] else at_least(low, high, 1.2)
+            said = "; ".join([said, *document["problems"]])
+            figures.append(Figure(against, said, reached, _OWN))
         return figures, ours["environment"]
 
     return Part(goal, command, result, read)
@@ -244,21 +220,12 @@ def _train(
     """A training run; one that was broken off goes on from its last checkpoint."""
     workdir = out / goal
 
-    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+    def read(path: pathlib.Path) -> Found | None:
         run = finished_run(path)
         return (make(run), run.document["environment"]) if run else None
 
     kept = [f"--workdir={workdir}", "--resume=auto", "--checkpoint_minutes=2"]
     return Part(goal, ["-m", "jaxbench.main", *command, *kept], workdir, read)
-
-
-def finished_run(path: pathlib.Path) -> RunRecords | None:
-    """Reads a run that was done; None where there is none, or one that was broken off."""
-    try:
-        run = load_run(str(path))
-    except BadInput:
-        return None
-    return run if run.document.get("status") == "done" else None
 
 
 def _experiment(name: str, **fields: Any) -> list[str]:
@@ -284,7 +251,8 @@ def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
             Figure(
                 f"cnn10, {epochs[0]['images']:,} images, at most 1 s",
                 f"{middle:.3f} s ({low:.3f} to {high:.3f}), {len(epochs)} epochs",
-                _at_most(low, high, 1.0),
+                at_most(low, high, 1.0),
+                _OWN,
             )
         ]
 
@@ -296,11 +264,12 @@ def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
     def make(run: RunRecords) -> list[Figure]:
         target, best = run.document["summary"]["target"], run.document["summary"]["best_eval_top1"]
         what = f"wrn28_10 to {target['value']:.0%} top-1, at most 1,200 s"
+        source = "96 %: the paper's repository; the time: chosen"
         if not target["reached"]:
-            return [Figure(what, f"best top-1 {best:.2%} after all epochs", False)]
+            return [Figure(what, f"best top-1 {best:.2%} after all epochs", False, source)]
         time_s = target["time_s"]
         said = f"{time_s:,.0f} s ({target['train_time_s']:,.0f} s of it training), one seed"
-        return [Figure(what, f"{said}, epoch {target['epoch']}", time_s <= 1200)]
+        return [Figure(what, f"{said}, epoch {target['epoch']}", time_s <= 1200, source)]
 
     # Twice the paper's batch, its learning rate scaled with it: fills a GPU better.
     command = _experiment("wrn28_10", precision="bf16", batch_size=256)
@@ -316,7 +285,7 @@ def _speed_run(out: pathlib.Path) -> list[Part]:
         *(f"--grid=seed={','.join(map(str, range(seeds)))}", f"--sweepdir={folder}"),
     ]
 
-    def read(path: pathlib.Path) -> tuple[list[Figure], dict[str, Any]] | None:
+    def read(path: pathlib.Path) -> Found | None:
         found = (finished_run(one.parent) for one in path.glob("trials/*/*/run.json"))
         runs = [run for run in found if run]
         done = {run.document["config"]["seed"]: run for run in runs}
@@ -337,18 +306,59 @@ def _speed_run(out: pathlib.Path) -> list[Part]:
                 "cifar10_speedrun94, at least 94 % top-1 with test-time augmentation",
                 f"mean {mean:.2%} (n = {len(done)}{deviation}), {plain:.2%} without",
                 mean >= 0.94 if enough else None,
+                "cifar10-airbench: 94 % in 2.59 s on one A100",
             ),
             Figure(
                 "its training, at most 3 s",
                 f"{middle_s:.2f} s ({low_s:.2f} to {high_s:.2f}), whitening included",
-                _at_most(low_s, high_s, 3.0) if enough else None,
+                at_most(low_s, high_s, 3.0) if enough else None,
+                "the same",
             ),
         ], runs[0].document["environment"]
 
     return [Part("speed_run", command, folder, read)]
 
 
-GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
+def _next_folder(out: pathlib.Path, name: str, is_done: Callable[[pathlib.Path], Any]) -> Any:
+    """Return the folder of a result; a new one where what is there was broken off."""
+    paths = (out / f"{name}-{number}" for number in itertools.count(1))
+    return next(path for path in paths if is_done(path) or not path.exists())
+
+
+def _card(out: pathlib.Path) -> list[Part]:
+    folder = _next_folder(out, "card", lambda path: (path / CARD).exists())
+    command = ["-m", "jaxbench.qualify", f"--minutes={1 if _TINY.value else 10}", f"--out={folder}"]
+    share, source = 0.5, "jaxbench/cards/thresholds.csv; no TPU's is published"
+    if _MACHINE.value == "h200":
+        share, source = 0.8, "ml-engineering's mamf-finder: 80 % on an H100"
+    return [Part("card", command, folder, lambda path: figures_of_card(path, share, source))]
+
+
+def _tpu_rate(goal: str, name: str, batch_size: int) -> Callable[[pathlib.Path], list[Part]]:
+    """Return what makes the part of a rate on all chips."""
+
+    def parts(out: pathlib.Path) -> list[Part]:
+        rate, source = _TPU_RATES[_MACHINE.value][goal]
+        folder = _next_folder(out, goal, finished_run)
+        command = ["-m", "jaxbench.main", "--mode=throughput", "--experiment.precision=bf16"]
+        if _TINY.value:
+            command += [f"--experiment={name}:tiny", "--window_s=0.02"]
+        else:
+            command += [f"--experiment={name}", f"--experiment.batch_size={batch_size}"]
+        command.append(f"--workdir={folder}")
+        return [Part(goal, command, folder, lambda path: rate_of_run(path, rate, source))]
+
+    return parts
+
+
+_OWN = "chosen"
+_40_PERCENT = "40 % of the published peak; no rate is published"
+_58_PERCENT = "58 % of the ceiling by memory (predicted), as MLPerf 0.7's TPU v3"
+_TPU_RATES = {
+    "v5e-8": {"wrn_rate": (20_000, _40_PERCENT), "resnet_rate": (14_800, _58_PERCENT)},
+    "v6e-8": {"wrn_rate": (93_400, _40_PERCENT), "resnet_rate": (28_100, _58_PERCENT)},
+}
+H200_GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
     "wrn_rate": lambda out: [_versus(out, "wrn_rate", "wrn28_10", 512, 12_600)],
     "resnet_rate": lambda out: [
         _versus(out, "resnet_rate", "resnet50", batch_size, None)
@@ -357,6 +367,12 @@ GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
     "cnn10_epoch": _cnn10_epoch,
     "speed_run": _speed_run,
     "wrn_accuracy": _wrn_accuracy,
+    "card": _card,
+}
+TPU_GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
+    "wrn_rate": _tpu_rate("wrn_rate", "wrn28_10", 512),
+    "resnet_rate": _tpu_rate("resnet_rate", "resnet50_synthetic", 1024),
+    "card": _card,
 }
 _OF_ACCURACY = ("speed_run", "wrn_accuracy")
 

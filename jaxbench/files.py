@@ -30,3 +30,14 @@ def _open_descriptor(path: str, flags: int, *, own: bool = False) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is no regular file", path)
     return descriptor
+
+
+def end_of_lines(file: Any) -> int:
+    """Return how many bytes of a binary file are whole lines; what follows has no end."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = file.seek(max(0, end - 2**16))
+        if (place := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + place + 1
+        end = start
+    return 0

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from absl import flags
 
+from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
+from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.xla.hlo_work import count_work
@@ -374,6 +376,60 @@ def test_a_goal_is_judged_by_the_whole_interval(
     assert all(problem in done.stdout for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("share", "outcome", "reached"),
+    [(0.85, "pass", ["yes"] * 3), (0.79, "warn", ["no", "no", "yes"])],
+)
+def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, outcome, reached):
+    figures = [
+        measured("matmul_bf16_tflops", 989.4 * own, device=device, nominal=989.4)
+        for device, own in enumerate((0.9, share))
+    ]
+    # Of the kinds of access the best one counts.
+    figures += [
+        measured(name, 4800 * own, device=0, nominal=4800.0)
+        for name, own in (("copy_gb_per_s", 0.7), ("triad_gb_per_s", 0.8))
+    ]
+    ceilings = Part(name="ceilings", status="measured", time_s=1.0, figures=tuple(figures))
+    devices = [{"id": number, "kind": "NVIDIA H200"} for number in range(2)]
+    environment = {"hostname": "h", "backend": "gpu", "device_kind": "NVIDIA H200"}
+    environment |= {"num_devices": 2, "devices": devices, "driver": "1", "git": None}
+    card = Card(
+        jaxbench_version="1",
+        created_at="2026-11-24T00:00:00+00:00",
+        minutes_asked=10.0,
+        minutes_taken=10.0,
+        environment=environment | {"versions": {"jax": "1"}},
+        preset="standard-1",
+        load=HostLoad(),
+        parts=(ceilings,),
+        verdict=Verdict(outcome=outcome, findings=(), thresholds={}),
+    )
+    (tmp_path / "card-1").mkdir()
+    write_card(tmp_path / "card-1", card)
+    done = run_script("goals", "--only=card", f"--out={tmp_path}")
+    assert re.findall(r"^\| card .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
+    assert done.returncode == int(outcome != "pass")
+
+
+def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
+    """What was broken off is left where it is; a chip's goal is not the other's."""
+    (tmp_path / "resnet_rate-1").mkdir()
+    folder = tmp_path / "resnet_rate-2"
+    folder.mkdir()
+    environment = {"device_kind": "TPU v6 lite", "driver": None, "versions": {"jax": "1"}}
+    document = {"schema_version": 2, "status": "done", "experiment": "resnet50_synthetic"}
+    document |= {"config": {"batch_size": 1024}, "environment": environment | {"git": None}}
+    (folder / "run.json").write_text(json.dumps(document))
+    ends = {"images_per_s": 20_000.0, "images_per_s_low": 19_900.0, "images_per_s_high": 20_100.0}
+    record = {"kind": "throughput", "stage": "train_step", "mfu": 0.1} | ends
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    for machine, reached in (("v5e-8", "yes"), ("v6e-8", "no")):
+        arguments = ("--only=resnet_rate", f"--machine={machine}", f"--out={tmp_path}")
+        done = run_script("goals", *arguments)
+        assert done.stdout.endswith(f"MLPerf 0.7's TPU v3 | {reached} |\n"), done.stdout
+
+
 def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     finished_run = load_script("goals").finished_run
     assert finished_run(tmp_path) is None
@@ -393,6 +449,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     [
         (("--only=wrn_rat",), "did you mean 'wrn_rate'"),
         (("--only=speed_run",), "needs CIFAR-10"),
+        (("--only=speed_run", "--machine=v5e-8"), "must be among wrn_rate, resnet_rate, card"),
         (("--tiny", "--data_dir=x"), "synthetic"),
     ],
 )
@@ -400,6 +457,28 @@ def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told
     done = run_script("goals", *args, f"--out={tmp_path / 'out'}")
     assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "told"),
+    [
+        ("scale", ("--cases=metric",), "did you mean 'metrics'"),
+        ("input_limits", (), "--folder=None: no JPEG files"),
+        ("input_limits", ("--cores=2,x", "--folder=."), "whole numbers"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name, args, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jpg").touch()
+    done = run_script(name, *args)
+    assert done.returncode == 2 and told in done.stderr and done.stdout == ""
+
+
+def test_what_hosts_with_more_cores_could_feed(load_script):
+    """1 ms an image, of which Python takes 0.1 ms; the copy takes 0.02 ms more."""
+    predict = load_script("input_limits").predict
+    assert predict(8, 1e-3, 1e-4, 2e-5) == pytest.approx([8e3, 8e3, 8e3])
+    assert predict(100, 1e-3, 1e-4, 2e-5) == pytest.approx([1e4, 5e4, 1e5])
 
 
 def test_the_check_against_pytorch_says_that_it_needs_it(run_script, monkeypatch):

@@ -10,12 +10,12 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
+from jaxbench.files import end_of_lines, open_own
 from jaxbench.records import schema
-from jaxbench.records.migration import migrate_run
 from jaxbench.records.run_dir import EVENTS, RECORDS, measure_records
 
 _METRICS, _EPOCHS = RECORDS[:2]
@@ -36,29 +36,27 @@ def read_epochs(path: pathlib.Path, point: Mapping[str, Any]) -> list[dict[str, 
       BadInput: metrics.jsonl is not as it was at this checkpoint, whose `point` is given.
     """
     size, digest = _mark(point["records"].get(_METRICS))
-    content = b""
-    if own_size := measure_records(path).get(_METRICS):
-        with open(path / _METRICS, "rb") as file:
-            content = file.read(min(size, own_size))
-    epochs, damage = [], None
-    *lines, _ = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
+    epochs, damage, found, hashed = [], None, 0, hashlib.sha256()
+    for number, line in enumerate(_lines(path / _METRICS, size), 1):
+        found += len(line)
+        hashed.update(line)
+        if not line.endswith(b"\n"):
+            break
         try:
-            # Of any schema: the names of the first are not taken by the second.
-            [record] = migrate_run({}, [json.loads(line)])[1]
+            record = json.loads(line)
             if record["kind"] == "epoch":
                 epochs.append(record)
                 in_order = schema.record_from_json(record).epoch == len(epochs)
             else:
                 in_order = record["kind"] in _KINDS
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             in_order = False
         if not in_order:
             damage = f"line {number} is damaged"
             break
-    if damage is None and len(content) < size:
-        damage = f"is shorter than it was, {len(content)} of {size} bytes"
-    if damage is None and digest not in (None, hashlib.sha256(content).hexdigest()):
+    if damage is None and found < size:
+        damage = f"is shorter than it was, {found} of {size} bytes"
+    if damage is None and digest not in (None, hashed.hexdigest()):
         damage = "a value is not as it was written"
     if damage is None and _done(epochs) != _done_then(point):
         damage = f"has {len(epochs)} epochs, the checkpoint counts {point['epochs_done']}"
@@ -67,6 +65,16 @@ def read_epochs(path: pathlib.Path, point: Mapping[str, Any]) -> list[dict[str, 
             f"{path / _METRICS}: {damage}; put the file back, or begin anew in a new --workdir"
         )
     return epochs
+
+
+def _lines(path: pathlib.Path, size: int) -> Iterator[bytes]:
+    """Yield the lines of a file's first bytes; the last one may have no end."""
+    if path.name not in measure_records(path.parent):
+        return
+    with open(path, "rb") as file:
+        while size > 0 and (line := file.readline(size)):
+            yield line
+            size -= len(line)
 
 
 def restore_records(folder: pathlib.Path, marks: Mapping[str, Any]) -> list[str]:
@@ -91,7 +99,8 @@ def restore_records(folder: pathlib.Path, marks: Mapping[str, Any]) -> list[str]
         if own_size < size or digest not in (None, _digest(folder / name, size)):
             short.append(name)
             if name.endswith(".csv"):  # the next row begins a line
-                os.truncate(folder / name, (folder / name).read_bytes().rfind(b"\n") + 1)
+                with open_own(folder / name, "r+b") as file:
+                    file.truncate(end_of_lines(file))
     return [*short, *(name for name in marks if name not in found and name != _EPOCHS)]
 
 

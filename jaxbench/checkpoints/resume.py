@@ -17,7 +17,7 @@ from jaxbench.own.code import config_record
 from jaxbench.paths import user_path
 from jaxbench.records.goodput import end_stretch, is_phases, read_stretches
 from jaxbench.records.migration import migrate_run
-from jaxbench.records.reader import RunRecords, flat
+from jaxbench.records.reader import RunRecords, flat, read_records
 from jaxbench.records.run_dir import (
     EVENTS,
     PARTIAL,
@@ -162,11 +162,14 @@ def _load(path: pathlib.Path) -> RunRecords:
     known = isinstance(document, dict) and document.get("status") in STATUSES
     if not known or not isinstance(document.get("config"), dict):
         raise BadInput(f"{path}: its run.json is not that of a training run")
-    records = []
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        for line in (path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]:
-            records.append(json.loads(line))
-    return RunRecords(path, *migrate_run(document, [r for r in records if isinstance(r, dict)]))
+    records, last_step = [], None
+    with contextlib.suppress(OSError, ValueError, BadInput):
+        for record in read_records(path):
+            if record.get("kind") == "step":
+                last_step = record
+            else:
+                records.append(record)
+    return RunRecords(path, *migrate_run(document, records), last_step)
 
 
 def check_same(resume: Resume, config: Any) -> None:
@@ -319,7 +322,7 @@ def _stretches(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | 
 
 def _last_elapsed_s(run: RunRecords) -> float:
     """Return the run's time at its last record or sample of telemetry."""
-    last = run.records[-20:]
+    last = [*run.records[-20:], run.last_step or {}]
     times_s = [record.get(name) for record in last for name in ("elapsed_s", "wall_s")]
     try:
         with open(run.path / "telemetry.csv", "rb") as file:

@@ -1,14 +1,15 @@
 """Read run directories and sweeps' results back, in the names of the present schema."""
 
-import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.records.migration import migrate_result, migrate_run
 from jaxbench.records.schema.base import SCHEMA_VERSION
@@ -21,12 +22,19 @@ TRIAL_FOLDERS = ("trials", "cells")
 
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-    """What a run directory holds."""
+    """What a run directory holds.
+
+    Attributes:
+      document: run.json, see schema/document.py.
+      records: the lines of metrics.jsonl, in order. Training steps, of which a run may have
+        millions, are left out unless they were asked for.
+      last_step: the last of the training steps that were left out.
+    """
 
     path: pathlib.Path
-    document: dict[str, Any]  # run.json, see schema/document.py
-    # The lines of metrics.jsonl, in order; one that a crash cut off is left out.
+    document: dict[str, Any]
     records: list[dict[str, Any]]
+    last_step: Mapping[str, Any] | None = None
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]
@@ -48,30 +56,30 @@ class RunRecords:
         return stages
 
 
-def load_run(path: str) -> RunRecords:
+def load_run(path: str, *, steps: bool = False) -> RunRecords:
     """Read a run directory; one of schema 1 is migrated.
+
+    Args:
+      steps: whether the records of training steps are wanted, too.
 
     Raises:
       BadInput: it is no run directory, cannot be read, or has a later schema.
     """
     folder = user_path(path)
+    records: list[dict[str, Any]] = []
+    last_step = None
     try:
         document = json.loads(_read_file(folder / "run.json"))
-        lines = _read_file(folder / "metrics.jsonl").splitlines()
+        for record in read_records(path):
+            if steps or record.get("kind") != "step":
+                records.append(record)
+            else:
+                last_step = record
     except FileNotFoundError as error:
         missing = pathlib.Path(error.filename).name
         raise BadInput(f"{path}: no run directory, it has no {missing}") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
-    records = []
-    for number, line in enumerate(lines, 1):
-        record = None
-        with contextlib.suppress(json.JSONDecodeError, RecursionError):
-            record = json.loads(line)
-        if isinstance(record, dict):
-            records.append(record)
-        elif record is not None or number < len(lines):
-            raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     version = document.get("schema_version")
@@ -80,7 +88,28 @@ def load_run(path: str) -> RunRecords:
             f"{path}: has schema {version}, of a later jaxbench; this one reads up to "
             f"{SCHEMA_VERSION}"
         )
-    return RunRecords(folder, *migrate_run(document, records))
+    return RunRecords(folder, *migrate_run(document, records), last_step)
+
+
+def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's metrics.jsonl as they are; one that a crash cut off is left out.
+
+    Raises:
+      BadInput: another one is corrupt.
+      OSError, UnicodeDecodeError: the file cannot be read.
+    """
+    with open_regular(user_path(path) / "metrics.jsonl", encoding="utf-8") as file:
+        lines = enumerate(file, 1)
+        for number, line in lines:
+            try:
+                record = json.loads(line)
+            except (json.JSONDecodeError, RecursionError):
+                if next(lines, None) is None:
+                    return
+                record = None
+            if not isinstance(record, dict):
+                raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
+            yield record
 
 
 def read_document(folder: pathlib.Path) -> dict[str, Any]:

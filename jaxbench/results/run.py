@@ -1,15 +1,16 @@
 """A run, as the Python API shows it."""
 
+import functools
 import os
 import pathlib
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
-from jaxbench.records.reader import load_run
+from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.results.tables import as_table, html_table, run_row
+from jaxbench.results.tables import html_table, records_table, run_row
 
 
 class Run:
@@ -20,7 +21,6 @@ class Run:
     Attributes:
       path: the folder.
       document: run.json: config, environment, status, summary.
-      records: the lines of metrics.jsonl, as dictionaries.
 
     Raises:
       BadInput: the folder is no run directory, or cannot be read.
@@ -30,10 +30,16 @@ class Run:
         loaded = load_run(os.fspath(path))
         self.path: pathlib.Path = loaded.path
         self.document: dict[str, Any] = loaded.document
-        self.records: list[dict[str, Any]] = loaded.records
+        # Without the training steps, of which there may be millions.
+        self._records = loaded.records
 
     def __fspath__(self) -> str:
         return str(self.path)
+
+    @functools.cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, as dictionaries; read when they are first asked for."""
+        return load_run(os.fspath(self.path), steps=True).records
 
     @property
     def status(self) -> str:
@@ -106,14 +112,8 @@ class Run:
           A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
           columns; lists and nested values are in `records` only.
         """
-        records = [record for record in self.records if record.get("kind") == kind]
-        columns = {
-            name: None
-            for record in records
-            for name, value in record.items()
-            if name != "kind" and not isinstance(value, (list, dict))
-        }
-        return as_table(records, [*columns])
+        records = read_records(self.path) if kind == "step" else self._records
+        return records_table(record for record in records if record.get("kind") == kind)
 
     def _facts(self) -> dict[str, str]:
         """Return what a reader wants to know first, as {name: text}."""
@@ -146,7 +146,7 @@ class Run:
 
     def _reported(self) -> ReportedRun:
         return ReportedRun(
-            None, "", self.path, self.document, self.records, self.status, self.reason
+            None, "", self.path, self.document, self._records, self.status, self.reason
         )
 
     def __repr__(self) -> str:

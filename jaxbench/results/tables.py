@@ -1,5 +1,6 @@
 """Tables: pandas DataFrames where pandas is installed, HTML for notebooks."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,10 @@ COLUMNS = (
 )
 
 
+# Records that are in memory at once, of a table of many.
+_AT_ONCE = 20_000
+
+
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return a pandas DataFrame; where pandas is not installed, a list of dictionaries."""
     own = [{name: row.get(name) for name in columns} for row in rows]
@@ -34,6 +39,35 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     except ImportError:
         return own
     return pandas.DataFrame(own, columns=list(columns))
+
+
+def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
+    """Return the figures of records, without lists and nested values, as `as_table` does.
+
+    A DataFrame is made part by part: millions of dictionaries would fill the memory.
+    """
+    records, columns, parts = iter(records), {}, []
+    while (part := list(itertools.islice(records, _AT_ONCE))) or not parts:
+        own = {
+            name: None
+            for record in part
+            for name, value in record.items()
+            if name != "kind" and not isinstance(value, (list, dict))
+        }
+        columns |= own
+        parts.append(as_table(part, [*own]))
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], list):
+        return as_table([*itertools.chain(*parts)], [*columns])
+    import pandas
+
+    for place, part in enumerate(parts):  # one by one: each is a copy
+        # A column without any value has no type yet.
+        parts[place] = part.dropna(axis="columns", how="all")
+    whole = pandas.concat(parts, ignore_index=True)
+    parts.clear()
+    return whole if [*whole] == [*columns] else whole.reindex(columns=[*columns])
 
 
 def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.files import open_own
+from jaxbench.files import end_of_lines, open_own
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
 from jaxbench.records.run_dir import close_abandoned
@@ -46,10 +46,9 @@ class SweepDir:
         """Append a trial's result; from then on it has ended, whatever happens."""
         path = self.path / _RESULTS
         with open_own(path, "r+b" if path.exists() else "w+b") as file:
-            content = file.read()
             # A killed sweep may have left its last line unfinished.
-            file.seek(content.rfind(b"\n") + 1)
-            file.truncate()
+            file.truncate(end_of_lines(file))
+            file.seek(0, os.SEEK_END)
             file.write(json.dumps(result.to_json()).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -90,12 +89,17 @@ class SweepDir:
         """Replace a CSV file whole; all rows have the same columns."""
         partial = self.path / f"{name}.partial"
         partial.unlink(missing_ok=True)
-        with open(partial, "x", newline="", encoding="utf-8") as file:
+        self.add_rows(partial.name, rows)
+        os.replace(partial, self.path / name)
+
+    def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append to a CSV file, or make it; all rows have the same columns."""
+        with open_own(self.path / name, "a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
+            if not file.tell():
+                writer.writeheader()
             for row in rows:
                 writer.writerow({name: inert_cell(value) for name, value in row.items()})
-        os.replace(partial, self.path / name)
 
 
 def check_sweepdir(path: pathlib.Path) -> None:

@@ -154,7 +154,7 @@ class TrialRunner:
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
         at_once = max(1, min(left, self._launcher.slots))
-        left_s = left * statistics.mean(self._wall_s.values()) / at_once
+        left_s = left * statistics.fmean(self._wall_s.values()) / at_once
         left_for = f"about {duration(left_s)} left" if left else ""
         self._live.end(attempt.trial, result, left_for)
         if not self.console.show(lambda: self._live):
@@ -246,9 +246,11 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     }
     if len(left) < len(trials):
         console.say(f"{len(trials) - len(left)} of them are done already")
-    for _ in runner.run(left):
-        known = [folder.results[one.key] for one in trials if one.key in folder.results]
-        folder.write_table("sweep.csv", [result.row() for result in known])
+    # While trials run, in the order of their ends.
+    if done := [result for trial in trials if (result := runner.result(trial))]:
+        folder.write_table("sweep.csv", [result.row() for result in done])
+    for result in runner.run(left):
+        folder.add_rows("sweep.csv", [result.row()])
     results = [folder.results[trial.key] for trial in trials]
     folder.write_table("sweep.csv", [result.row() for result in results])
     console.close()  # a bar below a table would be drawn again below each line

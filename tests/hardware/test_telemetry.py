@@ -356,6 +356,17 @@ def a_run(power_of, *, every_s=1.0, until_s=60.0, counter=True, kind="gpu", **co
     return series
 
 
+def test_a_sample_takes_few_bytes():
+    """72 boards have 44 million samples a week, which must stay below 2 GiB."""
+    series = a_run(lambda elapsed_s: 300.0, load_percent=lambda t: 50, sm_clock_mhz=lambda t: 1980)
+    series.add(61.0, {"temperature_c": 70, "memory_used_bytes": 8e10, "throttle_reasons": ""})
+    series.add(62.0, {"temperature_c": 60, "throttle_reasons": "sw_power_cap"})
+    own = [series._elapsed_s, series._throttle_reasons, *series._columns.values()]
+    assert sum(column.itemsize for column in own) <= 40
+    assert {len(column) for column in own} == {len(series)} == {63}
+    assert series.most == {"temperature_c": 70, "memory_used_bytes": 8e10}
+
+
 def energy_of(series, windows, interval_s=1.0):
     return summarize(series, windows, interval_s, {})[0]
 

@@ -342,7 +342,12 @@ def test_all_goals_can_be_measured(tmp_path):
     done = goals("--tiny", f"--out={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     named = set(re.findall(r"^\| (\w+) .*\| not judged \|$", done.stdout, re.MULTILINE))
-    assert named == {"wrn_rate", "resnet_rate", "cnn10_epoch", "speed_run", "wrn_accuracy"}
+    expected = {"wrn_rate", "resnet_rate", "cnn10_epoch", "speed_run", "wrn_accuracy", "card"}
+    assert named == expected
+    done = goals("--tiny", "--machine=v5e-8", f"--out={tmp_path / 'tpu'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    named = set(re.findall(r"^\| (\w+) .*\| not judged \|$", done.stdout, re.MULTILINE))
+    assert named == {"wrn_rate", "resnet_rate", "card"}
 
 
 def test_what_is_no_python_is_refused():

@@ -64,11 +64,8 @@ CEILING = ceiling(
     link_bytes_per_s=1,
 )
 READINGS = {
-    f"{name}_{kind}"
-    for table in (telemetry._OVER_WINDOWS, telemetry._OVER_RUN)
-    for name, kinds in table.items()
-    for kind in kinds
-}
+    f"{name}_{kind}" for name, kinds in telemetry._OVER_WINDOWS.items() for kind in kinds
+} | {f"{name}_max" for name in telemetry._OVER_RUN}
 # What a name leads to: {name: the names that may follow it}.
 FOLLOWING = {
     "run": names_of(ReportedRun),

@@ -28,7 +28,8 @@ from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import draw, legend_mark
 from jaxbench.reports.runs import read_run
 from jaxbench.reports.sections import make_sections
-from jaxbench.reports.sections.telemetry import buckets
+from jaxbench.reports.sections.learning import _lines
+from jaxbench.reports.sections.telemetry import buckets, read_readings, singles
 from jaxbench.sweeps.sweep_dir import SweepDir
 from tests.conftest import ROOT
 
@@ -958,15 +959,52 @@ def test_roofline_has_a_roof(everything):
     assert ridge.x == pytest.approx(103.06, rel=1e-3) and ridge.y == pytest.approx(494_700)
 
 
+def test_seeds_are_not_searched_among_all_others(tmp_path):
+    """A seed is compared with no other run's, however many there are; a repeat is a line."""
+    compared = []
+
+    class Seed(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other):
+            compared.append(int(other))
+            return int(self) == int(other)
+
+    seeds = [*range(40), 7]
+    runs = [read_run(f"R{n}", "", trained(tmp_path / f"{n}")) for n in range(len(seeds))]
+    for run, seed in zip(runs, seeds, strict=True):
+        run.config["seed"] = Seed(seed)
+    lines = _lines(runs)
+    assert [len(line) for line in lines] == [40, 1]
+    assert 0 < len(compared) < 4 * len(seeds)
+
+
 def test_buckets_keep_least_mean_and_most():
     times = np.arange(10_000.0)
     values = np.zeros(10_000)
     values[5_000] = 7.0
-    points = buckets(times, values)
+    points = buckets(singles(times, values))
     assert len(points) == 96
     assert max(point.high for point in points) == 7.0
     assert max(point.y for point in points) == pytest.approx(7 / (10_000 / 96), rel=0.01)
     assert sum(point.low for point in points) == 0
+
+
+def test_samples_of_a_week_are_folded_while_they_are_read(tmp_path):
+    """A reading of days is not kept: its mean, least, greatest and count are."""
+    rows = [f"{second},gpu0,{second % 50}" for second in range(100_000)]
+    rows[77_777] = "77777,gpu0,100"
+    path = tmp_path / "telemetry.csv"
+    path.write_text("\n".join(["elapsed_s,device,load_percent", *rows, "100000,gpu0,nan", ""]))
+    readings, skipped = read_readings(path)
+    curve = readings["gpu0"]["load_percent"]
+    stretches = curve.stretches()
+    assert len(stretches) < 100_000 / 64 + 64 * 96 + 64 and len(curve.times) <= 64 * 96
+    assert stretches["count"].sum() == 100_000 and skipped == 0
+    points = buckets(stretches)
+    assert len(points) == 96 and max(point.high for point in points) == 100
+    assert min(point.low for point in points) == 0
+    assert all(point.y == pytest.approx(24.5, abs=1) for point in points)
 
 
 def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):

@@ -4,7 +4,6 @@ import array
 import collections
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,11 +45,7 @@ _OVER_WINDOWS = {
     "other_cpu_percent": ("mean", "max"),
     "load_1min": ("max",),
 }
-_OVER_RUN = {
-    "memory_used_bytes": ("max",),
-    "temperature_c": ("max",),
-    "rss_bytes": ("max",),
-}
+_OVER_RUN = ("memory_used_bytes", "temperature_c", "rss_bytes")  # the greatest
 _STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
 # Of the measured windows.
 _ENERGY = (
@@ -62,6 +57,8 @@ _ENERGY = (
     "images_per_kwh",
 )
 KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
+# How the values of a sample are kept that are not summed up at once; clocks are small and whole.
+_FORMS = dict.fromkeys((*_OVER_WINDOWS, "energy_j"), "d") | {"sm_clock_mhz": "f"}
 
 
 class Window(NamedTuple):
@@ -73,13 +70,21 @@ class Window(NamedTuple):
 
 
 class Series:
-    """One device's readings, eight bytes a value: a run of days has millions."""
+    """One device's readings, in few bytes: 72 devices have 44 million a week.
+
+    Attributes:
+      most: {column: its greatest value}, of those whose statistics are over the whole run.
+    """
 
     def __init__(self, kind: str):
         self.kind = kind
+        self.most: dict[str, float] = {}
         self._elapsed_s = array.array("d")
-        self._columns = {name: array.array("d") for name in KEPT}
-        self._throttle_reasons: list[str | None] = []
+        # A host has no clock, a board no processor load: only what a device has takes room.
+        self._columns: dict[str, array.array] = {}
+        # Each sample's reasons, by their place in the list; a device has few combinations.
+        self._reasons: list[str | None] = [None]
+        self._throttle_reasons = array.array("H")
         self._is_resumed, self._shift_j = False, 0.0
 
     def resume(self) -> None:
@@ -90,33 +95,48 @@ class Series:
         self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
+        earlier = len(self._elapsed_s)
         self._elapsed_s.append(elapsed_s)
-        for name, column in self._columns.items():
-            column.append(values.get(name, math.nan))
-        energy_j = self._columns["energy_j"]
+        for name, form in _FORMS.items():
+            if name in values and name not in self._columns:
+                self._columns[name] = array.array(form, [math.nan]) * earlier
+            if name in self._columns:
+                self._columns[name].append(values.get(name, math.nan))
+        for name in _OVER_RUN:
+            if math.isfinite(value := values.get(name, math.nan)):
+                self.most[name] = max(value, self.most.get(name, value))
+        if "energy_j" in self._columns:
+            self._join_energy(self._columns["energy_j"])
+        reasons = values.get("throttle_reasons")
+        reasons = None if reasons is None else str(reasons)
+        if reasons not in self._reasons:
+            self._reasons.append(reasons)
+        self._throttle_reasons.append(self._reasons.index(reasons))
+
+    def _join_energy(self, energy_j: array.array) -> None:
+        """Let the last value of a resumed run go on from the one before."""
         if self._is_resumed and math.isfinite(energy_j[-1]):
-            before_J = self.known("energy_j")[1][:-1]
-            self._shift_j = float(before_J[-1] - energy_j[-1]) if len(before_J) else 0.0
+            before_j = self.known("energy_j")[1][:-1]
+            self._shift_j = float(before_j[-1] - energy_j[-1]) if len(before_j) else 0.0
             self._is_resumed = False
         energy_j[-1] += self._shift_j
-        reasons = values.get("throttle_reasons")
-        self._throttle_reasons.append(None if reasons is None else sys.intern(str(reasons)))
 
     def __len__(self) -> int:
         return len(self._elapsed_s)
 
     def known(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the times at which a column has a value, and the values."""
-        values = np.array(self._columns[name])
+        if name not in self._columns:
+            return np.empty(0), np.empty(0)
+        values = np.array(self._columns[name], np.float64)
         there = np.isfinite(values)
         return np.array(self._elapsed_s)[there], values[there]
 
-    def throttle_reasons(self) -> tuple[np.ndarray, list[str]]:
-        there = [reasons is not None for reasons in self._throttle_reasons]
-        return (
-            np.array(self._elapsed_s)[there],
-            [reasons for reasons in self._throttle_reasons if reasons is not None],
-        )
+    def throttle_reasons(self) -> tuple[np.ndarray, np.ndarray, list[str | None]]:
+        """Return the times of samples that have reasons, their places in a list, and the list."""
+        places = np.array(self._throttle_reasons)
+        there = places > 0
+        return np.array(self._elapsed_s)[there], places[there], self._reasons
 
 
 def _inside(elapsed_s: np.ndarray, windows: Sequence[Window]) -> np.ndarray:
@@ -164,20 +184,22 @@ def summarize(
 
 def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": series.kind, "samples": len(series)}
-    for table, over in ((_OVER_WINDOWS, windows), (_OVER_RUN, ())):
-        for name, names in table.items():
-            elapsed_s, values = series.known(name)
-            inside = _inside(elapsed_s, over)
-            # The host's loads are means since the last reading: of a run that is shorter than the
-            # interval, the last one covers all windows.
-            if inside.any() or series.kind != "host":
-                values = values[inside]
-            if len(values):
-                described |= {f"{name}_{kind}": float(_STATISTICS[kind](values)) for kind in names}
+    for name, names in _OVER_WINDOWS.items():
+        elapsed_s, values = series.known(name)
+        inside = _inside(elapsed_s, windows)
+        # The host's loads are means since the last reading: of a run that is shorter than the
+        # interval, the last one covers all windows.
+        if inside.any() or series.kind != "host":
+            values = values[inside]
+        if len(values):
+            described |= {f"{name}_{kind}": float(_STATISTICS[kind](values)) for kind in names}
+    described |= {f"{name}_max": float(value) for name, value in series.most.items()}
     if samples := _throttle_reasons(series, windows):
-        counts = collections.Counter(reason for reasons in samples for reason in reasons)
+        counts: collections.Counter[str] = collections.Counter()
+        for reasons, count in samples.items():
+            counts.update(dict.fromkeys(reasons, count))
         described["throttle_reasons"] = {
-            reason: count / len(samples) for reason, count in sorted(counts.items())
+            reason: count / samples.total() for reason, count in sorted(counts.items())
         }
     return described
 
@@ -192,15 +214,18 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
     return full and host["other_cpu_percent_mean"] > _OTHERS
 
 
-def _throttle_reasons(series: Series, windows: Sequence[Window]) -> list[list[str]]:
-    """Return the reasons of each sample inside the windows."""
-    elapsed_s, reasons = series.throttle_reasons()
-    inside = _inside(elapsed_s, windows)
-    return [
-        [reason for reason in joined.split("|") if reason]
-        for joined, counted in zip(reasons, inside, strict=True)
-        if counted
-    ]
+def _throttle_reasons(
+    series: Series, windows: Sequence[Window]
+) -> collections.Counter[tuple[str, ...]]:
+    """Return how many samples inside the windows have which reasons."""
+    elapsed_s, places, known = series.throttle_reasons()
+    counts = np.bincount(places[_inside(elapsed_s, windows)])
+    return collections.Counter(
+        {
+            tuple(filter(None, known[place].split("|"))): int(counts[place])
+            for place in np.flatnonzero(counts)
+        }
+    )
 
 
 def _energy(
@@ -289,12 +314,12 @@ def _windows_before(edges_s: np.ndarray) -> np.ndarray:
 
 def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
     samples = _throttle_reasons(series, windows)
-    seen = [reasons for reasons in samples if not set(THROTTLING).isdisjoint(reasons)]
+    seen = {reasons: count for reasons, count in samples.items() if {*THROTTLING} & {*reasons}}
     if not seen:
         return []
-    share = len(seen) / len(samples)
+    share = sum(seen.values()) / samples.total()
     names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
-    return [f"{device} was throttled in {share:.0%} of {len(samples)} samples: {names}"]
+    return [f"{device} was throttled in {share:.0%} of {samples.total()} samples: {names}"]
 
 
 def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:

@@ -1,5 +1,6 @@
 """Loss and accuracy, epoch by epoch."""
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -141,15 +142,16 @@ def learning(context: ReportContext) -> Section | None:
 
 def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
     lines: dict[Any, _Line] = {}
+    repeats: collections.Counter[Any] = collections.Counter()
     for run in runs:
         setting = setting_key(run.training_setting())
         for course in _courses(run):
-            again = 0
-            # A seed that was run again says nothing of other seeds.
-            while course.seed in [other.seed for other in lines.get((setting, again), ())]:
-                again += 1
-            alone = course.status != "done" or course.seed is None
-            lines.setdefault(len(lines) if alone else (setting, again), _Line()).append(course)
+            key: Any = len(lines)
+            if course.status == "done" and course.seed is not None:
+                # A seed that was run again says nothing of other seeds.
+                key = (setting, repeats[setting, course.seed])
+                repeats[setting, course.seed] += 1
+            lines.setdefault(key, _Line()).append(course)
     return [*lines.values()]
 
 

@@ -49,8 +49,58 @@ _COLUMNS = (
     Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
-# {device: {column: (elapsed_s, values)}}
-_Readings = dict[str, dict[str, tuple[array.array, array.array]]]
+# Of a long run so many neighbouring samples are one stretch from the start: a week of 72 devices is
+# 200 million values. So many samples are kept as they are.
+_IN_STRETCH, _MOST_SINGLE = 64, 64 * _BUCKETS
+# Of one or more samples: their mean time and value, the least, the greatest, and how many.
+_STRETCH = np.dtype([(name, np.float64) for name in ("time", "mean", "low", "high", "count")])
+
+
+class _Curve:
+    """The samples of one device and column, in order."""
+
+    def __init__(self):
+        self.times, self.values = array.array("d"), array.array("d")
+        self._stretches: list[np.ndarray] = []
+
+    def stretches(self) -> np.ndarray:
+        """Return all samples, those without a value left out."""
+        return np.concatenate([*self._stretches, singles(self.times, self.values)])
+
+    def fold(self) -> None:
+        """Make stretches of the samples that are kept one by one."""
+        single = singles(self.times, self.values)
+        whole = len(single) // _IN_STRETCH * _IN_STRETCH
+        starts = np.arange(0, whole, _IN_STRETCH)
+        self._stretches.append(_merged(single[:whole], starts))
+        self.times = array.array("d", single["time"][whole:])
+        self.values = array.array("d", single["mean"][whole:])
+
+
+# {device: {column: its samples}}
+_Readings = dict[str, dict[str, _Curve]]
+
+
+def singles(times: Sequence[float], values: Sequence[float]) -> np.ndarray:
+    """Return stretches of one sample each, those without a value left out."""
+    found = np.ones(len(times), _STRETCH)
+    found["time"] = times
+    for name in ("mean", "low", "high"):
+        found[name] = values
+    return found[np.isfinite(found["mean"])]
+
+
+def _merged(stretches: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return one stretch from each start to the next one."""
+    found = np.empty(len(starts), _STRETCH)
+    if len(starts):
+        found["count"] = np.add.reduceat(stretches["count"], starts)
+        for name in ("time", "mean"):
+            total = np.add.reduceat(stretches[name] * stretches["count"], starts)
+            found[name] = total / found["count"]
+        found["low"] = np.minimum.reduceat(stretches["low"], starts)
+        found["high"] = np.maximum.reduceat(stretches["high"], starts)
+    return found
 
 
 def telemetry(context: ReportContext) -> Section | None:
@@ -122,64 +172,64 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
                     continue
                 device = readings.setdefault(row[device_at], {})
                 for name, value in values:
-                    times, figures = device.setdefault(name, (array.array("d"), array.array("d")))
-                    times.append(elapsed_s)
-                    figures.append(value)
+                    curve = device.get(name)
+                    if curve is None:
+                        curve = device[name] = _Curve()
+                    curve.times.append(elapsed_s)
+                    curve.values.append(value)
+                    if len(curve.times) > _MOST_SINGLE:
+                        curve.fold()
     except (OSError, csv.Error):
         skipped += 1
     return readings, skipped
 
 
 def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:
-    longest_s = max((t[-1] for own in readings.values() for t, _ in own.values()), default=0.0)
+    curves = {
+        device: {name: curve.stretches() for name, curve in own.items()}
+        for device, own in readings.items()
+    }
+    last_s = [own["time"][-1] for device in curves.values() for own in device.values() if len(own)]
+    longest_s = max(last_s, default=0.0)
     units = (("s", 1.0, 600), ("min", 60.0, 3 * 3600), ("h", 3600.0, math.inf))
     unit, unit_s = next((name, size) for name, size, most in units if longest_s < most)
     every = words(run.document.get("telemetry_s"))
     for column, (title, y_label, factor) in _PANELS.items():
-        devices = [name for name, own in readings.items() if column in own]
+        devices = [name for name, own in curves.items() if len(own.get(column, ()))]
         # gpu10 comes after gpu9.
         devices.sort(key=lambda name: (name.rstrip("0123456789"), len(name), name))
         parts = in_parts(devices)
         for part, names in enumerate(parts, 1):
             series, samples = [], []
             for name in names:
-                elapsed_s, values = map(np.asarray, readings[name][column])
-                finite = np.isfinite(values)
-                if finite.any():
-                    samples.append(int(finite.sum()))
-                    points = buckets(elapsed_s[finite] / unit_s, values[finite] * factor)
-                    series.append(Series(name, points, band=True))
-            if series:
-                which = f" ({part} of {len(parts)})" if len(parts) > 1 else ""
-                name = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
-                labels = (f"since the run began [{unit}]", y_label)
-                banded = any(point.low is not None for one in series for point in one.points)
-                drawn = "line: mean, band: least to most" if banded else "all are drawn"
-                note = f"n = {span(samples)} samples a device, every {every} s; {drawn}; {run.id}"
-                note += f"; {skipped} corrupt lines left out" if skipped else ""
-                table = _table(unit, y_label, series)
-                from_zero = column in ("load_percent", "cpu_percent", "power_w")
-                yield LineChart(name, note, *labels, series, table, from_zero=from_zero)
+                own = curves[name][column]
+                samples.append(int(own["count"].sum()))
+                own["time"] /= unit_s
+                for kind in ("mean", "low", "high"):
+                    own[kind] *= factor
+                series.append(Series(name, buckets(own), band=True))
+            which = f" ({part} of {len(parts)})" if len(parts) > 1 else ""
+            name = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
+            labels = (f"since the run began [{unit}]", y_label)
+            banded = any(point.low is not None for one in series for point in one.points)
+            drawn = "line: mean, band: least to most" if banded else "all are drawn"
+            note = f"n = {span(samples)} samples a device, every {every} s; {drawn}; {run.id}"
+            note += f"; {skipped} corrupt lines left out" if skipped else ""
+            table = _table(unit, y_label, series)
+            from_zero = column in ("load_percent", "cpu_percent", "power_w")
+            yield LineChart(name, note, *labels, series, table, from_zero=from_zero)
 
 
-def buckets(times: np.ndarray, values: np.ndarray) -> list[Point]:
+def buckets(stretches: np.ndarray) -> list[Point]:
     """Return the mean, least and most of up to `_BUCKETS` equal stretches of time."""
-    order = np.argsort(times, kind="stable")
-    times, values = times[order], values[order]
+    stretches = stretches[np.argsort(stretches["time"], kind="stable")]
+    times = stretches["time"]
     width = (times[-1] - times[0]) / _BUCKETS
-    if len(values) <= _BUCKETS or width <= 0:
-        return [Point(float(t), float(v)) for t, v in zip(times, values, strict=True)][:_BUCKETS]
+    if len(times) <= _BUCKETS or width <= 0:
+        return [Point(float(one["time"]), float(one["mean"])) for one in stretches[:_BUCKETS]]
     place = np.minimum((times - times[0]) // width, _BUCKETS - 1).astype(int)
-    starts = np.flatnonzero(np.diff(place, prepend=-1))
-    sizes = np.diff(starts, append=len(place))
-    stretches = zip(
-        np.add.reduceat(times, starts) / sizes,
-        np.add.reduceat(values, starts) / sizes,
-        np.minimum.reduceat(values, starts),
-        np.maximum.reduceat(values, starts),
-        strict=True,
-    )
-    return [Point(*map(float, stretch)) for stretch in stretches]
+    found = _merged(stretches, np.flatnonzero(np.diff(place, prepend=-1)))
+    return [Point(*map(float, [one[name] for name in _STRETCH.names[:4]])) for one in found]
 
 
 def _table(unit: str, y_label: str, series: Sequence[Series]) -> Table:

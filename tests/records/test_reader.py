@@ -1,0 +1,98 @@
+"""Reading a run with many training steps, which are not kept in memory."""
+
+import io
+import itertools
+import json
+import sys
+
+import pytest
+
+import jaxbench
+from jaxbench.errors import BadInput
+from jaxbench.files import end_of_lines
+from jaxbench.records.reader import load_run, read_records
+from jaxbench.results import tables
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory with five steps, an epoch in the middle; writes lines after them."""
+    document = {"schema_version": 2, "status": "running", "mode": "train", "config": {}}
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    records = [{"kind": "step", "step": n, "loss": n / 2} for n in range(1, 6)]
+    records[4]["loss_scale"] = 8.0
+    records.insert(2, {"kind": "epoch", "epoch": 1})
+    lines = [json.dumps(record) + "\n" for record in records]
+
+    def write(*more):
+        (tmp_path / "metrics.jsonl").write_text("".join([*lines, *more]))
+        return str(tmp_path)
+
+    return write
+
+
+def test_steps_are_read_only_where_they_are_asked_for(run):
+    path = run()
+    loaded = load_run(path)
+    assert loaded.records == [{"kind": "epoch", "epoch": 1}] and loaded.last_step["step"] == 5
+    everything = load_run(path, steps=True)
+    assert len(everything.records) == 6 and everything.last_step is None
+    assert jaxbench.Run(path).records == everything.records
+    # One line at a time.
+    assert [one["kind"] for one in itertools.islice(read_records(path), 3)][2] == "epoch"
+
+
+@pytest.mark.parametrize(
+    ("lines", "corrupt"),
+    [
+        (('{"kind": "st',), None),
+        (('{"kind": "st', "\n{}\n"), 7),
+        (("[1]\n",), 7),
+        (("x\n", "{}\n"), 7),
+    ],
+)
+def test_only_the_last_line_may_be_cut_off(run, lines, corrupt):
+    path = run(*lines)
+    if corrupt is None:
+        assert len(load_run(path, steps=True).records) == 6
+    else:
+        with pytest.raises(BadInput, match=f"metrics.jsonl: line {corrupt} is corrupt"):
+            load_run(path)
+
+
+@pytest.mark.parametrize("with_pandas", [True, False])
+def test_the_table_of_the_steps_is_made_part_by_part(run, monkeypatch, with_pandas):
+    if not with_pandas:
+        monkeypatch.setitem(sys.modules, "pandas", None)
+    else:
+        pytest.importorskip("pandas")
+    path = run()
+    whole = jaxbench.Run(path).table("step")
+    monkeypatch.setattr(tables, "_AT_ONCE", 2)
+    parted = jaxbench.Run(path).table("step")
+    if not with_pandas:
+        assert parted == whole and [*whole[0]] == ["step", "loss", "loss_scale"]
+        return
+    assert parted.equals(whole) and [*parted.columns] == ["step", "loss", "loss_scale"]
+    assert [*parted["step"]] == [1, 2, 3, 4, 5] and parted["loss_scale"].isna().sum() == 4
+    assert len(jaxbench.Run(path).table("scaling")) == 0
+
+
+class Counted(io.BytesIO):
+    """A file that counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size=-1):
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\n", b"a\nb", b"a\n" + b"x" * 200_000])
+def test_where_whole_lines_end(content):
+    assert end_of_lines(io.BytesIO(content)) == content.rfind(b"\n") + 1
+    # Of a long file the end is read, not all of it.
+    file = Counted(b"line\n" * 1_000_000 + content[:4])
+    end_of_lines(file)
+    assert file.count <= 2**16
