@@ -124,6 +124,7 @@ def _describe(
         "transposes": work["transposes"],
         "converts": work["converts"],
         "moved_bytes": work["moved_bytes"],
+        "bytes_lower_bound": program.bytes_lower_bound,
         "ceiling": _ceiling(
             program,
             target,
