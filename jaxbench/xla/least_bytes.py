@@ -1,4 +1,4 @@
-"""Count the bytes of activations that training must move, by fixed rules, whatever the compiler does.
+"""Count the bytes of activations that training must move, whatever the compiler does.
 
 The rules are those of a step in which convolutions and matrix products are the kernels, and all
 else is fused into them: what stands before a product into its reads, what follows into its write.
