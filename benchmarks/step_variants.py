@@ -202,7 +202,9 @@ class Form:
                 "xla_flops": cost.get("flops"),
                 "xla_bytes": cost.get("bytes accessed"),
                 **count_work(text, sizes),
-                "bytes_lower_bound": program.bytes_lower_bound,
+                "bytes_lower_bound": program.facts.bytes_lower_bound(
+                    geometry.batch_per_device, state_bytes
+                ),
                 "collectives": count_collectives(text),
             }
 

@@ -58,6 +58,17 @@ class NetworkFacts:
         """The type of most multiply-accumulates; None without any."""
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
 
+    def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
+        """Return the bytes that a step must move on a device; None where the rules do not say.
+
+        Args:
+          images: of the step on the device.
+          state_bytes: of the state there, which is read and written once.
+        """
+        if self.activation_bytes is None:
+            return None
+        return images * self.activation_bytes + 2 * state_bytes
+
     def check(self, config: Config) -> None:
         """Raise BadInput where batch norm takes its statistics elsewhere than the config says."""
         if self.batch_norm not in (None, config.batch_norm):

@@ -250,17 +250,6 @@ class Program:
         """The same without what cuDNN's attention need not do."""
         return (self.forward_macs - self.facts.masked_macs) * TRAINING_FLOPS_PER_MAC
 
-    @property
-    def bytes_lower_bound(self) -> int | None:
-        """The bytes that a step must move on each device, see `least_bytes`; None if not counted.
-
-        The state is read and written once.
-        """
-        if self.facts.activation_bytes is None:
-            return None
-        activations = self.facts.activation_bytes * self.geometry.batch_per_device
-        return activations + 2 * self.state_bytes_per_device()
-
     def trace_network(self) -> Any:
         """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
         state = self.abstract_train_state()
