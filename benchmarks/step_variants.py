@@ -203,7 +203,7 @@ class Form:
                 "xla_bytes": cost.get("bytes accessed"),
                 **count_work(text, sizes),
                 "bytes_lower_bound": program.facts.bytes_lower_bound(
-                    geometry.batch_per_device, state_bytes
+                    steps * geometry.batch_per_device, steps * state_bytes
                 ),
                 "collectives": count_collectives(text),
             }
