@@ -11,8 +11,7 @@ The first form is the experiment as it is given. A variant is a name and what is
   xla_OPTION=VALUE  an option of XLA's compiler; one that it does not know, or a value that the
                     option cannot have, leaves the variant out, with a line
   steps_per_call=N  N steps are one call; what is counted is a call's, its loop of N steps once
-  layers=flax_norm  flax's own batch norm in place of ours; flax_pool its max-pooling (ResNet's
-                    stem); flax both
+  layers=flax_norm  flax's own batch norm in place of ours; flax_pool its max-pooling; flax both
   feed=resident     the step draws its batch out of a data set on the devices, crops and flips it;
                     else (synthetic) one batch stays there
 
@@ -34,6 +33,7 @@ import math
 import os
 import re
 import sys
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -47,12 +47,12 @@ _ROUNDS = flags.DEFINE_integer("rounds", 7, "Windows of each form.", lower_bound
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "Seconds that a window takes, about.")
 _TARGET = flags.DEFINE_string("target", None, "Compile for a machine that is not here.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
-# Whose layers a form has: {value: (flax's batch norm, flax's max-pooling)}.
+# Whose layers a form has: {value: those that are flax's}.
 _LAYERS = {
-    "jaxbench": (False, False),
-    "flax_norm": (True, False),
-    "flax_pool": (False, True),
-    "flax": (True, True),
+    "jaxbench": (),
+    "flax_norm": ("BatchNorm",),
+    "flax_pool": ("max_pool",),
+    "flax": ("BatchNorm", "max_pool"),
 }
 _FEEDS = ("synthetic", "resident")
 # What XLA says of an option that it does not know, and of a value that an option cannot have.
@@ -103,24 +103,22 @@ def layers_of(whose: str) -> Iterator[None]:
     """Has networks that are built and traced inside the `with` use flax's own layers."""
     import flax.linen as nn
 
-    from jaxbench.models import layers, resnet
+    from jaxbench.models import layers, mnist_cnn, resnet, speed_net, unet, vgg
 
     def norm(*, relu: bool = False, **fields):
         own = nn.BatchNorm(**fields)
         return lambda x: nn.relu(own(x)) if relu else own(x)
 
-    def pool(x, window, stride, padding):
+    def pool(x, window, stride, padding=0):
         sides = ((padding, padding), (padding, padding))
         return nn.max_pool(x, (window, window), (stride, stride), sides)
 
-    ours = layers.BatchNorm, resnet.max_pool
-    flax_norm, flax_pool = _LAYERS[whose]
-    layers.BatchNorm = norm if flax_norm else layers.BatchNorm
-    resnet.max_pool = pool if flax_pool else resnet.max_pool
-    try:
+    flaxs = {"BatchNorm": norm, "max_pool": pool}
+    with contextlib.ExitStack() as stack:
+        for module in (layers, mnist_cnn, resnet, speed_net, unet, vgg):
+            for name in set(_LAYERS[whose]) & vars(module).keys():
+                stack.enter_context(unittest.mock.patch.object(module, name, flaxs[name]))
         yield
-    finally:
-        layers.BatchNorm, resnet.max_pool = ours
 
 
 def mesh_of(config: Any, devices: Any) -> tuple[Any, Any]:
@@ -204,6 +202,9 @@ class Form:
                 "xla_flops": cost.get("flops"),
                 "xla_bytes": cost.get("bytes accessed"),
                 **count_work(text, sizes),
+                "bytes_lower_bound": program.facts.bytes_lower_bound(
+                    steps * geometry.batch_per_device, steps * state_bytes
+                ),
                 "collectives": count_collectives(text),
             }
 
@@ -405,9 +406,11 @@ def print_record(record: dict[str, Any]) -> None:
             f"{record['xla_bytes'] / 1e9:,.3f} GB"
         )
     libraries = ", ".join(f"{count} {name}" for name, count in record["custom_calls"].items())
+    least = record["bytes_lower_bound"]
+    ratio = f" ({record['moved_bytes'] / least:.2f} times the least)" if least else ""
     print(
-        f"  read and written {record['moved_bytes'] / 1e9:,.3f} GB by {record['fusions']} fusions, "
-        f"calls of {libraries or 'no library'}; {record['while_loops']} loops"
+        f"  read and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by {record['fusions']} "
+        f"fusions, calls of {libraries or 'no library'}; {record['while_loops']} loops"
     )
     written = ", ".join(
         f"{count['count']} of {name} {count['bytes'] / 1e6:,.1f} MB"

@@ -124,6 +124,9 @@ def _describe(
         "transposes": work["transposes"],
         "converts": work["converts"],
         "moved_bytes": work["moved_bytes"],
+        "bytes_lower_bound": program.facts.bytes_lower_bound(
+            program.geometry.batch_per_device, program.state_bytes_per_device()
+        ),
         "ceiling": _ceiling(
             program,
             target,

@@ -93,19 +93,45 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
 def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -> jax.Array:
     """Return the maximum of each square window; padding is never the maximum.
 
-    Its gradient is gathered, not scattered. XLA differentiates a maximum over windows by finding
-    the place of each maximum again, as four numbers of 32 bits, and adding into an array of zeros
-    there. Here the forward pass keeps the place, in 8 bits, and each pixel of the gradient sums
-    over the windows that hold it.
+    Its gradient is gathered, not scattered, but on TPUs. XLA differentiates a maximum over windows
+    by finding the place of each maximum again, on GPUs as four numbers of 32 bits, and adding into
+    an array of zeros there. Here the forward pass keeps the place, in 8 bits, and each pixel of the
+    gradient sums over the windows that hold it. TPUs have an instruction for XLA's way, and would
+    write each term of these sums.
 
     Where several values are the maximum, the gradient goes to the first of them, row by row. A
     window's side is at most 16; windows may reach `padding` pixels beyond each edge.
     """
+    return _flax_max_pool(x_BxHxWxC, window, stride, padding)
+
+
+def _flax_max_pool(x_BxHxWxC, window, stride, padding):
     sides = ((padding, padding), (padding, padding))
     return nn.max_pool(x_BxHxWxC, (window, window), (stride, stride), sides)
 
 
 def _max_pool_forward(x_BxHxWxC, window, stride, padding):
+    def on_tpu(x):
+        largest = _flax_max_pool(x, window, stride, padding)
+        return largest, jnp.zeros(largest.shape, jnp.uint8)
+
+    find = functools.partial(_find_largest, window, stride, padding)
+    largest, place = jax.lax.platform_dependent(x_BxHxWxC, tpu=on_tpu, default=find)
+    # A platform keeps that one of both which it needs: XLA drops the other.
+    return largest, (x_BxHxWxC, place)
+
+
+def _max_pool_backward(window, stride, padding, kept, dy_Bxhxw):
+    def on_tpu(x, place, dy):
+        pool = functools.partial(_flax_max_pool, window=window, stride=stride, padding=padding)
+        return jax.vjp(pool, x)[1](dy)[0]
+
+    gather = functools.partial(_gather_gradient, window, stride, padding)
+    return (jax.lax.platform_dependent(*kept, dy_Bxhxw, tpu=on_tpu, default=gather),)
+
+
+def _find_largest(window, stride, padding, x_BxHxWxC):
+    """Return the maximum of each window, and its place there."""
     batch, *sizes, channels = x_BxHxWxC.shape
     height, width = ((size + 2 * padding - window) // stride + 1 for size in sizes)
     margins = ((0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0))
@@ -120,22 +146,21 @@ def _max_pool_forward(x_BxHxWxC, window, stride, padding):
             continue
         place = jnp.where(part > largest, jnp.uint8(number), place)
         largest = jnp.maximum(largest, part)
-    return largest, (place, sizes)
+    return largest, place
 
 
-def _max_pool_backward(window, stride, padding, kept, dy_Bxhxw):
-    place, sizes = kept
+def _gather_gradient(window, stride, padding, x_BxHxWxC, place, dy_Bxhxw):
     dtype = jnp.promote_types(dy_Bxhxw.dtype, jnp.float32)
     total = 0
     for number, corner in enumerate(_places(window)):
         part = jnp.where(place == number, dy_Bxhxw, 0).astype(dtype)
         # Spread to the pixels at this place of the windows; negative margins cut off.
         margins = [(0, 0, 0)]
-        for size, count, first in zip(sizes, place.shape[1:3], corner, strict=True):
+        for size, count, first in zip(x_BxHxWxC.shape[1:3], place.shape[1:3], corner, strict=True):
             before = first - padding
             margins.append((before, size - before - (count - 1) * stride - 1, stride - 1))
         total += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
-    return (total.astype(dy_Bxhxw.dtype),)
+    return total.astype(dy_Bxhxw.dtype)
 
 
 def _places(window: int) -> list[tuple[int, int]]:

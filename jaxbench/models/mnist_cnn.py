@@ -10,7 +10,7 @@ import flax.linen as nn
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import number
-from jaxbench.models.layers import Network, classify, dropout
+from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,7 +46,7 @@ class MnistCnn(Network):
         x = images_BxHxWxC
         for layer, channels in enumerate(self.channels, 1):
             x = nn.relu(nn.Conv(channels, (3, 3), padding="VALID", name=f"conv{layer}", **types)(x))
-        x = nn.max_pool(x, (2, 2), (2, 2))
+        x = max_pool(x, window=2, stride=2)
         if train:
             x = dropout(x, self.dropout[0], keys_B, layer=0)
         x = x.reshape(x.shape[0], -1)

@@ -12,7 +12,7 @@ import flax.linen as nn
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import Network, classify, dropout
+from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -66,7 +66,7 @@ class Vgg(Network):
                 x = nn.Conv(channels, (3, 3), name=f"conv{stage}_{number_}", **types)(x)
                 name = f"norm{stage}_{number_}"
                 x = norm(name=name, relu=True)(x) if self.norm == "batch" else nn.relu(x)
-            x = nn.max_pool(x, (2, 2), (2, 2))
+            x = max_pool(x, window=2, stride=2)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
         if train and self.dropout:

@@ -18,6 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
 from jaxbench.xla.flops import CUDNN_ATTENTION, find_products, inner_jaxprs
+from jaxbench.xla.least_bytes import count_activation_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class NetworkFacts:
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
       masked_macs: those that cuDNN's attention need not do, because a causal mask hides them.
+      activation_bytes: of activations that training must move, see `least_bytes`; None where its
+        rules do not say.
     """
 
     output_shape: tuple[int, ...]
@@ -44,6 +47,7 @@ class NetworkFacts:
     cudnn_attention: bool = False
     draws_by_device: bool = False
     masked_macs: int = 0
+    activation_bytes: int | None = None
 
     @property
     def forward_macs(self) -> int:
@@ -53,6 +57,17 @@ class NetworkFacts:
     def main_dtype(self) -> str | None:
         """The type of most multiply-accumulates; None without any."""
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
+
+    def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
+        """Return the bytes that a step must move on a device; None where the rules do not say.
+
+        Args:
+          images: of the step on the device.
+          state_bytes: of the state there, which is read and written once.
+        """
+        if self.activation_bytes is None:
+            return None
+        return images * self.activation_bytes + 2 * state_bytes
 
     def check(self, config: Config) -> None:
         """Raise BadInput where batch norm takes its statistics elsewhere than the config says."""
@@ -142,6 +157,7 @@ def read_facts(traced: Any) -> NetworkFacts:
         cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any(drawn),
         masked_macs=masked_macs,
+        activation_bytes=count_activation_bytes(jaxpr),
     )
 
 

@@ -1,4 +1,4 @@
-"""Batch norm and max-pooling are flax's to rounding, forwards and backwards."""
+"""Layers of our own are flax's to rounding, forwards and backwards."""
 
 import flax.linen as nn
 import jax
@@ -140,3 +140,10 @@ def test_max_pooling_and_its_gradient_are_flaxs(window, stride, padding, size):
     assert np.array_equal(own, y)
     dy = jnp.asarray(generator.integers(-9, 10, y.shape), jnp.float32)
     assert np.array_equal(back(dy)[0], expected_back(dy)[0])
+
+
+@pytest.mark.parametrize(("platform", "scatters"), [("tpu", True), ("cuda", False), ("cpu", False)])
+def test_the_gradient_of_max_pooling_is_scattered_on_tpus_alone(platform, scatters):
+    gradient = jax.jit(jax.grad(lambda x: max_pool(x, 2, 2).sum()))
+    lowered = gradient.trace(jnp.ones((2, 4, 4, 3))).lower(lowering_platforms=(platform,))
+    assert ("select_and_scatter" in lowered.as_text()) == scatters

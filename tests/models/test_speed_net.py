@@ -4,7 +4,6 @@ import math
 import os
 import types
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,7 @@ from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.jobs.setup import _data_dependent_params, setup_job
 from jaxbench.jobs.train import train_and_evaluate
-from jaxbench.models.speed_net import SpeedNetConfig, _gelu, _pool, identity_first, whitening_kernel
+from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name
 from jaxbench.training.program import Program, build_program
@@ -131,17 +130,6 @@ def test_convolutions_begin_by_handing_their_inputs_on():
     assert 0.98 / np.sqrt(72) < np.abs(others).max() <= 1 / np.sqrt(72)
     narrow = identity_first(jax.random.key(1), (3, 3, 8, 4), jnp.float32)
     assert np.array_equal(narrow[1, 1], np.eye(8, 4)) and narrow.sum() == 4
-
-
-def test_pooling_is_flaxs_and_so_is_its_gradient():
-    x = jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
-
-    def flaxs(x):
-        return nn.max_pool(x, (2, 2), (2, 2))
-
-    assert np.array_equal(_pool(x), flaxs(x))
-    own, other = (jax.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (_pool, flaxs))
-    assert np.array_equal(own, other)
 
 
 def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():

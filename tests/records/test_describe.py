@@ -1,5 +1,6 @@
 """The lines that records are worth on the console: plain text, one fact a line."""
 
+import dataclasses
 import io
 
 import pytest
@@ -9,7 +10,7 @@ from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord, record
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.tables import text_table
-from jaxbench.records.writers.targets import target_table
+from jaxbench.records.writers.targets import compiled_facts, target_table
 from tests.records.test_migration import OLD
 
 
@@ -117,6 +118,33 @@ def test_targets_keep_the_columns_of_the_guide_in_80_characters(monkeypatch, sca
     assert "batch  fits           GiB    ceiling  bound by" in heading
     assert "1,024   yes  7.00 of 8.25  1,234,567     links" in row
     assert left_out.split(": ")[1] == ("lowering, compile)" if scaling else "lowering)")
+
+
+def test_a_compiled_steps_traffic_stands_beside_the_least():
+    record = TargetRecord(
+        target="gpu:h100",
+        origin="compiled",
+        compiler="some 1.0",
+        device_kind="a GPU",
+        num_devices=1,
+        batch_size=16,
+        batch_per_device=16,
+        precision="fp32",
+        device_memory_bytes=2**30,
+        fits=True,
+        memory={"total_bytes": 2**20},
+        collectives={},
+        custom_calls={},
+        transposes={"count": 0, "bytes": 0},
+        converts={"count": 0, "bytes": 0},
+        moved_bytes=3_000_000,
+        bytes_lower_bound=2_000_000,
+        state_donated=True,
+    )
+    traffic = "  memory traffic: 3.0 MB"
+    assert f"{traffic}, 1.50 times the least of 2.0 MB (predicted)" in compiled_facts([record])
+    unknown = dataclasses.replace(record, bytes_lower_bound=None)
+    assert traffic in compiled_facts([unknown])
 
 
 def test_a_tables_columns_are_aligned_and_its_rows_are_one_line():

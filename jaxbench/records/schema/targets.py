@@ -33,6 +33,8 @@ class TargetRecord(Record):
       transposes, converts: activations written only to change their layout or type.
       moved_bytes: read and written by all instructions of a step on one device, without the
         padding of a TPU's tiles; the ceiling's `least_moved_bytes` may have it, and be more.
+      bytes_lower_bound: predicted, the bytes that any step of this network must move on a device,
+        by the rules of `jaxbench.xla.least_bytes`; None for networks that these leave out.
       ceiling: the most images/s, what it is bound by, the least seconds by cause, the assumptions.
       efficiency_no_overlap, efficiency_full_overlap: scaling efficiency at the ceiling, predicted
         against the smallest size, if nothing of the all-reduce overlaps with the step, or all.
@@ -62,6 +64,7 @@ class TargetRecord(Record):
     transposes: dict[str, int] | None = None
     converts: dict[str, int] | None = None
     moved_bytes: int | None = None
+    bytes_lower_bound: int | None = None
     ceiling: dict[str, Any] | None = None
     efficiency_no_overlap: float | None = None
     efficiency_full_overlap: float | None = None

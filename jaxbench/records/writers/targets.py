@@ -37,9 +37,17 @@ def _facts(record: TargetRecord) -> list[str]:
         f"  library calls: {', '.join(calls) or 'none'}",
         f"  activations: {_sized('transposes', record.transposes)}, "
         + _sized("converts", record.converts),
-        f"  memory traffic: {record.moved_bytes / 1e6:,.1f} MB read and written",
+        f"  memory traffic: {record.moved_bytes / 1e6:,.1f} MB{_distance(record)}",
         "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
     ]
+
+
+def _distance(record: TargetRecord) -> str:
+    if not record.bytes_lower_bound:
+        return ""
+    ratio = record.moved_bytes / record.bytes_lower_bound
+    least = f"{record.bytes_lower_bound / 1e6:,.1f} MB"
+    return f", {ratio:.2f} times the least of {least} (predicted)"
 
 
 def _row(record: TargetRecord) -> list[str]:
