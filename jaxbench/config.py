@@ -5,6 +5,7 @@ nothing changes a config later.
 """
 
 import dataclasses
+import math
 import typing
 
 from jaxbench.data_config import DataConfig
@@ -108,7 +109,12 @@ class Config(Experiment):
         help="Global batch of the evaluation, in images; 0 takes `batch_size`. Any size: the last "
         "batch is padded, and every example counts once.",
     )
-    epochs: int = number(1, low=1, help="Epochs to train.")
+    epochs: float = number(
+        1,
+        low=1,
+        help="Epochs to train; with a fraction such as 7.5 the last one is cut short, and "
+        "schedules end there.",
+    )
     max_steps: int = number(
         0,
         low=0,
@@ -125,6 +131,15 @@ class Config(Experiment):
         help="Also evaluate the mean output over views of each test image, as a metric of its own "
         "(`eval_top1_tta`). mirror: the image and its mirror image. mirror_translate: also both "
         "moved by one pixel up and left, and down and right.",
+    )
+    test_time_augmentation_fraction: float = number(
+        1.0,
+        low=0.01,
+        high=1,
+        only_with=("test_time_augmentation", "mirror", "mirror_translate"),
+        help="Fraction of the test images, those of which the network is least sure, that are "
+        "evaluated in views; the others count as they are. Of each device's part of an evaluation "
+        "batch, so it depends on `eval_batch_size`.",
     )
     label_smoothing: float = number(
         0.0,
@@ -222,5 +237,10 @@ class Config(Experiment):
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Return how many training steps the whole run takes."""
-        steps = self.epochs * steps_per_epoch
+        steps = self.schedule_steps(steps_per_epoch)
         return min(steps, self.max_steps or steps)
+
+    def schedule_steps(self, steps_per_epoch: int) -> int:
+        """Return how many training steps `epochs` are, which schedules go by."""
+        # Rounding errors of the product add no step.
+        return math.ceil(round(self.epochs * steps_per_epoch, 6))

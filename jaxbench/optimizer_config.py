@@ -21,8 +21,8 @@ class OptimizerConfig(HoldsCode):
         "muon",
         "own",
         help="Update rule. muon: the momentum of every kernel but the head's is orthogonalised, "
-        "and each of these kernels keeps its norm; all other parameters take Nesterov steps, and "
-        "they alone decay. own: that of `optimizer.update_rule`.",
+        "and each of these kernels is rescaled to its norm; all other parameters take Nesterov "
+        "steps, and they alone decay. own: that of `optimizer.update_rule`.",
     )
     update_rule: Code | None = own(
         as_code,
@@ -91,6 +91,20 @@ class OptimizerConfig(HoldsCode):
         high=20,
         only_with=("name", "muon"),
         help="Newton-Schulz iterations with which Muon orthogonalises the momentum.",
+    )
+    newton_schulz_coefficients: tuple[float, ...] = number(
+        (3.4445, -4.775, 2.0315),
+        low=-100,
+        high=100,
+        only_with=("name", "muon"),
+        help="Factors (a,b,c) of an iteration, X -> a X + b XX'X + c XX'XX'X.",
+    )
+    norm_interval: tuple[int, ...] = number(
+        (1, 1),
+        low=1,
+        only_with=("name", "muon"),
+        help="Steps from one rescaling of Muon's kernels to the next, (at first, at last); in "
+        "between they grow linearly, rounded down. (1,1) rescales in every step.",
     )
     sgd_momentum: float = number(
         0.9,
@@ -181,10 +195,20 @@ class OptimizerConfig(HoldsCode):
         if self.update_rule is not None and self.name == "sgd":
             self.name = "own"
 
-    def validate(self, epochs: int) -> None:
+    def validate(self, epochs: float) -> None:
         """Raise BadInput where the fields contradict each other in a run of this many epochs."""
         if self.name == "own":
             self._check_own()
+        if len(self.newton_schulz_coefficients) != 3:
+            raise BadInput(
+                f"optimizer.newton_schulz_coefficients={self.newton_schulz_coefficients}: must be "
+                "(a,b,c), such as (3.4445,-4.775,2.0315)"
+            )
+        if len(self.norm_interval) != 2 or self.norm_interval[0] > self.norm_interval[1]:
+            raise BadInput(
+                f"optimizer.norm_interval={self.norm_interval}: must be (at first,at last) in "
+                "steps, the last no shorter, such as (2,17)"
+            )
         if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
             raise BadInput(
                 f"optimizer.decay_epochs={self.decay_epochs}: epochs must rise from one to the next"

@@ -167,6 +167,14 @@ muon_norm_by_inputs training/optimizers.py: optimizers
 - full = jnp.sqrt(kernel_KxKxIxO.shape[-1])
 + full = jnp.sqrt(kernel_KxKxIxO.shape[-2])
 
+norms_are_kept_in_every_step training/optimizers.py: optimizers
+- jnp.where(is_due, factor - 1, 0)
++ (factor - 1)
+
+unsure_images_are_the_sure_ones training/prediction.py: speed_net
+- jax.lax.top_k(-confidence_B,
++ jax.lax.top_k(confidence_B,
+
 a_rule_is_left_out training/optimizers.py: optimizers
 - case "adadelta":
 + case "ada_delta":

@@ -68,20 +68,33 @@ def disjoint_pairs(intervals: Sequence[tuple[float, float, float]]) -> list[tupl
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return n, median, mean, sample deviation and extremes.
+    """Return n, median, mean, sample deviation and extremes, and the mean's 95 % interval.
 
     Infinite values count: half of them make the median infinite, one of them the mean; there is no
-    deviation then, nor of a single value.
+    deviation and no interval then, nor of a single value. The interval is Student's.
     """
     finite = all(map(math.isfinite, values))
+    std = statistics.stdev(values) if finite and len(values) > 1 else None
+    margin = None if std is None else _student(len(values) - 1) * std / math.sqrt(len(values))
+    mean = statistics.fmean(values)
     return {
         "n": len(values),
         "median": statistics.median(values),
-        "mean": statistics.fmean(values),
-        "std": statistics.stdev(values) if finite and len(values) > 1 else None,
+        "mean": mean,
+        "mean_low": None if margin is None else mean - margin,
+        "mean_high": None if margin is None else mean + margin,
+        "std": std,
         "min": min(values),
         "max": max(values),
     }
+
+
+def _student(freedom: int) -> float:
+    """Return how many standard errors off its mean 95 % of all samples' means are within."""
+    # For those alone who need it: its import takes long.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
 
 
 def drift(samples: Sequence[float]) -> float | None:

@@ -328,7 +328,8 @@ def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> lis
 def _headline(config: Config, mesh: DataMesh) -> str:
     models = config.num_models(mesh.num_devices)
     each = f"{models} independent models, each with batch" if models > 1 else "global batch"
-    epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
+    # The command line gives whole numbers as 4.0 too.
+    epochs = f"{config.epochs:,.10g} epoch{'s' * (config.epochs > 1)}"
     return (
         f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
         f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "

@@ -309,7 +309,7 @@ def _done_already(resumed: Resume | None, console: Console) -> JobResult:
 def _check_steps(job: Job, options: _Options) -> None:
     """Raise BadInput for numbers of steps that do not go with the data."""
     config, steps_per_epoch = job.config, job.feed.steps_per_epoch
-    if config.epochs * steps_per_epoch > _MAX_STEPS:
+    if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
         raise BadInput(
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"

@@ -47,6 +47,7 @@ COLUMNS = (
     *(*_PROBLEM[:-1], "time_s", "time_s_low", "time_s_high", "images"),
     *("target", "target_reached", "energy_j", "usd_per_hour", "price", "usd", "epoch"),
     *("machine", "fits", "needed_bytes", "device_memory_bytes"),
+    "training_flops",
 )
 # The first columns have always been these; others may have been added since a file was written.
 MARK = ",".join(COLUMNS[:8])
@@ -257,6 +258,7 @@ def _target(run: ReportedRun, bare: _Row, asked: float | None) -> Iterator[_Row]
         "epoch": found.epoch,
         "time_s": found.time_s if found.reached else None,
         "images": found.images,
+        "training_flops": found.flops,
         "energy_j": found.energy_j,
         "score": next((score for _, score in found.evaluations if score >= found.target), None),
     }

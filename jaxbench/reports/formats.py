@@ -43,6 +43,7 @@ percent = _of_number(lambda share: f"{100 * share:.2f}")
 milliseconds = _of_number(lambda value_s: plain(value_s * 1e3))
 mebibytes = _of_number(lambda value_bytes: plain(value_bytes / 2**20))
 giga = _of_number(lambda value: plain(value / 1e9))
+tera = _of_number(lambda value: plain(value / 1e12))
 
 
 def interval(show: Format) -> Callable[[Estimate | None], str]:

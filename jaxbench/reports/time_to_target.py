@@ -20,7 +20,8 @@ class TimeToTarget:
     Attributes:
       evaluations: (seconds since the run's start, score as a share), in order; none where the run
         ended before its first one.
-      epoch, time_s, images, energy_j: up to the target; None, or infinite time, where it was not
+      epoch, time_s, images, flops, energy_j: up to the target; flops are the network's own, forward
+        and backward; None, or infinite time, where it was not
         reached.
       epochs_s: seconds spent in epochs with their evaluations, start-up and compilation excluded;
         None where that is not known.
@@ -33,6 +34,7 @@ class TimeToTarget:
     epoch: float | None
     time_s: float
     images: float | None
+    flops: float | None
     energy_j: float | None
     epochs_s: float | None
 
@@ -67,7 +69,8 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
     if reached is not None:
         parts_s = [number(e, "epoch_time_s") for e in epochs[: epochs.index(reached) + 1]]
     steps = number(reached, "step")
-    known = None not in (run.batch_size, steps)
+    images = None if None in (run.batch_size, steps) else steps * run.batch_size
+    flops = number(run.document, "training_flops_per_image")
     # The whole run's energy, so only where it ended with the target.
     ends_there = reached is not None and number(run.summary, "target", "value") == target
     return TimeToTarget(
@@ -77,7 +80,8 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         [(number(e, "elapsed_s"), number(e, score)) for e in evaluated],
         epoch=number(reached, "epoch"),
         time_s=math.inf if reached is None else number(reached, "elapsed_s"),
-        images=steps * run.batch_size if known else None,
+        images=images,
+        flops=None if None in (images, flops) else images * flops,
         energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
         epochs_s=None if None in parts_s else sum(parts_s),
     )

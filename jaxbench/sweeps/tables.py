@@ -55,8 +55,12 @@ def figures_of(run: RunRecords) -> TrialFigures:
     epochs = run.of_kind("epoch")
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
-    for name, value in (summary.get("target") or {}).items():
+    target = summary.get("target") or {}
+    for name, value in target.items():
         figures["target_s" if name == "time_s" else f"target_{name}"] = value
+    if flops := run.document.get("training_flops_per_image"):
+        figures["training_flops"] = flops * sum(e["images"] for e in epochs) if epochs else None
+        figures["target_flops"] = flops * target["images"] if target.get("images") else None
     figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
     return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
 
@@ -126,10 +130,12 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
             rows.append(dict(others) | counts | of_seeds)
             where = " ".join(f"{name}={value}" for name, value in others)
             shown = {key: "-" if own is None else f"{own:.5g}" for key, own in of_seeds.items()}
+            ends = f" (95 % interval {shown['mean_low']} to {shown['mean_high']})"
             few = "; fewer than five seeds are no result" if len(values) < 5 else ""
             lines.append(
                 f"{where + ': ' if where else ''}{title}: median {shown['median']}, mean "
-                f"{shown['mean']}, std {shown['std']}, {shown['min']} to {shown['max']}, "
+                f"{shown['mean']}{ends * (of_seeds['std'] is not None)}, "
+                f"std {shown['std']}, {shown['min']} to {shown['max']}, "
                 f"n = {len(values)} of {len(group)}{few}"
             )
     return rows, lines

@@ -1,10 +1,12 @@
 """Learning-rate schedules and optimizers, made of optax's.
 
-Letters: K, I, O a kernel's side, inputs and outputs.
+Letters: K, I, O a kernel's side, inputs and outputs; G matrices of R rows and C columns.
 """
 
+import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +25,7 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     optimizer = config.optimizer
     peak = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
     warmup_steps = round(optimizer.warmup_epochs * steps_per_epoch)
-    total_steps = config.epochs * steps_per_epoch
+    total_steps = config.schedule_steps(steps_per_epoch)
     decay_steps = max(1, total_steps - warmup_steps)
     # The step of the highest rate: neither the first nor after the last.
     top = min(max(1, round(optimizer.pct_start * total_steps)), total_steps - 1)
@@ -89,6 +91,8 @@ def _grouped_rule(
         return _own_rule(optimizer.update_rule, schedule, config.model, early)
     batches = config.batch_size / optimizer.base_batch_size
     rate = optimizer.learning_rate * batches
+    total_steps = config.schedule_steps(steps_per_epoch)
+    create_rule = functools.partial(_create_rule, total_steps=total_steps)
     # The full rate of each group.
     rates = {
         "kernel": rate,
@@ -96,7 +100,7 @@ def _grouped_rule(
         "bias": optimizer.bias_learning_rate * batches or rate,
     }
     if set(rates.values()) == {rate} and not early and optimizer.name != "muon":
-        return _create_rule(optimizer, schedule, rate)
+        return create_rule(optimizer, schedule, rate)
     # Muon is for kernels; all other parameters take plain steps.
     plain = optimizer
     if optimizer.name == "muon":
@@ -106,13 +110,13 @@ def _grouped_rule(
         return lambda step: schedule(step) * (own_rate / rate if rate else 0.0)
 
     rules = {
-        group: _create_rule(optimizer if group == "kernel" else plain, scaled(own_rate), own_rate)
+        group: create_rule(optimizer if group == "kernel" else plain, scaled(own_rate), own_rate)
         for group, own_rate in rates.items()
     }
     for path, epochs in early.items():
         steps, own_rate = round(epochs * steps_per_epoch), rates[_group(path)]
         falling = optax.linear_schedule(own_rate, 0.0, steps)
-        rules[path] = _create_rule(plain, falling, own_rate) if steps else optax.set_to_zero()
+        rules[path] = create_rule(plain, falling, own_rate) if steps else optax.set_to_zero()
 
     def group(path, _):
         name = "/".join(key.key for key in path)
@@ -173,9 +177,9 @@ def _group(path: str) -> str:
 
 
 def _create_rule(
-    optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float
+    optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float, total_steps: int
 ) -> optax.GradientTransformation:
-    """Build one group's update rule; `rate` is the schedule's full rate."""
+    """Build one group's update rule; `rate` is the schedule's full rate, of so many steps."""
     mask = _decay_mask(optimizer)
     moments = {"b1": optimizer.b1, "b2": optimizer.b2, "eps": optimizer.eps}
     match optimizer.name:
@@ -204,14 +208,9 @@ def _create_rule(
             # As published, momentum is a plain sum: optax's own is corrected for its start.
             return optax.chain(
                 optax.trace(optimizer.momentum, nesterov=True),
-                optax.contrib.scale_by_muon(
-                    ns_steps=optimizer.newton_schulz_steps,
-                    beta=0.0,
-                    nesterov=False,
-                    weight_dimension_numbers=_as_matrices,
-                ),
+                _orthogonalize(optimizer.newton_schulz_coefficients, optimizer.newton_schulz_steps),
                 optax.scale_by_learning_rate(schedule),
-                _keep_norms(),
+                _keep_norms(optimizer.norm_interval, total_steps),
             )
         case unknown:
             raise ValueError(f"no optimizer {unknown!r}")
@@ -234,26 +233,73 @@ def _decay_mask(optimizer: OptimizerConfig) -> Callable[[Any], Any] | None:
     return _is_kernel if optimizer.weight_decay_on == "kernels" else None
 
 
-def _as_matrices(params: Any) -> Any:
-    """Return how Muon takes kernels_KxKxIxO for matrices: a column for each output."""
-    as_matrix = optax.contrib.MuonDimensionNumbers
-    return jax.tree.map(lambda k: as_matrix(tuple(range(k.ndim - 1)), k.ndim - 1), params)
+def _orthogonalize(
+    coefficients: tuple[float, ...], num_iterations: int
+) -> optax.GradientTransformation:
+    """Orthogonalise kernels_KxKxIxO as matrices with a column for each output (Newton-Schulz).
+
+    Matrices of one shape are iterated as one batch.
+    """
+    a, b, c = coefficients
+
+    def iterate(x_GxRxC):
+        norm_Gx11 = jnp.linalg.norm(x_GxRxC, axis=(1, 2), keepdims=True)
+        x_GxRxC = x_GxRxC / (norm_Gx11 + 1e-8)
+        for _ in range(num_iterations):
+            square_GxRxR = x_GxRxC @ x_GxRxC.mT
+            x_GxRxC = a * x_GxRxC + (b * square_GxRxR + c * square_GxRxR @ square_GxRxR) @ x_GxRxC
+        return x_GxRxC
+
+    def orthogonalize(updates):
+        kernels, structure = jax.tree.flatten(updates)
+        places = collections.defaultdict(list)
+        for place, kernel in enumerate(kernels):
+            places[math.prod(kernel.shape[:-1]), kernel.shape[-1]].append(place)
+        for (rows, columns), group in places.items():
+            x_GxRxC = jnp.stack([kernels[place].reshape(rows, columns) for place in group])
+            # The products are smaller with the shorter side in front.
+            x_GxRxC = iterate(x_GxRxC.mT).mT if rows > columns else iterate(x_GxRxC)
+            for place, x_RxC in zip(group, x_GxRxC, strict=True):
+                kernels[place] = x_RxC.reshape(kernels[place].shape)
+        return jax.tree.unflatten(structure, kernels)
+
+    return optax.stateless(lambda updates, _: orthogonalize(updates))
 
 
-def _keep_norms() -> optax.GradientTransformation:
+class NormState(NamedTuple):
+    """How many updates there were, and at which of them kernels were last scaled to their norms."""
+
+    count: jax.Array
+    scaled_at: jax.Array
+
+
+def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTransformation:
     """Scale every kernel to a Frobenius norm of the root of its outputs, before the step is added.
 
     Batch norm takes no notice of a kernel's length, but the angle that a step of fixed length turns
-    it by depends on it (Jordan, airbench94_muon).
+    it by depends on it (Jordan, airbench94_muon). `interval` is `OptimizerConfig.norm_interval`.
     """
+    first, last = interval
 
-    def keep(update, kernel_KxKxIxO):
+    def keep(is_due, update, kernel_KxKxIxO):
         norm = jnp.linalg.norm(kernel_KxKxIxO.reshape(-1))
         full = jnp.sqrt(kernel_KxKxIxO.shape[-1]).astype(norm.dtype)
         factor = full / jnp.where(norm > 0, norm, full)
-        return update + (factor - 1) * kernel_KxKxIxO
+        return update + jnp.where(is_due, factor - 1, 0) * kernel_KxKxIxO
 
-    return optax.stateless(lambda updates, params: jax.tree.map(keep, updates, params))
+    def keep_all(updates, state, params):
+        count = optax.safe_increment(state.count)
+        progress = jnp.minimum(count.astype(jnp.float32) / total_steps, 1)
+        every = first + jnp.floor((last - first) * progress).astype(count.dtype)
+        is_due = count - state.scaled_at >= every
+        # A choice rather than a branch: on a GPU the host would wait to learn which one it is.
+        updates = jax.tree.map(functools.partial(keep, is_due), updates, params)
+        return updates, NormState(count, jnp.where(is_due, count, state.scaled_at))
+
+    def init(params):
+        return NormState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    return optax.GradientTransformation(init, keep_all)
 
 
 def _is_kernel(params: Any) -> Any:

@@ -25,6 +25,7 @@ from jaxbench.precision import Precision
 from jaxbench.tasks import Task, pack_metrics
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
 from jaxbench.training.optimizers import num_updates
+from jaxbench.training.prediction import predict
 
 _UNPACK = {
     "resident": resident.unpack_batch,
@@ -291,28 +292,19 @@ def make_eval_step(
         with jax.named_scope("data"):
             examples = _UNPACK[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
             images_BxHxWxC = _normalize(examples.images_BxHxWxC, eval_data, config.data, precision)
-        views_VxBxHxWxC = images_BxHxWxC[None]
-        if config.test_time_augmentation != "none":
-            translate = config.test_time_augmentation == "mirror_translate"
-            views_VxBxHxWxC, weights_V = augment.evaluation_views(
-                images_BxHxWxC, translate=translate
-            )
+
+        def network(images_BxHxWxC):
+            variables = {"params": state.params, "batch_stats": state.batch_stats}
+            return model.apply(variables, images_BxHxWxC, train=False)[0]
+
         with jax.named_scope("forward"):
-            # All views at once: one network to compile rather than six.
-            outputs_Nx, _ = model.apply(
-                {"params": state.params, "batch_stats": state.batch_stats},
-                views_VxBxHxWxC.reshape(-1, *images_BxHxWxC.shape[1:]),
-                train=False,
-            )
-        outputs_VxBx = outputs_Nx.reshape(*views_VxBxHxWxC.shape[:2], *outputs_Nx.shape[1:])
-        outputs_Bx = outputs_VxBx[0]
+            outputs_Bx, mean_Bx = predict(network, images_BxHxWxC, examples.mask_B, config)
         with jax.named_scope("loss"):
             losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
         with jax.named_scope("metrics"):
             rows = (examples.labels_Bx, examples.mask_B)
             metrics = task.batch_metrics(losses_B, outputs_Bx, *rows)
-            if len(outputs_VxBx) > 1:
-                mean_Bx = jnp.tensordot(weights_V.astype(outputs_VxBx.dtype), outputs_VxBx, axes=1)
+            if mean_Bx is not None:
                 metrics["top1_tta"] = task.batch_metrics(losses_B, mean_Bx, *rows)["top1"]
             metrics_M = pack_metrics(task.eval_metrics, metrics)
             return (

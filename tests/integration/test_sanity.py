@@ -150,6 +150,7 @@ def macs_of_products(text) -> list[float]:
 
 NETWORKS = (
     "cifar10_speedrun94",
+    "cifar10_speedrun94_2025",
     "cnn10",
     "gpt124m_synthetic",
     "gpt_bytes",
@@ -178,7 +179,8 @@ def test_macs_by_a_parser_of_the_lowered_program(tmp_path, name):
     experiment = (f"--experiment={name}:tiny", ONE)
     described = json.loads(start(tmp_path, *experiment, "--mode=describe", "--json"))
     # Other views of an image would be other networks' work.
-    flags = ("--experiment.test_time_augmentation=none", "--mode=memory", "--workdir=run")
+    views = "--experiment.test_time_augmentation"
+    flags = (f"{views}=none", f"{views}_fraction=1", "--mode=memory", "--workdir=run")
     texts = tmp_path / "lowered"
     jax.config.update("jax_dump_ir_to", str(texts))
     try:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import types
 
 import jax
@@ -21,6 +22,7 @@ from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name
+from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program, build_program
 from tests.conftest import needs_devices, set_fields
 from tests.training.test_train_step import SmallConfig
@@ -130,6 +132,30 @@ def test_convolutions_begin_by_handing_their_inputs_on():
     assert 0.98 / np.sqrt(72) < np.abs(others).max() <= 1 / np.sqrt(72)
     narrow = identity_first(jax.random.key(1), (3, 3, 8, 4), jnp.float32)
     assert np.array_equal(narrow[1, 1], np.eye(8, 4)) and narrow.sum() == 4
+
+
+def test_the_record_of_2025_is_as_published():
+    """Its steps, rates of a summed loss, and FLOPs; and SiLU in place of all but one GELU."""
+    config = registry.load("cifar10_speedrun94_2025")
+    config.validate()
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=32)
+    base = registry.load("cifar10_speedrun94")
+    base_program = build_program(base, *create_training_mesh(base), steps_per_epoch=25)
+    assert program.training_flops == base_program.training_flops
+    images, base_images = config.num_steps(32) * 1536, base.num_steps(25) * 2000
+    assert (images, base_images) == (243 * 1536, 400_000)
+    assert images * program.training_flops == pytest.approx(0.2648e15, rel=1e-3)
+    assert base_images * program.training_flops == pytest.approx(0.2837e15, rel=1e-3)
+    optimizer = config.optimizer
+    rates = optimizer.bias_learning_rate, optimizer.head_learning_rate
+    assert rates == pytest.approx((0.0573 * 1536, 0.5415 * 1536), rel=1e-3)
+    assert optimizer.weight_decay == pytest.approx(1.0418e-6 * 1536, rel=1e-3)
+    assert config.data.brightness == pytest.approx(0.1399 * 64, rel=0.01)
+    assert round(config.model.whiten_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
+    # SiLU is a function that the program calls; GELU stands in its place.
+    used = [str(own.trace_network().jaxpr) for own in (base_program, program)]
+    assert [len(re.findall(r"\berfc?\b", text)) for text in used] == [7, 1]
+    assert ["logistic" in text for text in used] == [False, True]
 
 
 def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
@@ -242,9 +268,48 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     }
 
 
+def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
+    """A network that is surer the farther an image's pixels are from 0."""
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(8, 4, 4, 1)).astype(np.float32)
+    images[4] = 0.0  # an image that none is less sure of, were it not padding
+    mask = np.arange(8) != 4
+    weights = generator.normal(size=(16, 3)).astype(np.float32)
+    seen = []
+
+    def network(images_BxHxWxC):
+        seen.append(len(images_BxHxWxC))
+        return images_BxHxWxC.reshape(-1, 16) @ weights
+
+    def predicted(fraction):
+        config = config_with(
+            test_time_augmentation="mirror", test_time_augmentation_fraction=fraction
+        )
+        return map(np.asarray, predict(network, jnp.asarray(images), jnp.asarray(mask), config))
+
+    own, every = predicted(1.0)
+    again, some = predicted(0.4)
+    # Eight and their mirror images at once; eight, then the mirror images of 0.4 x 8, rounded up.
+    assert seen == [16, 8, 4]
+    np.testing.assert_allclose(again, own, rtol=1e-6)
+    confidence = np.max(jax.nn.softmax(own), axis=-1)
+    # Seven are real, of which three are taken.
+    unsure = [row for row in np.argsort(confidence) if row != 4][:3]
+    expected = own.copy()
+    expected[unsure] = every[unsure]
+    np.testing.assert_allclose(some, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(every - own).max(axis=-1)[unsure].min() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"model__activation": "swish"}, "must be one of gelu, silu"),
+        ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
+        (
+            {"test_time_augmentation": "none", "test_time_augmentation_fraction": 0.5},
+            "does nothing with test_time_augmentation='none'",
+        ),
         ({"data__flip": False}, "flip_order='alternating' does nothing with data.flip=False"),
         ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
     ],

@@ -206,8 +206,9 @@ def test_offers_hold_for_the_very_hardware(tmp_path):
 
 
 def test_seeds_together_on_their_way_to_the_target(tmp_path):
+    flops = {"training_flops_per_image": 1e9}
     for seed, scores in enumerate([(0.5, 0.8), (0.7, 0.79, 0.81), (0.9,), (0.85,), (0.8,)]):
-        on_the_way(tmp_path / f"s{seed}", scores, config={"seed": seed}, price=PRICE)
+        on_the_way(tmp_path / f"s{seed}", scores, config={"seed": seed}, price=PRICE, **flops)
     # Broken off, it says nothing; not to stop at the target, it has no way of its own.
     on_the_way(tmp_path / "s5", (0.3,), status="preempted", config={"seed": 5}, price=PRICE)
     trained(tmp_path / "s6", config={"seed": 6}, price=PRICE)
@@ -215,6 +216,8 @@ def test_seeds_together_on_their_way_to_the_target(tmp_path):
     found = tables(section)
     [row] = found["Time to the target, seeds together"].rows
     own = dict(zip(found["Time to the target, seeds together"].columns, texts(row), strict=True))
+    # 1.6 epochs of 100 steps of 128 images in the mean, the median 1.
+    assert own["training, mean [TFLOP]"] == "20.48"
     assert (own["n seeds that ended"], own["reached"], own["caveat"]) == ("5 of 6", "5", "")
     assert (own["median [s]"], own["mean [s]"]) == ("10.00", "16.00")
     assert own["least to most [s]"] == "10.00 to 30.00"
@@ -222,6 +225,8 @@ def test_seeds_together_on_their_way_to_the_target(tmp_path):
     assert own["USD, median"] == "0.01000 (at 3.600 USD/h)"
     rows = [texts(row) for row in found["Time to accuracy"].rows]
     assert [row[8] for row in rows] == ["yes"] * 5 + ["broken off"]
+    place = found["Time to accuracy"].columns.index("training [TFLOP]")
+    assert [row[place] for row in rows] == ["25.60", "38.40", "12.80", "12.80", "12.80", "–"]
     over_time, over_cost = charts(section)
     assert [point.x for point in over_time.series[1].points] == [10.0, 20.0, 30.0]
     assert [point.x for point in over_cost.series[1].points] == pytest.approx([0.01, 0.02, 0.03])

@@ -294,7 +294,9 @@ def test_a_table_shows_what_the_trials_have(monkeypatch):
     rows, lines = seed_statistics([*results, dataclasses.replace(results[0], place={"seed": "3"})])
     by_figure = {row["figure"]: row for row in rows}
     assert by_figure["images_per_s"]["n"] == 2 and by_figure["target_s"]["median"] == math.inf
-    assert "images/s: median 1234.5, mean 1234.5, std 0" in "\n".join(lines)
+    told = "\n".join(lines)
+    assert "images/s: median 1234.5, mean 1234.5 (95 % interval 1234.5 to 1234.5), std 0" in told
+    assert "seconds to the target: median inf, mean inf, std -" in told
     assert seed_statistics(results[:1]) == ([], [])
 
 
@@ -371,9 +373,18 @@ def test_a_target_never_reached_takes_without_end():
     assert TrialFigures(target_value=0.9, usd=1.0).value("target_usd") == math.inf
     assert TrialFigures(target_value=0.9, target_s=3.0).value("target_s") == 3.0
     assert TrialFigures().value("target_s") is None
+    assert TrialFigures(target_value=0.9).value("target_flops") is None
+    assert TrialFigures(target_value=0.9, training_flops=7).value("target_flops") == math.inf
+    reached = TrialFigures(target_value=0.9, training_flops=7, target_flops=5)
+    assert reached.value("target_flops") == 5
     found = spread([1.0, math.inf, 3.0])
     assert (found["median"], found["mean"], found["std"]) == (3.0, math.inf, None)
     found = spread([1.0, 2.0, 6.0])
     extremes = {name: found[name] for name in ("n", "median", "mean", "min", "max")}
     assert extremes == {"n": 3, "median": 2, "mean": 3, "min": 1, "max": 6}
     assert found["std"] == pytest.approx(7**0.5)
+    # Student's factor of two degrees of freedom.
+    margin = 4.302653 * (7 / 3) ** 0.5
+    ends = (found["mean_low"], found["mean_high"])
+    assert ends == pytest.approx((3 - margin, 3 + margin))
+    assert spread([1.0])["mean_low"] is spread([1.0, math.inf])["mean_high"] is None

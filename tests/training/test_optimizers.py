@@ -61,6 +61,18 @@ def test_schedules():
     assert one_cycle[0] == pytest.approx(1 / 25) and one_cycle[-1] < 0.01
 
 
+def test_a_fraction_of_an_epoch_ends_schedule_and_training():
+    """243 steps of 32 an epoch, as the record's recipe has them."""
+    config = config_with(epochs=7.59, schedule="linear", learning_rate=1.0, batch_size=128)
+    schedule = create_schedule(config, 32)
+    assert config.num_steps(32) == config.schedule_steps(32) == 243
+    assert float(schedule(242)) == pytest.approx(1 / 243) and float(schedule(243)) == 0
+    # No rounding error is a step.
+    assert config_with(epochs=1.1).num_steps(110) == 121 and 1.1 * 110 > 121
+    config.max_steps = 5
+    assert (config.num_steps(32), config.schedule_steps(32)) == (5, 243)
+
+
 def test_a_triangle_rises_and_falls_straight():
     triangle = {"schedule": "triangle", "learning_rate": 2.0, "pct_start": 0.2}
     own = rates(**triangle, start_factor=0.25, end_factor=0.1)
@@ -232,51 +244,99 @@ def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
     assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.1 * grads["head"]["kernel"])
 
 
-def muon_as_published(kernel_NxO, grads_TxNxO, *, rate, momentum, steps):
+def muon_as_published(
+    kernel_NxO,
+    grads_TxNxO,
+    *,
+    rate,
+    momentum,
+    steps,
+    factors=(3.4445, -4.7750, 2.0315),
+    rescaled=lambda step: True,
+):
     """The updates of airbench94_muon.py, in NumPy: momentum as a plain sum, Nesterov's step."""
     kernel, moment = np.array(kernel_NxO, np.float64), 0.0
-    for grad in grads_TxNxO:
+    a, b, c = factors
+    for step, grad in enumerate(grads_TxNxO, 1):
         moment = momentum * moment + grad
         x = grad + momentum * moment
         x = x / (np.linalg.norm(x) + 1e-7)
         x = x.T if x.shape[0] > x.shape[1] else x
         for _ in range(steps):
             square = x @ x.T
-            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+            x = a * x + (b * square + c * square @ square) @ x
         x = x.T if x.shape != kernel.shape else x
-        kernel *= np.sqrt(kernel.shape[1]) / np.linalg.norm(kernel)
+        if rescaled(step):
+            kernel *= np.sqrt(kernel.shape[1]) / np.linalg.norm(kernel)
         kernel -= rate * x
     return kernel
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 4, 8), (1, 1, 4, 8)])
-def test_muon_is_that_of_its_publication(shape):
+@pytest.mark.parametrize(
+    ("fields", "published"),
+    [
+        ({}, {}),
+        (
+            {"newton_schulz_coefficients": (3.4576, -4.7391, 2.0843), "norm_interval": (2, 3)},
+            # 2 + 1 x progress, rounded down: 2 until the sixth and last step.
+            {"factors": (3.4576, -4.7391, 2.0843), "rescaled": lambda step: step in (2, 4)},
+        ),
+    ],
+)
+def test_muon_is_that_of_its_publications(fields, published):
     config = config_with(
-        name="muon", learning_rate=0.1, momentum=0.6, sgd_momentum=0.0, newton_schulz_steps=3
+        **{"name": "muon", "learning_rate": 0.1, "momentum": 0.6, "sgd_momentum": 0.0},
+        **{"newton_schulz_steps": 3, "epochs": 1, **fields},
     )
-    transform = create_optimizer(config, create_schedule(config, 10), 10)
-    start = jax.random.normal(jax.random.key(0), shape)
-    grads = jax.random.normal(jax.random.key(1), (6, *shape))
-    params = {"conv": {"kernel": start}}
-    state = transform.init(params)
-    for grad in grads:
-        updates, state = transform.update({"conv": {"kernel": grad}}, state, params)
+    transform = create_optimizer(config, create_schedule(config, 6), 6)
+    # Two are one batch, as matrices of 36 x 8; the others have a shape of their own.
+    shapes = {"a": (3, 3, 4, 8), "b": (1, 1, 4, 8), "c": (2, 2, 9, 8), "d": (3, 3, 4, 40)}
+    keys = dict(zip(shapes, jax.random.split(jax.random.key(0), len(shapes)), strict=True))
+    params = {n: {"kernel": jax.random.normal(keys[n], shapes[n])} for n in shapes}
+    grads = {n: {"kernel": jax.random.normal(keys[n], (6, *shapes[n]))} for n in shapes}
+    start, state = params, transform.init(params)
+    for step in range(6):
+        own = jax.tree.map(lambda grad: grad[step], grads)  # noqa: B023
+        updates, state = transform.update(own, state, params)
         params = jax.tree.map(jnp.add, params, updates)
-    expected = muon_as_published(
-        np.asarray(start).reshape(-1, 8),
-        np.asarray(grads).reshape(6, -1, 8),
-        rate=0.1,
-        momentum=0.6,
-        steps=3,
-    )
-    found = np.asarray(params["conv"]["kernel"]).reshape(-1, 8)
-    assert found == pytest.approx(expected, abs=1e-4)
+    for name, shape in shapes.items():
+        expected = muon_as_published(
+            np.asarray(start[name]["kernel"]).reshape(-1, shape[-1]),
+            np.asarray(grads[name]["kernel"]).reshape(6, -1, shape[-1]),
+            **{"rate": 0.1, "momentum": 0.6, "steps": 3, **published},
+        )
+        found = np.asarray(params[name]["kernel"]).reshape(-1, shape[-1])
+        assert found == pytest.approx(expected, abs=1e-4), name
+
+
+def test_norms_are_kept_at_intervals_that_grow():
+    """The steps of the record's recipe, by its own rule: 2 + int(15 x progress) steps apart."""
+    expected, last = [], 0
+    for step in range(1, 244):
+        if step - last >= 2 + int(15 * (step / 243)):
+            expected.append(step)
+            last = step
+    transform = optimizers._keep_norms((2, 17), 243)
+    kernel = jnp.full((1, 1, 1, 4), 3.0)
+
+    @jax.jit
+    def scaled(state, _):
+        update, state = transform.update(jnp.zeros_like(kernel), state, kernel)
+        return state, (update != 0).any()
+
+    found = jax.lax.scan(scaled, transform.init(kernel), length=243)[1]
+    assert (np.flatnonzero(found) + 1).tolist() == expected and len(expected) < 40
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with optimizer.name=muon"),
+        ({"name": "sgd", "norm_interval": (2, 17)}, "it goes with optimizer.name=muon"),
+        ({"name": "muon", "norm_interval": (2,)}, r"must be \(at first,at last\) in steps"),
+        ({"name": "muon", "norm_interval": (3, 2)}, "the last no shorter"),
+        ({"name": "muon", "norm_interval": (0, 2)}, "must be at least 1"),
+        ({"name": "muon", "newton_schulz_coefficients": (3.0, 1.0)}, r"must be \(a,b,c\)"),
         ({"name": "adamw", "weight_decay_mode": "decoupled"}, "name=sgd or nesterov or muon"),
         ({"end_factor": 0.5}, "it goes with optimizer.schedule=triangle"),
         ({"name": "adam", "momentum": 0.5}, "momentum=0.5 does nothing with optimizer.name='adam'"),

@@ -52,6 +52,8 @@ class TrialFigures:
       target_value: target accuracy.
       target_reached: whether it was reached.
       target_s, target_epoch, target_images: seconds, epochs and images that it took.
+      training_flops, target_flops: floating-point operations of the network (forward and backward)
+        in all training, and up to the target.
       target_energy_j, target_usd: energy in joules, and cost in USD, that it took.
       usd: cost of the whole run in USD.
       energy_j: energy in joules of the devices that telemetry covers.
@@ -96,11 +98,13 @@ class TrialFigures:
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
     epochs_done: int | None = None
+    training_flops: int | None = _column(over_seeds="training FLOPs")
     target_value: float | None = None
     target_reached: bool | None = None
     target_s: float | None = _column("to target", "s", over_seeds="seconds to the target")
     target_epoch: int | None = _column(over_seeds="epochs to the target")
     target_images: int | None = _column(over_seeds="images to the target")
+    target_flops: int | None = _column(over_seeds="training FLOPs to the target")
     target_energy_j: float | None = _column(over_seeds="joules to the target")
     target_usd: float | None = _column(over_seeds="USD to the target")
     usd: float | None = _column("USD", "usd")
@@ -114,7 +118,8 @@ class TrialFigures:
     def value(self, name: str) -> Any:
         """Return a figure; a target that was never reached takes and costs without end."""
         priced = name == "target_usd" and self.usd is not None
-        endless = self.target_value is not None and (name == "target_s" or priced)
+        counted = name == "target_flops" and self.training_flops is not None
+        endless = self.target_value is not None and (name == "target_s" or priced or counted)
         own = getattr(self, name)
         return math.inf if endless and own is None else own
 

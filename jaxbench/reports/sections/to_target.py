@@ -12,7 +12,7 @@ from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
 from jaxbench.reports.fields import Estimate, text
-from jaxbench.reports.formats import count, interval, percent, plain
+from jaxbench.reports.formats import count, interval, percent, plain, tera
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
@@ -30,6 +30,7 @@ _RUNS = (
     Column("best [%]", "to_target.best_score", percent),
     Column("epoch", "to_target.epoch", count),
     Column("images", "to_target.images", count),
+    Column("training [TFLOP]", "to_target.flops", tera),
     Column("time [s]", "time_s", plain),
     Column("time [h]", "time_h", plain),
     Column("energy [J]", "to_target.energy_j", plain),
@@ -47,6 +48,7 @@ _TOGETHER = (
     Column("least to most [s]", "range_s", interval(plain)),
     Column("epochs alone, median [s]", "epochs_s", plain),
     Column("images, median", "images", count),
+    Column("training, mean [TFLOP]", "flops", tera),
     Column("energy, median [J]", "energy_j", plain),
     Column("USD, median", "usd"),
     Column("caveat", "caveat", left=True),
@@ -138,7 +140,8 @@ def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table
         title="Time to the target, seeds together",
         note="n: runs that differ only in their seed. The mean is infinite if one of them never "
         "reached the target, the median if half of them did not. Epochs alone: with evaluations, "
-        "without start-up, reading and compilation. Energy is that of training, as telemetry "
+        "without start-up, reading and compilation. Training: operations of the network alone, "
+        "forward and backward. Energy is that of training, as telemetry "
         "measured it.",
     )
 
@@ -161,7 +164,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
         "runs": run_cell(ids) if len(group) == 1 else ids,
     }
     if not counted:
-        return row | {"time_s": {"median": Cell("none has ended", "soft", span=9)}}
+        return row | {"time_s": {"median": Cell("none has ended", "soft", span=10)}}
     time_s = spread([one.time_s for one in counted])
     costs = _costs(context, counted)
     return row | {
@@ -169,6 +172,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
         "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
         "epochs_s": _median(one.epochs_s for one in counted),
         "images": _median(one.images if one.reached else math.inf for one in counted),
+        "flops": _mean(one.flops if one.reached else math.inf for one in counted),
         "energy_j": _median(one.energy_j for one in counted),
         "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
         "caveat": Cell("; ".join(_caveats(counted, repeats)), "soft"),
@@ -192,6 +196,11 @@ def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) ->
 def _median(values: Iterable[float | None]) -> float | None:
     values = [*values]
     return None if None in values else statistics.median(values)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    values = [*values]
+    return None if None in values else statistics.fmean(values)
 
 
 def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, list[float]]:
