@@ -338,7 +338,7 @@ half_an_epoch_is_trained_again training/run_progress.py: run_progress resume
 + None
 
 damaged_records_are_resumed checkpoints/kept_records.py: resume
-- if damage is None and digest not in (None, hashlib.sha256(content).hexdigest()):
+- if damage is None and digest not in (None, hashed.hexdigest()):
 + if False:
 
 epochs_are_counted_by_reading_them checkpoints/kept_records.py: resume
@@ -602,8 +602,8 @@ memory_limit_is_not_in_the_key sweeps/grid.py: sweep
 + "limits": [],
 
 half_a_line_stays_in_the_results sweeps/sweep_dir.py: sweep
-- file.seek(content.rfind(b"\n") + 1)
-+ file.seek(len(content))
+- file.truncate(end_of_lines(file))
++ pass
 
 a_failed_cell_ends_with_0 sweeps/tables.py: sweep
 - any(status in ("failed", "invalid") for status in statuses)

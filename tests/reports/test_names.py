@@ -150,7 +150,7 @@ def test_curves_are_of_epochs_fields():
 _MAPPINGS = {
     *("versions", "jax", "scipy", "variables", "XLA_FLAGS", "git", "commit", "dirty", "driver"),
     *("cpu", "hostname", "matmul_precision", "description", "source", "seed", "lost_s"),
-    *("value", "score", "place", "run", "log"),
+    *("value", "score", "place", "run", "log", "sequence_length"),
 }
 
 
