@@ -80,6 +80,12 @@ class CompiledStep:
         return found if self.fits is True and (found or 0) > 0 else None
 
     @property
+    def bytes_over_least(self) -> float | None:
+        """What the step moves, over the least that any step of this network must."""
+        moved, least = (number(self.record, name) for name in ("moved_bytes", "bytes_lower_bound"))
+        return moved / least if moved and least else None
+
+    @property
     def usd_per_million_images(self) -> float | None:
         """At the ceiling: nobody trains for less."""
         if None in (self.ceiling, self.price):

@@ -127,6 +127,16 @@ def test_a_row_has_what_the_compiler_said(tmp_path):
     assert "all at once" in tables(section_of(tmp_path))[SAYS].note
 
 
+def test_bytes_moved_are_compared_with_the_least(tmp_path):
+    name = "bytes moved, times the least (predicted)"
+    compiled(tmp_path / "a", record={"moved_bytes": 3_000_000})  # attention has no least
+    assert name not in rows_of(tmp_path)[0]
+    bytes_ = {"moved_bytes": 3_000_000, "bytes_lower_bound": 2_000_000}
+    compiled(tmp_path / "b", "gpu:h100:8", record=bytes_)
+    assert [row[name] for row in rows_of(tmp_path)] == ["–", "1.500"]
+    assert "Bytes moved:" in tables(section_of(tmp_path))[SAYS].note
+
+
 def test_a_language_model_has_sequences(tmp_path):
     for number, target in enumerate(("gpu:rtx2080ti:2", "gpu:h100:8")):
         compiled(tmp_path / str(number), target, config={"data": {"sequence_length": 1024}})

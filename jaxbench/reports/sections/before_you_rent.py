@@ -79,6 +79,7 @@ _COLUMNS = (
     Column("of GiB usable", "record.device_memory_bytes", _gib),
     Column("ceiling images/s (predicted)", "ceiling", plain),
     Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
+    Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
     Column("measured images/s", _measured, left=True),
     Column("published images/s", _published, left=False),
     Column("published with", _published_with),
@@ -156,6 +157,9 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     told = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
+        "Bytes moved: what the compiled kernels read and write, over the least that a step of this "
+        "network must (jaxbench/xla/least_bytes.py has the rules)."
+        * any(step.bytes_over_least is not None for step in steps),
         "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
         "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
         "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
