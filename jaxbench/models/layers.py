@@ -1,6 +1,7 @@
 """Layers that the networks share."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -87,6 +88,29 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
         return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
     return jax.vmap(one)(keys_B, x_Bx)
+
+
+def train_by_platform(tpu: Callable, default: Callable) -> Callable:
+    """Return a function that is trained by one of two ways to compute the same.
+
+    Args:
+      tpu: the way on TPUs, and of evaluation.
+      default: the way on other devices.
+    """
+
+    def forward(*arrays):
+        return jax.lax.platform_dependent(*arrays, tpu=tpu, default=default), arrays
+
+    def backward(arrays, gradient):
+        ways = {"tpu": gradients_of(tpu), "default": gradients_of(default)}
+        return jax.lax.platform_dependent(gradient, *arrays, **ways)
+
+    def gradients_of(way):
+        return lambda gradient, *arrays: jax.vjp(way, *arrays)[1](gradient)
+
+    function = jax.custom_vjp(lambda *arrays: tpu(*arrays))
+    function.defvjp(forward, backward)
+    return function
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import Network, max_pool
+from jaxbench.models.layers import Network, max_pool, train_by_platform
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -67,12 +67,7 @@ class DoubleConv(Network):
 
 
 class ResizeConv(nn.Module):
-    """A 2x2 convolution of the image with each pixel repeated 2x2, which is never made.
-
-    The outputs of even rows lie on one row of pixels, those of odd rows on two; columns alike. So
-    one convolution of the small image gives the four outputs of each pixel, with as much arithmetic
-    and a quarter of the input. Variables are those of `nn.Conv`.
-    """
+    """A 2x2 convolution of the image with each pixel repeated 2x2; variables as of `nn.Conv`."""
 
     channels: int
     dtype: Any
@@ -80,24 +75,44 @@ class ResizeConv(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxHxWxC: jax.Array) -> jax.Array:
-        batch, height, width, inputs = x_BxHxWxC.shape
-        shape, zeros = (2, 2, inputs, self.channels), nn.initializers.zeros
+        shape = (2, 2, x_BxHxWxC.shape[-1], self.channels)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
-        bias_F = self.param("bias", zeros, (self.channels,), self.param_dtype)
-        # 2x2xCx2x2xF: the taps, then an output's place in its row and column.
-        kernel = _for_even_and_odd(_for_even_and_odd(kernel, axis=1), axis=0)
-        outputs = jax.lax.conv_general_dilated(
-            x_BxHxWxC.astype(self.dtype),
-            kernel.reshape(2, 2, inputs, 4 * self.channels).astype(self.dtype),
-            window_strides=(1, 1),
-            padding=((0, 1), (0, 1)),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-        # The bias before the pixels take their places: cuDNN adds it.
-        outputs += jnp.tile(bias_F, 4).astype(self.dtype)
-        outputs = outputs.reshape(batch, height, width, 2, 2, self.channels)
-        outputs = outputs.transpose(0, 1, 4, 2, 3, 5)
-        return outputs.reshape(batch, 2 * height, 2 * width, self.channels)
+        bias_F = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
+        return _resize_conv(x_BxHxWxC.astype(self.dtype), kernel, bias_F.astype(self.dtype))
+
+
+def _repeat_first(x_BxHxWxC, kernel_2x2xCxF, bias_F):
+    # Each pixel four times: cheaper than jax.image.resize, and the same for "nearest".
+    x_BxHxWxC = jnp.repeat(jnp.repeat(x_BxHxWxC, 2, axis=1), 2, axis=2)
+    return _convolve(x_BxHxWxC, kernel_2x2xCxF) + bias_F
+
+
+def _place_after(x_BxHxWxC, kernel_2x2xCxF, bias_F):
+    """Return the same; the image of repeated pixels is never made.
+
+    The outputs of even rows lie on one row of pixels, those of odd rows on two; columns alike. So
+    one convolution of the small image gives the four outputs of each pixel, with as much arithmetic
+    and a quarter of the input.
+    """
+    batch, height, width, inputs = x_BxHxWxC.shape
+    channels = len(bias_F)
+    # 2x2xCx2x2xF: the taps, then an output's place in its row and column.
+    kernel = _for_even_and_odd(_for_even_and_odd(kernel_2x2xCxF, axis=1), axis=0)
+    outputs = _convolve(x_BxHxWxC, kernel.reshape(2, 2, inputs, 4 * channels))
+    # The bias before the pixels take their places: cuDNN adds it.
+    outputs += jnp.tile(bias_F, 4)
+    outputs = outputs.reshape(batch, height, width, 2, 2, channels).transpose(0, 1, 4, 2, 3, 5)
+    return outputs.reshape(batch, 2 * height, 2 * width, channels)
+
+
+def _convolve(x_BxHxWxC, kernel):
+    return jax.lax.conv_general_dilated(
+        x_BxHxWxC,
+        kernel.astype(x_BxHxWxC.dtype),
+        window_strides=(1, 1),
+        padding="SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 def _for_even_and_odd(kernel: jax.Array, axis: int) -> jax.Array:
@@ -107,11 +122,14 @@ def _for_even_and_odd(kernel: jax.Array, axis: int) -> jax.Array:
     return jnp.stack([even, kernel], axis=-2)
 
 
+# TPUs copy more to place the pixels than the repeated image takes.
+_resize_conv = train_by_platform(tpu=_repeat_first, default=_place_after)
+
+
 class PixelLogit(nn.Module):
     """A 1x1 convolution to one channel in `param_dtype`: half-precision logits cost accuracy.
 
-    Variables are those of `nn.Conv`. As a product with a vector it is fused into what stands before
-    it, and no activation is written in `param_dtype`.
+    Variables are those of `nn.Conv`.
     """
 
     param_dtype: Any
@@ -121,7 +139,15 @@ class PixelLogit(nn.Module):
         shape, zeros = (1, 1, x_BxHxWxC.shape[-1], 1), nn.initializers.zeros
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
         bias = self.param("bias", zeros, (1,), self.param_dtype)
-        return x_BxHxWxC.astype(self.param_dtype) @ kernel[0, 0, :, 0] + bias
+        return _pixel_logit(x_BxHxWxC.astype(self.param_dtype), kernel, bias)
+
+
+# A product with a vector is fused on GPUs into what stands before it, so that no activation is
+# written in the type of the parameters. TPUs fuse the convolution.
+_pixel_logit = train_by_platform(
+    tpu=lambda x_BxHxWxC, kernel, bias: _convolve(x_BxHxWxC, kernel)[..., 0] + bias,
+    default=lambda x_BxHxWxC, kernel, bias: x_BxHxWxC @ kernel[0, 0, :, 0] + bias,
+)
 
 
 class UNet(Network):
