@@ -106,11 +106,13 @@ def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
     assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"
     sizes = ("compile_s", "temporary_bytes", "donated_bytes", "state_bytes", "xla_flops")
     compiled = dict.fromkeys(sizes, 0) | count_work("", ()) | {"collectives": {}}
+    compiled |= {"moved_bytes": 3_000_000, "bytes_lower_bound": 2_000_000}
     rate = {"images_per_s": 32.0, "images_per_s_low": 31.0, "images_per_s_high": 33.0}
     alone = {"variant": "calls", "failed": None, "steps_per_call": 4, **compiled, **rate}
     script.print_record(alone)
     said = capsys.readouterr().out
     assert "its loop of 4 steps counts once" in said
+    assert "read and written 0.003 GB (1.50 times the least)" in said
     assert said.endswith("  32.0 images/s (31.0 to 33.0)\n")
     script.print_record(alone | {"steps_per_call": 1, "ratio": 2.0, "ratio_interval": [1.9, 2.1]})
     said = capsys.readouterr().out
