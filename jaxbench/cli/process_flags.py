@@ -66,7 +66,7 @@ def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig |
     """Return how this process joins the others; None for a single process.
 
     Args:
-      todo: what a process that is alone on a host of a TPU slice is told, see `check_single_host`.
+      todo: advice for a process that is alone on a host of a TPU slice, see `check_single_host`.
       one_host: whether such a process is refused.
     """
     timeouts = {
