@@ -179,7 +179,7 @@ def _group(path: str) -> str:
 def _create_rule(
     optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float, total_steps: int
 ) -> optax.GradientTransformation:
-    """Build one group's update rule; `rate` is the schedule's full rate, of so many steps."""
+    """Build one group's update rule; `rate` is the full rate of the schedule."""
     mask = _decay_mask(optimizer)
     moments = {"b1": optimizer.b1, "b2": optimizer.b2, "eps": optimizer.eps}
     match optimizer.name:

@@ -49,8 +49,8 @@ _COLUMNS = (
     Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
-# Of a long run so many neighbouring samples are one stretch from the start: a week of 72 devices is
-# 200 million values. So many samples are kept as they are.
+# A week of 72 devices is 200 million values. So the samples of a long run are joined into stretches
+# of _IN_STRETCH neighbours while they are read; a run of up to _MOST_SINGLE samples keeps each.
 _IN_STRETCH, _MOST_SINGLE = 64, 64 * _BUCKETS
 # Of one or more samples: their mean time and value, the least, the greatest, and how many.
 _STRETCH = np.dtype([(name, np.float64) for name in ("time", "mean", "low", "high", "count")])
