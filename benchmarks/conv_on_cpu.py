@@ -38,16 +38,12 @@ def main(rest: list[str]) -> None:
 
     if rest:
         raise BadInput(f"{rest[0]!r}: flags begin with --")
-    if not hasattr(os, "sched_setaffinity"):
-        raise BadInput("this measurement needs Linux: it keeps to one core")
     for flag in os.environ.get("XLA_FLAGS", "").split():
         if _FLAG in flag:
             raise BadInput(
                 f"XLA_FLAGS has {flag}: both ways are measured here; take it out of XLA_FLAGS"
             )
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    # Before JAX and PyTorch make a thread for each core.
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    keep_to_one_core()
     import jax
     from versus_pytorch import load_config
 
@@ -67,13 +63,27 @@ def main(rest: list[str]) -> None:
         _measure_step(config, given.rounds)
 
 
+def keep_to_one_core() -> None:
+    """Keep to the CPU's last core; to be called before JAX and PyTorch make their threads.
+
+    Raises:
+      BadInput: not on Linux.
+    """
+    from jaxbench.errors import BadInput
+
+    if not hasattr(os, "sched_setaffinity"):
+        raise BadInput("this measurement needs Linux: it keeps to one core")
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
 def _measure_convolutions(torch: Any, batch_size: int, rounds: int) -> None:
     """Prints the speed of each layer's three convolutions; `torch` is None where there is none."""
     import jax
     import numpy as np
 
     rng = np.random.default_rng(0)
-    best = _measure_matmul(torch, rng, rounds)
+    best = measure_matmul(torch, rounds)
     for size, channels, filters in LAYERS:
         shapes = (
             (batch_size, size, size, channels),
@@ -99,13 +109,14 @@ def _measure_convolutions(torch: Any, batch_size: int, rounds: int) -> None:
             )
 
 
-def _measure_matmul(torch: Any, rng: Any, rounds: int) -> float:
-    """Prints and returns the best GFLOP/s of a 2048x2048 product: the core's limit as measured."""
+def measure_matmul(torch: Any, rounds: int) -> float:
+    """Print and return the best GFLOP/s of a 2048x2048 product: the core's limit as measured."""
     import jax
     import numpy as np
 
     from jaxbench.analysis.statistics import median_interval
 
+    rng = np.random.default_rng(0)
     a_MxK, b_KxN = (rng.normal(size=(2048, 2048)).astype(np.float32) for _ in range(2))
     contestants = {
         "XLA": _run(jax.jit(lambda a, b: a @ b).lower(a_MxK, b_KxN).compile(), a_MxK, b_KxN)
@@ -173,6 +184,16 @@ def _pytorch_parts(torch, x_BxHxWxC, kernel_3x3xCxF, g_BxHxWxF) -> dict[str, Cal
 
 def _measure_step(config: Any, rounds: int) -> None:
     """Prints the whole step's time either way."""
+    lowered, stepper = lower_step(config)
+    contestants = {
+        name: stepper(lowered.compile(compiler_options=options))
+        for name, options in (("YNNPACK", {}), ("Eigen", EIGEN), ("without YNNPACK", NOTHING))
+    }
+    _print(f"{config.name}, training step", _measure(contestants, rounds), lambda s: f"{s:.3f} s")
+
+
+def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
+    """Return the lowered training step, and what makes of the compiled one a step with a state."""
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.jobs.windows import wait_for_steps
@@ -183,10 +204,9 @@ def _measure_step(config: Any, rounds: int) -> None:
     feed = create_feed(config, None, mesh, geometry, get_precision("fp32").param_dtype)
     program = build_program(config, mesh, geometry, feed.steps_per_epoch)
     row = next(feed.train_batches(0, 1))
-    lowered = program.train_step.lower(program.place_train_state(), feed.train_data, row)
 
-    def stepper(options: dict[str, str]) -> Callable[[], None]:
-        compiled, state = lowered.compile(compiler_options=options), program.place_train_state()
+    def stepper(compiled: Any) -> Callable[[], None]:
+        state = program.place_train_state()
 
         def step():
             nonlocal state
@@ -195,12 +215,8 @@ def _measure_step(config: Any, rounds: int) -> None:
 
         return step
 
-    contestants = {
-        "YNNPACK": stepper({}),
-        "Eigen": stepper(EIGEN),
-        "without YNNPACK": stepper(NOTHING),
-    }
-    _print(f"{config.name}, training step", _measure(contestants, rounds), lambda s: f"{s:.3f} s")
+    lowered = program.train_step.lower(program.place_train_state(), feed.train_data, row)
+    return lowered, stepper
 
 
 def _measure(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:

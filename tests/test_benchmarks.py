@@ -9,6 +9,8 @@ import re
 import sys
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
@@ -17,6 +19,7 @@ from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
 from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from jaxbench.xla.hlo import instructions
 from jaxbench.xla.hlo_work import count_work
 from tests.conftest import ROOT
 
@@ -186,6 +189,38 @@ def test_a_cpu_is_not_measured_under_a_flag_that_decides_it(load_script, monkeyp
     monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} {flag}")
     with pytest.raises(BadInput, match=f"^XLA_FLAGS has {flag}: .*; take it out of XLA_FLAGS$"):
         load_script("conv_on_cpu").main([])
+
+
+def test_the_profile_of_a_cpus_step_tells_the_products_apart(load_script):
+    def loss(kernels, x_BxHxWxC):
+        for kernel, stride in zip(kernels, (1, 2), strict=True):
+            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
+            x_BxHxWxC = jax.lax.conv_general_dilated(
+                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
+            )
+        return jnp.square(x_BxHxWxC.reshape(4, -1) @ jnp.ones((4 * 4 * 6, 10))).sum()
+
+    kernels = [jnp.ones((3, 3, 3, 5)), jnp.ones((3, 3, 5, 6))]
+    compiled = jax.jit(jax.grad(loss)).lower(kernels, jnp.ones((4, 8, 8, 3))).compile()
+    hlo = compiled.as_text()
+    seconds = {one.name: 2.0 for one in instructions(hlo) if one.computation == "ENTRY"}
+    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=2)
+    gflop = {kind: record["gflop"] for kind, record in kinds.items() if record["gflop"]}
+    first, second = 2e-9 * 4 * 64 * 9 * 3 * 5, 2e-9 * 4 * 16 * 9 * 5 * 6
+    dense = 2e-9 * 4 * 96 * 10
+    assert gflop == pytest.approx(
+        {
+            "3x3 convolution, forward": first,
+            "3x3 convolution, kernel gradient": first,
+            "3x3 convolution with a stride, forward": second,
+            "3x3 convolution with a stride, input gradient": second,
+            "3x3 convolution with a stride, kernel gradient": second,
+            "product of matrices, forward": dense,
+            "product of matrices, input gradient": dense,
+        }
+    )
+    record = kinds["3x3 convolution, forward"]
+    assert (record["count"], record["seconds"]) == (1, 1.0)
 
 
 @pytest.fixture

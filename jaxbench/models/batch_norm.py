@@ -90,7 +90,7 @@ def _backward(how, kept, cotangents):
     dtype = factor_C.dtype
 
     def terms(pass_of):
-        """Return the gradient before the ReLU, and the centred input, computed anew in each pass.
+        """Return the gradient before the ReLU, and the input, computed anew in each pass.
 
         The barrier, which holds a value of the pass too, keeps XLA from computing them once and
         writing them to memory. So does the ReLU's mask as a number: XLA would write the result of
@@ -101,16 +101,17 @@ def _backward(how, kept, cotangents):
         if relu:
             most = jnp.finfo(dtype).max  # makes at least 1 of any normal number above 0
             dy *= jnp.clip((x * factor_C + offset_C) * most, 0, 1)
-        return dy, x - mean_C
+        return dy, x
 
-    dy, centred = terms(mean_C)
+    dy, x = terms(mean_C)
     dbias_C = jnp.sum(dy, (0, 1, 2))
-    dscale_C = jnp.sum(dy * centred, (0, 1, 2)) * rstd_C
+    # The mean is subtracted from the sum: XLA:CPU writes an array of means to subtract before it.
+    dscale_C = (jnp.sum(dy * x, (0, 1, 2)) - mean_C * dbias_C) * rstd_C
     means_2xC = jnp.stack([dbias_C, dscale_C]) / float(x_BxHxWxC.size // x_BxHxWxC.shape[-1])
     if axis_name is not None:
         means_2xC = jax.lax.pmean(means_2xC, axis_name)
-    dy, centred = terms(means_2xC)
-    dx = factor_C * (dy - means_2xC[0] - centred * (rstd_C * means_2xC[1]))
+    dy, x = terms(means_2xC)
+    dx = factor_C * (dy - means_2xC[0] - (x - mean_C) * (rstd_C * means_2xC[1]))
     return dx.astype(x_BxHxWxC.dtype), dscale_C, dbias_C
 
 

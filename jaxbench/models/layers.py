@@ -1,7 +1,6 @@
 """Layers that the networks share."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -9,9 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.models.batch_norm import BatchNorm
-
-# He initialisation by fan-out keeps the variance of the gradients.
-_HE_NORMAL_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+from jaxbench.models.conv_layer import conv_layer
 
 
 class Network(nn.Module):
@@ -42,18 +39,6 @@ class Network(nn.Module):
             conv_layer(self.dtype, self.param_dtype),
             norm_layer(self.dtype, self.param_dtype, self.norm_axis, train),
         )
-
-
-def conv_layer(dtype: Any, param_dtype: Any) -> Any:
-    """Return a 2-D convolution layer without bias, for batch norm to follow."""
-    return functools.partial(
-        nn.Conv,
-        use_bias=False,
-        padding="SAME",
-        kernel_init=_HE_NORMAL_FAN_OUT,
-        dtype=dtype,
-        param_dtype=param_dtype,
-    )
 
 
 def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool) -> Any:
@@ -88,29 +73,6 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
         return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
     return jax.vmap(one)(keys_B, x_Bx)
-
-
-def train_by_platform(tpu: Callable, default: Callable) -> Callable:
-    """Return a function that is trained by one of two ways to compute the same.
-
-    Args:
-      tpu: the way on TPUs, and of evaluation.
-      default: the way on other devices.
-    """
-
-    def forward(*arrays):
-        return jax.lax.platform_dependent(*arrays, tpu=tpu, default=default), arrays
-
-    def backward(arrays, gradient):
-        ways = {"tpu": gradients_of(tpu), "default": gradients_of(default)}
-        return jax.lax.platform_dependent(gradient, *arrays, **ways)
-
-    def gradients_of(way):
-        return lambda gradient, *arrays: jax.vjp(way, *arrays)[1](gradient)
-
-    function = jax.custom_vjp(lambda *arrays: tpu(*arrays))
-    function.defvjp(forward, backward)
-    return function
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))

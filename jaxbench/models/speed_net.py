@@ -22,7 +22,8 @@ import numpy as np
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import Network, conv_layer, max_pool, norm_layer
+from jaxbench.models.conv_layer import conv_layer
+from jaxbench.models.layers import Network, max_pool, norm_layer
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
-from jaxbench.models.layers import Network, max_pool, train_by_platform
+from jaxbench.models.by_platform import train_by_platform
+from jaxbench.models.layers import Network, max_pool
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -123,7 +124,7 @@ def _for_even_and_odd(kernel: jax.Array, axis: int) -> jax.Array:
 
 
 # TPUs copy more to place the pixels than the repeated image takes.
-_resize_conv = train_by_platform(tpu=_repeat_first, default=_place_after)
+_resize_conv = train_by_platform(_repeat_first, tpu=_repeat_first, default=_place_after)
 
 
 class PixelLogit(nn.Module):
@@ -142,11 +143,18 @@ class PixelLogit(nn.Module):
         return _pixel_logit(x_BxHxWxC.astype(self.param_dtype), kernel, bias)
 
 
+def _pixel_convolution(x_BxHxWxC, kernel, bias):
+    return _convolve(x_BxHxWxC, kernel)[..., 0] + bias
+
+
+def _pixel_product(x_BxHxWxC, kernel, bias):
+    return x_BxHxWxC @ kernel[0, 0, :, 0] + bias
+
+
 # A product with a vector is fused on GPUs into what stands before it, so that no activation is
 # written in the type of the parameters. TPUs fuse the convolution.
 _pixel_logit = train_by_platform(
-    tpu=lambda x_BxHxWxC, kernel, bias: _convolve(x_BxHxWxC, kernel)[..., 0] + bias,
-    default=lambda x_BxHxWxC, kernel, bias: x_BxHxWxC @ kernel[0, 0, :, 0] + bias,
+    _pixel_convolution, tpu=_pixel_convolution, default=_pixel_product
 )
 
 

@@ -314,6 +314,15 @@ def test_a_step_on_a_cpu_is_measured_with_and_without_ynnpack():
     assert re.search(r" YNNPACK +[\d.]+ s; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s", step[0])
 
 
+def test_a_steps_time_on_a_cpu_goes_to_its_operations():
+    done = script("cpu_profile", "--experiment=cnn10:tiny", "--batch_size=2", "--steps=1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^cnn10:tiny: [\d.]+ s in a step's operations$", done.stdout, re.MULTILINE)
+    kinds = re.findall(r"%\)?.* x 3x3 convolution, (.*): .* GFLOP/s \(\d+%\)", done.stdout)
+    assert sorted(kinds) == ["forward", "input gradient", "kernel gradient"]
+    assert "element by element" in done.stdout
+
+
 @pytest.mark.slow
 def test_the_parts_of_a_step_on_a_cpu_are_told_apart():
     done = conv_on_cpu("--experiment=cnn10:tiny")

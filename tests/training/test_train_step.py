@@ -19,7 +19,8 @@ from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.setup import setup_job
-from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
+from jaxbench.models.conv_layer import conv_layer
+from jaxbench.models.layers import classify, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.records.writers.console import PlainConsole
