@@ -9,7 +9,8 @@ On one H200:
   resnet_rate   ResNet-50, bf16, batch 256, 512 and 1024: 1.2 times the best PyTorch variant
   cnn10_epoch   cnn10, bf16, data on the device: the training of an epoch of CIFAR-10 within 1 s
   speed_run     CIFAR-10 to 94 % (mean over the seeds, with test-time augmentation) within 3 s of
-                training, whitening included, evaluation and compiling not
+                training by airbench94's recipe, 2.3 s by that of 2025; whitening included,
+                evaluation and compiling not
   wrn_accuracy  WRN-28-10, bf16, to 96 % top-1 within 20 minutes, everything included
   card          jaxbench qualify: its verdict is pass, 80 % of the published peak in products of
                 bf16 matrices, 75 % of the published memory bandwidth
@@ -278,10 +279,19 @@ def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
 
 
 def _speed_run(out: pathlib.Path) -> list[Part]:
-    folder = out / "speed_run"
+    # 1.15 times the time of the recipe's author.
+    airbench = "cifar10-airbench: 94 % in 2.59 s on one A100"
+    record = "hiverge's cifar10-speedrun: 94 % in 2.015 s on one A100"
+    return [
+        _speed_recipe(out / "speed_run", "cifar10_speedrun94", 3.0, airbench),
+        _speed_recipe(out / "speed_run_2025", "cifar10_speedrun94_2025", 2.3, record),
+    ]
+
+
+def _speed_recipe(folder: pathlib.Path, experiment: str, goal_s: float, source: str) -> Part:
     seeds = min(_SEEDS.value, 2) if _TINY.value else _SEEDS.value
     command = [
-        *("-m", "jaxbench.sweep", *_experiment("cifar10_speedrun94")),
+        *("-m", "jaxbench.sweep", *_experiment(experiment)),
         *(f"--grid=seed={','.join(map(str, range(seeds)))}", f"--sweepdir={folder}"),
     ]
 
@@ -303,20 +313,20 @@ def _speed_run(out: pathlib.Path) -> list[Part]:
         deviation = f", deviation {statistics.stdev(top1):.2%}" if len(top1) > 1 else ""
         return [
             Figure(
-                "cifar10_speedrun94, at least 94 % top-1 with test-time augmentation",
+                f"{experiment}, at least 94 % top-1 with test-time augmentation",
                 f"mean {mean:.2%} (n = {len(done)}{deviation}), {plain:.2%} without",
                 mean >= 0.94 if enough else None,
-                "cifar10-airbench: 94 % in 2.59 s on one A100",
+                source,
             ),
             Figure(
-                "its training, at most 3 s",
+                f"its training, at most {goal_s:g} s",
                 f"{middle_s:.2f} s ({low_s:.2f} to {high_s:.2f}), whitening included",
-                at_most(low_s, high_s, 3.0) if enough else None,
+                at_most(low_s, high_s, goal_s) if enough else None,
                 "the same",
             ),
         ], runs[0].document["environment"]
 
-    return [Part("speed_run", command, folder, read)]
+    return Part(folder.name, command, folder, read)
 
 
 def _next_folder(out: pathlib.Path, name: str, is_done: Callable[[pathlib.Path], Any]) -> Any:
