@@ -119,7 +119,8 @@ def measure_matmul(torch: Any, rounds: int) -> float:
     rng = np.random.default_rng(0)
     a_MxK, b_KxN = (rng.normal(size=(2048, 2048)).astype(np.float32) for _ in range(2))
     contestants = {
-        "XLA": _run(jax.jit(lambda a, b: a @ b).lower(a_MxK, b_KxN).compile(), a_MxK, b_KxN)
+        "XLA": _run(jax.jit(lambda a, b: a @ b).lower(a_MxK, b_KxN).compile(), a_MxK, b_KxN),
+        "NumPy": lambda: a_MxK @ b_KxN,
     }
     if torch:
         torch.set_num_threads(1)
