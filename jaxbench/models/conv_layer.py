@@ -8,7 +8,6 @@ import jax
 
 from jaxbench.models.by_platform import train_by_platform
 
-
 # He initialisation by fan-out keeps the variance of the gradients.
 _HE_NORMAL_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 

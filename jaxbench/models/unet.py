@@ -153,9 +153,7 @@ def _pixel_product(x_BxHxWxC, kernel, bias):
 
 # A product with a vector is fused on GPUs into what stands before it, so that no activation is
 # written in the type of the parameters. TPUs fuse the convolution.
-_pixel_logit = train_by_platform(
-    _pixel_convolution, tpu=_pixel_convolution, default=_pixel_product
-)
+_pixel_logit = train_by_platform(_pixel_convolution, tpu=_pixel_convolution, default=_pixel_product)
 
 
 class UNet(Network):
