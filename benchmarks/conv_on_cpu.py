@@ -250,7 +250,7 @@ if __name__ == "__main__":
     from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
     from jaxbench.cli import entry_point
 
-    flags.DEFINE_string("experiment", "cnn10", "Whose step; resnet50, wrn28_10 or cnn10.")
+    flags.DEFINE_string("experiment", "cnn10", "Whose step, of an experiment of versus_pytorch.py.")
     flags.DEFINE_integer("batch_size", 32, "The batch.", lower_bound=1)
     flags.DEFINE_enum("only", None, ("convolutions", "step"), "Measure this alone.")
     flags.DEFINE_integer("rounds", 7, "Turns of each.", lower_bound=FEWEST_FOR_INTERVAL)

@@ -10,6 +10,7 @@ work on the machine is in them.
 
 import collections
 import math
+import os
 import pathlib
 import re
 import sys
@@ -41,6 +42,9 @@ def main(rest: list[str]) -> None:
     from versus_pytorch import load_config
 
     config = load_config(given.experiment, given.batch_size, "fp32")
+    set_flags = os.environ.get("XLA_FLAGS") or "none"
+    print(f"jaxlib {jax.lib.__version__}, one thread, batch {given.batch_size}, fp32")
+    print(f"XLA_FLAGS: {set_flags}")
     best = conv_on_cpu.measure_matmul(None, rounds=7)
     lowered, stepper = conv_on_cpu.lower_step(config)
     compiled = lowered.compile()
@@ -102,7 +106,9 @@ def _describe_product(product: Any, types: dict[str, str]) -> tuple[str, float]:
 
     output = _shape(product.type)
     first, second = (_shape(operand_type(one, types)) for one in operands(product.rest)[:2])
-    part = "input gradient" if "transpose(" in product.rest else "forward"
+    # XLA:CPU drops the name of some kernel gradients as it puts their operands in order.
+    backward = "transpose(" in product.rest or "op_name" not in product.rest
+    part = "input gradient" if backward else "forward"
     if product.opcode == "dot":
         contracted = [int(axis) for axis in _CONTRACTED.search(product.rest)[1].split(",")]
         if contracted == [0]:
@@ -112,11 +118,15 @@ def _describe_product(product: Any, types: dict[str, str]) -> tuple[str, float]:
     lhs, rhs, out = _DIM_LABELS.search(product.rest).groups()
     size, more = _WINDOW.search(product.rest).groups()
     window = [int(side) for side in size.split("x")]
-    sides = [output[axis] for axis, letter in enumerate(out) if letter.isdigit()]
+    image = [first[axis] for axis, letter in enumerate(lhs) if letter.isdigit()]
     kernel = window
-    if any(one > side for one, side in zip(window, sides, strict=True)):
+    if "rhs_reversal" in more:
+        # Of an image smaller than the kernel XLA makes the kernel of the convolution.
+        kernel = image
+    elif backward and ("rhs_dilate" in more or image == window):
         # The output's gradient is laid on the images as a kernel, and the outputs are the kernel.
-        part, kernel = "kernel gradient", sides
+        part = "kernel gradient"
+        kernel = [output[axis] for axis, letter in enumerate(out) if letter.isdigit()]
     # A kernel is laid on each output; where zeros stand between the inputs, on each input.
     if "lhs_dilate" in more:
         macs = math.prod(first) * math.prod(second) // second[rhs.index("i")]
@@ -163,7 +173,7 @@ def _print(name: str, kinds: dict[str, dict[str, float]], best: float) -> None:
 if __name__ == "__main__":
     from jaxbench.cli import entry_point
 
-    flags.DEFINE_string("experiment", "cnn10", "Whose step; resnet50, wrn28_10 or cnn10.")
+    flags.DEFINE_string("experiment", "cnn10", "Whose step, of an experiment of versus_pytorch.py.")
     flags.DEFINE_integer("batch_size", 32, "The batch.", lower_bound=1)
     flags.DEFINE_integer("steps", 5, "How many steps are profiled.", lower_bound=1)
     sys.exit(entry_point.run_with_arguments(main))

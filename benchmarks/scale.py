@@ -40,7 +40,7 @@ from jaxbench.clock import process_cpu_s
 from jaxbench.errors import BadInput, nearest
 
 _CASES = flags.DEFINE_list("cases", None, "Some of the cases.")
-_PART = flags.DEFINE_float("part", 1.0, "Share of the sizes to measure.", 0.0, 1.0)
+_PART = flags.DEFINE_float("part", 1.0, "Share of the sizes to measure.", 0.001, 1.0)
 _FOLDER = flags.DEFINE_string("folder", None, "Where there is room for the records.")
 
 _SHARES = (1 / 16, 1 / 4, 1)
@@ -251,6 +251,8 @@ def main(arguments: list[str]) -> int:
         if case not in CASES:
             what = f"must be among {', '.join(CASES)}" + nearest(case, [*CASES])
             raise BadInput(f"--cases={case}: {what}")
+    if _FOLDER.value and not os.path.isdir(_FOLDER.value):
+        raise BadInput(f"--folder={_FOLDER.value}: is no folder")
     print(
         "| case | size | operation | CPU time [s] | per unit [µs] | peak memory [MiB] | exponent |"
     )

@@ -223,6 +223,27 @@ def test_the_profile_of_a_cpus_step_tells_the_products_apart(load_script):
     assert (record["count"], record["seconds"]) == (1, 1.0)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_profile_names_the_convolutions_of_images_smaller_than_the_kernel(load_script, stride):
+    def loss(kernel, x_BxHxWxC):
+        for _ in range(2):
+            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
+            x_BxHxWxC = jax.lax.conv_general_dilated(
+                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
+            )
+        return jnp.square(x_BxHxWxC).sum()
+
+    side = 2 * stride**2
+    kernel, x_BxHxWxC = jnp.ones((3, 3, 5, 5)), jnp.ones((4, side, side, 5))
+    hlo = jax.jit(jax.grad(loss)).lower(kernel, x_BxHxWxC).compile().as_text()
+    seconds = {one.name: 1.0 for one in instructions(hlo) if one.computation == "ENTRY"}
+    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=1)
+    counts = {kind: record["count"] for kind, record in kinds.items() if record["gflop"]}
+    what = "3x3 convolution" + (" with a stride" if stride > 1 else "")
+    expected = {"forward": 2, "input gradient": 1, "kernel gradient": 2}
+    assert counts == {f"{what}, {part}": count for part, count in expected.items()}
+
+
 @pytest.fixture
 def versus(monkeypatch):
     """The script as a module."""
@@ -503,6 +524,8 @@ def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told
     ("name", "args", "told"),
     [
         ("scale", ("--cases=metric",), "did you mean 'metrics'"),
+        ("scale", ("--folder=/nonexistent/x",), "is no folder"),
+        ("scale", ("--part=0",), "not a number in the range"),
         ("input_limits", (), "--folder=None: no JPEG files"),
         ("input_limits", ("--cores=2,x", "--folder=."), "whole numbers"),
     ],
