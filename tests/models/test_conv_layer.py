@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxbench.models.conv_layer import conv_layer
+from tests.models.same_function import assert_same_function
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (2, 3)])
@@ -20,13 +21,7 @@ def test_a_layer_is_flaxs_convolution(kernel, strides):
             4, kernel, strides, use_bias=False, dtype=jnp.float64, param_dtype=jnp.float64
         )
         variables = own.init(jax.random.key(0), x)
-        pairs = [jax.vjp(layer.apply, variables, x) for layer in (own, flaxs)]
-        (y, back), (expected, expected_back) = pairs
-        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
-        dy = jnp.asarray(generator.normal(size=expected.shape))
-        gradients = (jax.tree.leaves(one(dy)) for one in (back, expected_back))
-        for a, b in zip(*gradients, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+        assert_same_function(own.apply, flaxs.apply, variables, x)
 
 
 @pytest.mark.parametrize(("platform", "convolves"), [("cpu", False), ("cuda", True), ("tpu", True)])
