@@ -121,7 +121,7 @@ def _describe_product(product: Any, types: dict[str, str]) -> tuple[str, float]:
     image = [first[axis] for axis, letter in enumerate(lhs) if letter.isdigit()]
     kernel = window
     if "rhs_reversal" in more:
-        # Of an image smaller than the kernel XLA makes the kernel of the convolution.
+        # XLA swaps the operands where the image is smaller than the kernel.
         kernel = image
     elif backward and ("rhs_dilate" in more or image == window):
         # The output's gradient is laid on the images as a kernel, and the outputs are the kernel.

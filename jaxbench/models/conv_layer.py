@@ -30,9 +30,9 @@ def convolve(
 ) -> jax.Array:
     """Compute `jax.lax.conv_general_dilated`; on CPUs train a 1x1 kernel as a product of matrices.
 
-    XLA:CPU transposes the images for a kernel's gradient, into an order in which the batch comes
-    last. A 1x1 kernel does without: these copies took a quarter of ResNet-50's step
-    (`benchmarks/cpu_profile.py`, docs/decisions/versus-pytorch.md).
+    For a kernel's gradient XLA:CPU copies the images into an order with the batch last. In
+    ResNet-50 these copies took a quarter of the step, and a product needs none of them
+    (docs/decisions/versus-pytorch.md).
 
     Args:
       x_BxHxWxC: images.
