@@ -64,10 +64,10 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
           copy, a transpose, or a fusion of nothing else.
         converts: {"count", "bytes"} of activations written only to change their type.
         written: {type: {"count", "bytes"}} of activations written to memory, by any instruction.
-        moved_bytes: read and written by all instructions that write to memory, for arrays of any
-          size. An array that is indexed counts whole.
-        uncached_bytes: of them what must pass between memory and cores: of each array what is more
-          than the cache holds, nothing of arrays that the compiler keeps on the chip.
+        moved_bytes: read from memory and written to it by all these instructions, for arrays of any
+          size, without those that the compiler keeps on the chip. An array that is indexed counts
+          whole.
+        uncached_bytes: of them what the cache cannot hold: of each array what is more than that.
     """
     inside = collections.defaultdict(list)
     types = {}
@@ -92,8 +92,8 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
             continue
         times = runs[instruction.computation]
         for array in _touched(instruction, types):
-            record["moved_bytes"] += times * array.num_bytes
             if not array.on_chip:
+                record["moved_bytes"] += times * array.num_bytes
                 record["uncached_bytes"] += times * max(0, array.num_bytes - cache_bytes)
         parts = _parts(instruction, inside)
         for array in arrays(instruction.type):

@@ -81,8 +81,7 @@ ENTRY %main {
   ROOT %c = f32[256]{0:T(256)} add(%a, %b)
 }
 """
-    work = count_work(on_chip, ())
-    assert (work["moved_bytes"], work["uncached_bytes"]) == (3072, 2048)
+    assert count_work(on_chip, ())["moved_bytes"] == 2048
     assert count_work(GPU, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
 
 
@@ -100,9 +99,7 @@ ENTRY %main {
   %h = f32[256]{0:T(256)} all-reduce-done(%g)
 }
 """
-    work = count_work(ahead, ())
-    assert work["uncached_bytes"] == 1024 + 1024 + 2 * 1024
-    assert work["moved_bytes"] == work["uncached_bytes"] + 2 * 1024  # the ends on the chip
+    assert count_work(ahead, ())["moved_bytes"] == 1024 + 1024 + 2 * 1024
 
 
 def test_a_real_program_is_counted_as_xla_counts_it():
