@@ -10,7 +10,8 @@ The first form is the experiment as it is given. A variant is a name and what is
   FIELD=VALUE       a field of the experiment
   xla_OPTION=VALUE  an option of XLA's compiler; one that it does not know, or a value that the
                     option cannot have, leaves the variant out, with a line
-  steps_per_call=N  N steps are one call; what is counted is a call's, its loop of N steps once
+  steps_per_call=N  N steps are one call; what is counted is a call's, its loop of N steps once,
+                    but for bytes
   layers=flax_norm  flax's own batch norm in place of ours; flax_pool its max-pooling; flax both
   feed=resident     the step draws its batch out of a data set on the devices, crops and flips it;
                     else (synthetic) one batch stays there
@@ -399,7 +400,8 @@ def print_record(record: dict[str, Any]) -> None:
     line += f"{record['donated_bytes'] / 2**20:,.1f} of {record['state_bytes'] / 2**20:,.1f} MiB"
     print(line)
     if record["steps_per_call"] > 1:
-        print(f"  counts are of one call: its loop of {record['steps_per_call']} steps counts once")
+        steps = record["steps_per_call"]
+        print(f"  counts are of one call: its loop of {steps} steps counts once, but for bytes")
     if record["xla_flops"]:
         print(
             f"  XLA's counts: {record['xla_flops'] / 1e9:,.2f} GFLOP, "
@@ -409,8 +411,9 @@ def print_record(record: dict[str, Any]) -> None:
     least = record["bytes_lower_bound"]
     ratio = f" ({record['moved_bytes'] / least:.2f} times the least)" if least else ""
     print(
-        f"  read and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by {record['fusions']} "
-        f"fusions, calls of {libraries or 'no library'}; {record['while_loops']} loops"
+        f"  read from memory and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by "
+        f"{record['fusions']} fusions, calls of {libraries or 'no library'}; "
+        f"{record['while_loops']} loops"
     )
     written = ", ".join(
         f"{count['count']} of {name} {count['bytes'] / 1e6:,.1f} MB"

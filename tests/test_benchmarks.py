@@ -115,7 +115,7 @@ def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
     script.print_record(alone)
     said = capsys.readouterr().out
     assert "its loop of 4 steps counts once" in said
-    assert "read and written 0.003 GB (1.50 times the least)" in said
+    assert "read from memory and written 0.003 GB (1.50 times the least)" in said
     assert said.endswith("  32.0 images/s (31.0 to 33.0)\n")
     script.print_record(alone | {"steps_per_call": 1, "ratio": 2.0, "ratio_interval": [1.9, 2.1]})
     said = capsys.readouterr().out

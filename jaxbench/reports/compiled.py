@@ -81,7 +81,7 @@ class CompiledStep:
 
     @property
     def bytes_over_least(self) -> float | None:
-        """What the step moves, over the least of a chip that keeps no whole activation."""
+        """What the step moves, over the least if no activation stays on the chip."""
         moved, least = (number(self.record, name) for name in ("moved_bytes", "bytes_lower_bound"))
         return moved / least if moved and least else None
 

@@ -35,8 +35,8 @@ class NetworkFacts:
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
       masked_macs: those that cuDNN's attention need not do, because a causal mask hides them.
-      activation_bytes: of activations that training must move, see `least_bytes`; None where its
-        rules do not say.
+      activation_bytes: the least of activations that training moves, see `least_bytes`; None
+        where its rules do not say.
     """
 
     output_shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class NetworkFacts:
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
 
     def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
-        """Return the bytes that a step must move on a device; None where the rules do not say.
+        """Return the least bytes that a step moves on a device; None where the rules do not say.
 
         Args:
           images: of the step on the device.

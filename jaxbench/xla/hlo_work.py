@@ -25,8 +25,11 @@ _CALLED = re.compile(
 )
 # How often a loop runs, in the configuration of its instruction.
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_INTEGER = re.compile(r"(\d+)\)")
+_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 # Copies between a TPU's memory and its chip that other instructions do not wait for.
 _PREFETCHES = ("copy-start", "slice-start")
+_ENDS = ("-done", "-update", "async-start")
 _CALLING = ("while", "call", "conditional", "async-start")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Instructions that compute nothing new.
@@ -48,7 +51,7 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     """Count what a compiled step does with arrays of the size of its activations.
 
     The body of a loop counts once, but for the bytes that it moves: these count as often as the
-    loop runs, where the compiler knows that.
+    loop runs, where the text says that.
 
     Args:
       hlo: XLA's text of the compiled program.
@@ -63,7 +66,8 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
         transposes: {"count", "bytes"} of activations written only to change their layout, by a
           copy, a transpose, or a fusion of nothing else.
         converts: {"count", "bytes"} of activations written only to change their type.
-        written: {type: {"count", "bytes"}} of activations written to memory, by any instruction.
+        written: {type: {"count", "bytes"}} of activations written by any instruction. These three
+          count what is written on the chip too.
         moved_bytes: read from memory and written to it by all these instructions, for arrays of any
           size, without those that the compiler keeps on the chip. An array that is indexed counts
           whole.
@@ -88,15 +92,15 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
         "uncached_bytes": 0,
     }
     for instruction in writing:
-        if instruction.opcode in _NAMES_ONLY:
-            continue
+        if instruction.opcode in _NAMES_ONLY or instruction.opcode.endswith(_ENDS):
+            continue  # of two parts the first moves the bytes, or the computation that it calls
         times = runs[instruction.computation]
         for array in _touched(instruction, types):
             if not array.on_chip:
                 record["moved_bytes"] += times * array.num_bytes
                 record["uncached_bytes"] += times * max(0, array.num_bytes - cache_bytes)
         parts = _parts(instruction, inside)
-        for array in arrays(instruction.type):
+        for array in [] if instruction.opcode in _PREFETCHES else arrays(instruction.type):
             if array.size in activation_sizes:
                 _add_written(record, array, parts)
     return record
@@ -114,8 +118,6 @@ def _add_written(record: dict[str, Any], array: Array, parts: set[str]) -> None:
 
 def _touched(instruction: Instruction, types: dict[str, str]) -> Iterator[Array]:
     """Yield the arrays that an instruction reads and writes."""
-    if instruction.opcode.endswith(("-done", "-update")) or instruction.opcode == "async-start":
-        return  # the start moves the bytes, or the computation that it calls
     if instruction.opcode in _PREFETCHES:
         # Its type is a tuple: destination and source, in either order, and a semaphore. Of a
         # source that is sliced only the slice moves.
@@ -137,10 +139,23 @@ def _writing(inside: dict[str, list[Instruction]]) -> dict[str, int]:
         found[computation] = found.get(computation, 0) + times
         for instruction in inside[computation]:
             if instruction.opcode in _CALLING:
-                trips = _TRIPS.search(instruction.rest) if instruction.opcode == "while" else None
-                own = times * int(trips[1]) if trips else times
+                own = times * _trips(instruction, inside)
                 queue += [(called, own) for called in _called(instruction.rest)]
     return found
+
+
+def _trips(instruction: Instruction, inside: dict[str, list[Instruction]]) -> int:
+    """Return how often the computations of an instruction run; 1 where its text does not say."""
+    if instruction.opcode != "while":
+        return 1
+    if told := _TRIPS.search(instruction.rest):
+        return int(told[1])
+    # TPUs' compilers do not tell. A loop of JAX counts from 0 while it is less than a constant.
+    condition = _CONDITION.search(instruction.rest)
+    parts = inside[condition[1]] if condition else []
+    ends = [_INTEGER.match(part.rest) for part in parts if part.opcode == "constant"]
+    counts = any(part.opcode == "compare" and "direction=LT" in part.rest for part in parts)
+    return int(ends[0][1]) if counts and len(ends) == 1 and ends[0] else 1
 
 
 def _custom_calls(writing: list[Instruction]) -> dict[str, int]:

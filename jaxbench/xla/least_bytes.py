@@ -1,4 +1,4 @@
-"""Count the bytes of activations that training must move, whatever the compiler does.
+"""Count the bytes of activations that training must move if none of them stays on the chip.
 
 The rules are those of a step in which convolutions and matrix products are the kernels, and all
 else is fused into them: what stands before a product into its reads, what follows into its write.
@@ -88,7 +88,7 @@ class _Value:
 
 
 def count_activation_bytes(jaxpr: Any) -> int | None:
-    """Return the bytes of activations that training on a batch must move; None if not counted.
+    """Return the least bytes of activations that training on a batch moves; None if not counted.
 
     Args:
       jaxpr: the forward pass of the batch, whose images are the last input.

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from jaxbench.xla.hlo_work import count_work
 
@@ -71,6 +72,21 @@ def test_what_a_loop_moves_counts_as_often_as_it_runs():
     assert looped["transposes"] == once["transposes"]
 
 
+@pytest.mark.parametrize("bound, runs", [("s32[] constant(4)", 4), ("pred[] constant(true)", 1)])
+def test_a_loop_that_does_not_tell_how_often_it_runs_is_asked_for_its_end(bound, runs):
+    """As of a TPU: the condition has the constant that a counter stays below."""
+    condition = f"""
+%cond (s: (bf16[4,8,16])) -> pred[] {{
+  %end = {bound}
+  %i = s32[] parameter(0)
+  ROOT %less = pred[] compare(%i, %end), direction=LT
+}}
+"""
+    looped, once = count_work(condition + GPU, ()), count_work(GPU, ())
+    compared = looped["moved_bytes"] - once["moved_bytes"] - (runs - 1) * 2048
+    assert 0 < compared < 20 * runs  # the counter itself
+
+
 def test_what_a_cache_holds_and_what_lies_on_the_chip_is_not_moved():
     # Of each array above, 1,000 bytes: seven have 1,024 and one has 2,048.
     assert count_work(GPU, {512}, cache_bytes=1000)["uncached_bytes"] == 7 * 24 + 1048
@@ -81,7 +97,8 @@ ENTRY %main {
   ROOT %c = f32[256]{0:T(256)} add(%a, %b)
 }
 """
-    assert count_work(on_chip, ())["moved_bytes"] == 2048
+    work = count_work(on_chip, ())
+    assert (work["moved_bytes"], work["uncached_bytes"]) == (2048, 2048)
     assert count_work(GPU, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
 
 
@@ -99,7 +116,9 @@ ENTRY %main {
   %h = f32[256]{0:T(256)} all-reduce-done(%g)
 }
 """
-    assert count_work(ahead, ())["moved_bytes"] == 1024 + 1024 + 2 * 1024
+    work = count_work(ahead, {256})
+    assert work["moved_bytes"] == work["uncached_bytes"] == 1024 + 1024 + 2 * 1024
+    assert work["written"] == {"f32": {"count": 1, "bytes": 1024}}
 
 
 def test_a_real_program_is_counted_as_xla_counts_it():

@@ -30,12 +30,13 @@ class TargetRecord(Record):
       collectives: by kind, `count`, `bytes` and `largest_bytes` on each device.
       flops_per_image: the network's own arithmetic of training.
       custom_calls: calls of libraries by name.
-      transposes, converts: activations written only to change their layout or type.
+      transposes, converts: activations written, to memory or on the chip, only to change their
+        layout or type.
       moved_bytes: read from memory and written to it by all instructions of a step on one device,
         without the padding of a TPU's tiles; the ceiling's `least_moved_bytes` may have it, and be
         more.
-      bytes_lower_bound: predicted, the bytes that a step of this network must move on a device that
-        keeps no whole activation on its chip, by the rules of `jaxbench.xla.least_bytes`; None for
+      bytes_lower_bound: predicted, the least that a step of this network moves on a device if no
+        whole activation stays on the chip, by the rules of `jaxbench.xla.least_bytes`; None for
         networks that these leave out.
       ceiling: the most images/s, what it is bound by, the least seconds by cause, the assumptions.
       efficiency_no_overlap, efficiency_full_overlap: scaling efficiency at the ceiling, predicted

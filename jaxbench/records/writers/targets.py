@@ -47,9 +47,8 @@ def _distance(record: TargetRecord) -> str:
         return ""
     ratio = record.moved_bytes / record.bytes_lower_bound
     least = f"{record.bytes_lower_bound / 1e6:,.1f} MB"
-    # The least has each activation pass memory; a TPU's compiler can keep whole ones on the chip.
-    why = ", for the chip keeps whole activations" if ratio < 1 else ""
-    return f", {ratio:.2f} times the least of {least} (predicted){why}"
+    rule = "if no activation stays on the chip (predicted)"
+    return f", {ratio:.2f} times the least of {least} {rule}"
 
 
 def _row(record: TargetRecord) -> list[str]:

@@ -157,8 +157,8 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     told = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
-        "Bytes moved: what the compiled kernels read from memory and write to it, over the least of "
-        "a chip that keeps no whole activation (jaxbench/xla/least_bytes.py has the rules)."
+        "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
+        "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
         * any(step.bytes_over_least is not None for step in steps),
         "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
         "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
