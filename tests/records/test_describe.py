@@ -142,8 +142,7 @@ def test_a_compiled_steps_traffic_stands_beside_the_least():
         state_donated=True,
     )
     traffic = "  memory traffic: 3.0 MB"
-    least = "1.50 times the least of 2.0 MB if no activation stays on the chip (predicted)"
-    assert f"{traffic}, {least}" in compiled_facts([record])
+    assert f"{traffic}, 1.50 times the least of 2.0 MB (predicted)" in compiled_facts([record])
     unknown = dataclasses.replace(record, bytes_lower_bound=None)
     assert traffic in compiled_facts([unknown])
 

@@ -47,8 +47,7 @@ def _distance(record: TargetRecord) -> str:
         return ""
     ratio = record.moved_bytes / record.bytes_lower_bound
     least = f"{record.bytes_lower_bound / 1e6:,.1f} MB"
-    rule = "if no activation stays on the chip (predicted)"
-    return f", {ratio:.2f} times the least of {least} {rule}"
+    return f", {ratio:.2f} times the least of {least} (predicted)"
 
 
 def _row(record: TargetRecord) -> list[str]:
