@@ -1,7 +1,7 @@
 """Count what a compiled step writes to memory, from XLA's text of it.
 
 An instruction inside a fused computation computes in registers. Any other instruction writes its
-result to memory.
+result to memory, or on a TPU to the chip where the compiler says so.
 """
 
 import collections
@@ -29,6 +29,7 @@ _INTEGER = re.compile(r"(\d+)\)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 # Copies between a TPU's memory and its chip that other instructions do not wait for.
 _PREFETCHES = ("copy-start", "slice-start")
+# Parts of an instruction whose other part, or the computation that it calls, moves the bytes.
 _ENDS = ("-done", "-update", "async-start")
 _CALLING = ("while", "call", "conditional", "async-start")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -93,14 +94,16 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     }
     for instruction in writing:
         if instruction.opcode in _NAMES_ONLY or instruction.opcode.endswith(_ENDS):
-            continue  # of two parts the first moves the bytes, or the computation that it calls
+            continue
         times = runs[instruction.computation]
         for array in _touched(instruction, types):
             if not array.on_chip:
                 record["moved_bytes"] += times * array.num_bytes
                 record["uncached_bytes"] += times * max(0, array.num_bytes - cache_bytes)
+        if instruction.opcode in _PREFETCHES:
+            continue  # computes nothing, and its type names the source too
         parts = _parts(instruction, inside)
-        for array in [] if instruction.opcode in _PREFETCHES else arrays(instruction.type):
+        for array in arrays(instruction.type):
             if array.size in activation_sizes:
                 _add_written(record, array, parts)
     return record
