@@ -4,7 +4,7 @@
     python -m jaxbench.sweep --experiment=cifar10_speedrun94 --experiment.data.path=FOLDER \
         --grid=seed=0,1,2,3,4
 
-Reproduces: K. Jordan's cifar10-airbench (airbench94_muon; "94% on CIFAR-10 in 3.29 Seconds on a
+Recipe of: K. Jordan's cifar10-airbench (airbench94_muon; "94% on CIFAR-10 in 3.29 Seconds on a
 Single GPU", arXiv 2404.00498): 94.01 % in 2.59 s on one A100, mean of 200 runs, PyTorch 2.4. The
 published accuracy is with test-time augmentation: compare `eval_top1_tta` with it. `eval_top1`, of
 each image as it is, is lower. Its 2.59 s hold the training, the whitening and the last

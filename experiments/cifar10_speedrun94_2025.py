@@ -4,7 +4,7 @@
     python -m jaxbench.sweep --experiment=cifar10_speedrun94_2025 --experiment.data.path=FOLDER \
         --grid=seed=0,1,2,3,4
 
-Reproduces: hiverge's cifar10-speedrun (github.com/hiverge/cifar10-speedrun, commit 5cd49b1 of
+Recipe of: hiverge's cifar10-speedrun (github.com/hiverge/cifar10-speedrun, commit 5cd49b1 of
 2025-09-30): 94.01 % in 2.015 s on one A100, mean of 200 runs, with test-time augmentation: compare
 `eval_top1_tta` with it. Every change to `cifar10_speedrun94` is a field, so each of them alone is
 that experiment with an override; what each is worth is in docs/decisions/training.md.

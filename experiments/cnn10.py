@@ -2,7 +2,7 @@
 
     python -m jaxbench.main --experiment=cnn10 --experiment.data.path=FOLDER
 
-Reproduces: "RTX 2080 Ti SLI vs Google Colab TPU, Keras" (Qiita, 2019-05-14): SGD with momentum 0.9,
+Recipe of: "RTX 2080 Ti SLI vs Google Colab TPU, Keras" (Qiita, 2019-05-14): SGD with momentum 0.9,
 learning rate 0.1 for each 128 of global batch, 100 epochs, times 0.1 after 50 and 80, batches of
 128 to 2048, no augmentation or weight decay named. Published medians of an epoch at batch 128:
 11.68 s on one RTX 2080 Ti (fp32, 89.6 % top-1), 14.22 s on two (90.0 %), 9.12 s on a TPUv2

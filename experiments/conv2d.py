@@ -3,7 +3,7 @@
     python -m jaxbench.main --experiment=conv2d
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m jaxbench.main --experiment=conv2d
 
-Reproduces: "tf.nn.conv2d with multiple GPUs" (Qiita): 840 images of 100x100, one channel, one wall
+Recipe of: "tf.nn.conv2d with multiple GPUs" (Qiita): 840 images of 100x100, one channel, one wall
 time of the first and only call on 1 to 8 V100 (14,898 ms to 722 ms) and K80 (3,248 ms to 647 ms),
 against 222 ms for `scipy.signal.convolve2d`; it concludes that the CPU wins. Here compiling, host
 to device, computing and device to host are told apart, and what the article wondered about is

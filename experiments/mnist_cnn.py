@@ -2,7 +2,7 @@
 
     python -m jaxbench.main --experiment=mnist_cnn --experiment.data.path=FOLDER
 
-Reproduces: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): Adadelta at
+Recipe of: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): Adadelta at
 its default rate of 1, batch 512, 200 epochs; 68 s on the RTX 2080 Ti alone, 59 s with a GTX 1080
 beside it (`--experiment.num_devices=1` and `2`). Top-1 was not published.
 Hardware: anything; an epoch on two CPU cores takes about a minute. Expected: 98.5 % test top-1

@@ -2,13 +2,13 @@
 
     python -m jaxbench.main --experiment=resnet50_synthetic --experiment.batch_size=1024
 
-Reproduces: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): images per second at global
+Recipe of: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): images per second at global
 batch 128, 256, 512 and 1024, synthetic data, no augmentation: at 1024 3186 images/s on a Cloud TPU
 v2-8 (bf16), 3128 on four V100 (fp16 mixed), and about 3280 on four V100 with MXNet at batch 768. On
 V100 give `--experiment.precision=fp16`: they have no units for bf16.
 The same network and update rule as `resnet50`; one epoch is 2,048 images, of which the first holds
 what has to warm up: read `images_per_s` of the later epochs.
-Hardware: one or more GPUs or TPUs of 16 GB for 256 images each.
+Hardware: one or more GPUs or TPUs of 32 GB for 256 images each (the compiler plans 19.06 GiB on a V100).
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

@@ -4,7 +4,7 @@
     python -m jaxbench.main --experiment=unet256 --experiment.data.source=npz \
         --experiment.data.path=nuclei.npz
 
-Reproduces: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was
+Recipe of: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was
 the most that one RTX 2080 Ti (11 GB) held reliably, 32 ran on it and a GTX 1080 together, and an
 epoch at 32 took about 3/4 of the time at 8. Neither the data nor the accuracy was published; this
 file trains on Oxford-IIIT Pet (TFDS `oxford_iiit_pet`: 3,680 images, 3,669 to test; pet and border

@@ -4,7 +4,7 @@
     python -m jaxbench.main --experiment=vgg_cifar10 --experiment.data.path=FOLDER \
         --experiment.data.feed=stream
 
-Reproduces: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
+Recipe of: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
 brightness and contrast, whitening of each image; batches of 64 and 128; 764.6 images/s on one TITAN
 X, 2,500 on four while one input pipeline on device 0 fed them all, and more (not published) once
 each device had its own. `data.feed=stream` is that one pipeline, on the host; `resident` gives each

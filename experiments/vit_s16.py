@@ -2,7 +2,7 @@
 
     python -m jaxbench.main --experiment=vit_s16 --experiment.data.path=FOLDER
 
-Reproduces: Beyer, Zhai and Kolesnikov, "Better plain ViT baselines for ImageNet-1k" (arXiv
+Recipe of: Beyer, Zhai and Kolesnikov, "Better plain ViT baselines for ImageNet-1k" (arXiv
 2205.01580, 2022): 76.5 % top-1 after 90 epochs, 78.5 after 150, 80.0 after 300
 (`--experiment.epochs`), 6 to 7 hours for 90 on a TPUv3-8. Batch 1024; Adam at 0.001 with decoupled
 weight decay on kernels, 10,000 steps of warm-up, then a cosine to 0; gradients of norm 1 at most;

@@ -2,7 +2,7 @@
 
     python -m jaxbench.main --experiment=wrn28_10 --experiment.data.path=FOLDER
 
-Reproduces: Zagoruyko and Komodakis, "Wide Residual Networks" (2016); their code reports 96.0 to
+Recipe of: Zagoruyko and Komodakis, "Wide Residual Networks" (2016); their code reports 96.0 to
 96.1 % top-1 for WRN-28-10 without dropout: SGD with Nesterov momentum 0.9, weight decay 5e-4,
 batch 128, learning rate 0.1, times 0.2 after 60, 120 and 160 epochs, mirrored and shifted images
 with reflected edges.
