@@ -14,7 +14,7 @@ for training. With `--experiment.data.feed=resident
 `--experiment.data.train_examples`) and centre-cropped. A TFDS copy:
 `--experiment.data.source=tfds --experiment.data.name=imagenet2012
 --experiment.data.eval_split=validation`. The top-1 above has not been tried yet.
-Hardware: one or more GPUs or TPUs of 32 GB for 256 images each (the compiler plans 19.06 GiB on a V100).
+Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for them.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

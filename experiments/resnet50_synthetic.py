@@ -8,7 +8,7 @@ v2-8 (bf16), 3128 on four V100 (fp16 mixed), and about 3280 on four V100 with MX
 V100 give `--experiment.precision=fp16`: they have no units for bf16.
 The same network and update rule as `resnet50`; one epoch is 2,048 images, of which the first holds
 what has to warm up: read `images_per_s` of the later epochs.
-Hardware: one or more GPUs or TPUs of 32 GB for 256 images each (the compiler plans 19.06 GiB on a V100).
+Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for them.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
