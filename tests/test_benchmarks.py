@@ -51,6 +51,26 @@ def load_script(monkeypatch):
         del sys.modules[name]
 
 
+def test_verdicts_on_equal_sides_are_rarely_wrong(load_script):
+    """A reduced form of the script's table: 300 comparisons of a design leave 3 % of chance."""
+    verdicts, undecided = load_script("verdicts"), set()
+    for name, design in verdicts.DESIGNS.items():
+        times = max(30, 300 // design.stages)
+        rates = verdicts.simulate(design, times, seed=1)
+        assert rates["wrong"] <= 0.09, name
+        assert rates["seen"] >= 0.5 or not design.must_see, name
+        undecided |= {name} if rates["decided"] == 0 else set()
+    assert undecided == {
+        "1 + 10, 3 % and 0.3 %",
+        "A A A B B B, drift 3 %",
+        "A A A B B B, days 2 %",
+        "A A A A B A B, drift 3 %",
+    }
+    biased = verdicts.DESIGNS["3 + 3 in turns, drift 3 %"]
+    # One place of five, between the means of A's and of B's places.
+    assert verdicts.simulate(biased, 100, seed=1)["bias"] == pytest.approx(-0.006, abs=1e-3)
+
+
 def test_a_ratio_is_judged_by_its_whole_interval(load_script):
     judge = load_script("startup").judge
     assert judge(0.35, 0.4, 0.4) == "within"
