@@ -390,11 +390,8 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
     assert versus.print_results([ours, same], "fp32", 1.05) == []
-    # The rates' intervals overlap.
-    assert "jaxbench / it 1.100" in (said := capsys.readouterr().out) and "not told apart" in said
-    ours |= {"images_per_s": 1.3, "images_per_s_low": 1.2, "images_per_s_high": 1.4}
-    assert versus.print_results([ours, same], "fp32", 0) == []
-    assert ": faster" in capsys.readouterr().out
+    # However far the intervals of one run are apart.
+    assert "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run of" in said
     for wanted, how in ((1.2, "is"), (1.12, "may be")):
         assert versus.print_results([ours, same], "fp32", wanted) == [
             f"jaxbench {how} below {wanted:g} times the best PyTorch variant"
@@ -404,7 +401,7 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
     assert len(versus.print_results([ours, other], "fp32", 0)) == 1
     said = capsys.readouterr().out
-    assert "other does other work" in said and "no comparison" in said and "faster" not in said
+    assert "other does other work" in said
     for precision, distances, told in (
         # One that is left out; none has momentum; a parameter is another.
         ("bf16", same["distances"] | {"norm.bias": 0.0}, "norm.bias is 0 from its start"),

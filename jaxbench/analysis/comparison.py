@@ -89,7 +89,7 @@ def design_doubts(
     """Return why the runs allow no verdict, whatever their rates.
 
     Args:
-      first_starts, second_starts: when the runs of each side began, as `are_interleaved` takes them.
+      first_starts, second_starts: when the runs of each side began, see `are_interleaved`.
       same_host: whether both sides ran on one host.
     """
     counts = len(first_starts), len(second_starts)
