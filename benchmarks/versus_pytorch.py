@@ -30,8 +30,9 @@ parameters, momentum and images; --variants takes them one at a time.
 Without PyTorch a line says so and ours is measured alone (exit code 0; 2 if --variants,
 --pytorch_python or --min_ratio asked for it). Exit code 1 if a contestant failed (out of memory,
 say: its line has the reason), if both sides did other work or their losses did not fall, if MFU is
-above 100 %, or if not all of the 95 % interval is above --min_ratio times the best variant. Faster
-or slower is said where neither the ratio's interval nor those of the rates leave it open.
+above 100 %, or if not all of the 95 % interval is above --min_ratio times the best variant. The
+interval contains what changes within this one run of each. It is no verdict: repeat the command to
+see what changes between runs.
 """
 
 import dataclasses

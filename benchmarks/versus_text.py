@@ -6,6 +6,8 @@ from typing import Any
 from contestant import Contestant
 from step_server import AGREEING_STEPS, FIRST_STEPS
 
+from jaxbench.analysis.comparison import design_doubts
+
 # The losses of the first `AGREEING_STEPS` steps must agree to this share. Rounding grows from step
 # to step.
 AGREEMENT = {"fp32": 5e-3, "bf16": 3e-2, "fp16": 1e-2}
@@ -63,7 +65,7 @@ def environment_lines(field: list[Contestant], config: Any) -> list[str]:
 
 
 def print_results(results: list[dict[str, Any]], precision: str, min_ratio: float) -> list[str]:
-    """Prints the table and the verdict; returns what makes it no comparison, or a lost one."""
+    """Prints the table and the ratio; returns what makes it no comparison, or a lost one."""
     width = max(len(record["contestant"]) for record in results)
     print(
         f"\n{'':{width}}  {'images/s (95 % interval)':<32}  {'MFU':>6}  {'peak memory':>13}"
@@ -113,17 +115,11 @@ def print_results(results: list[dict[str, Any]], precision: str, min_ratio: floa
     if compared:
         best = max(compared, key=lambda record: record["images_per_s"])
         ratio, low, high = best["ratio"]
-        verdict = "not told apart"
-        if any("other work" in problem for problem in problems):
-            verdict = "no comparison"
-        # Both: the ratio's interval, and the rates', which hold what both sides had in common too.
-        elif low > 1 and running[0]["images_per_s_low"] > best["images_per_s_high"]:
-            verdict = "faster"
-        elif high < 1 and running[0]["images_per_s_high"] < best["images_per_s_low"]:
-            verdict = "slower"
+        # Each contestant is one process.
+        [doubt] = design_doubts([""], [""], same_host=True)
         print(
-            f"\nbest PyTorch variant: {best['contestant']}; jaxbench / it {ratio:.3f} "
-            f"(95 % interval {low:.3f} to {high:.3f}): {verdict}"
+            f"\nbest PyTorch variant: {best['contestant']} (A); jaxbench (B) / it {ratio:.3f} "
+            f"(95 % interval of the windows {low:.3f} to {high:.3f}): inconclusive: {doubt}"
         )
         if low < min_ratio:
             how = "is" if high < min_ratio else "may be"

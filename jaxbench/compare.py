@@ -1,17 +1,20 @@
-"""Compare rates: `python -m jaxbench.compare BASE OTHER...`.
+"""Compare rates: `python -m jaxbench.compare BASE OTHER...`, or one SWEEP.
 
 Each argument is a run directory, a folder of repeats of one run, or a sweep (its trials are
-matched by their overrides; other seeds are repeats); or all are cards, see below.
+matched by their overrides; other seeds are repeats); or all are cards, see below. The first setting
+of a single SWEEP is compared with each of its others.
 For each OTHER its rate over BASE's is printed with an interval, for every stage that both have.
-`faster` or `slower` is said only
+`faster` or `slower` is printed only
 
 * of the same work: network, images, data, batch and precision;
-* of repeats, at least two of one side, where the interval, which holds what changes between runs,
-  leaves out 1;
-* of a host that other processes left alone, as the runs' telemetry says.
+* of two runs or more on each side, interleaved (A B A B) if both sides ran on one host;
+* of a host that other processes left alone, as the runs' telemetry says;
+* if the interval, which contains what changes between runs, excludes 1. The intervals of all ratios
+  in one command hold together at 95 %.
 
-With --baseline BASE is what the others must reach: exit code 1 where one is slower by more than
---tolerance.
+With --baseline BASE is what the others must reach, to within --tolerance. The exit code is 0 if
+their intervals show that they do, 1 if one shows that they do not or is missing, and 3 if the runs
+cannot decide.
 
 Of two cards (card.json, or a folder that holds one) each figure that both have is printed, and
 whether their intervals overlap. Of more, from devices of one kind: the outliers by node and device,
@@ -31,69 +34,95 @@ from jaxbench.cards.compare_text import describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
-from jaxbench.reports.sides import compare_trials, describe_comparison, is_work, read_sides
+from jaxbench.reports.sides import (
+    Match,
+    describe_comparison,
+    is_work,
+    judge,
+    match_settings,
+    match_trials,
+    read_sides,
+)
 from jaxbench.terminal import print_wrapped, printable
 
-_BASELINE = flags.DEFINE_bool("baseline", False, "Exit with 1 where one is slower than BASE.")
+_BASELINE = flags.DEFINE_bool(
+    "baseline", False, "Exit with 1 if one is slower than BASE, with 3 if that is undecided."
+)
 _TOLERANCE = flags.DEFINE_float(
-    "tolerance", 0.02, "With --baseline: by what share one may be slower.", 0.0, 1.0
+    "tolerance", 0.02, "With --baseline: by what fraction one may be slower.", 0.0, 1.0
 )
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
 
 def main(paths: list[str]) -> int:
     """Compare the first with each of the others; return the exit code."""
-    if len(paths) < 2:
-        raise BadInput(
-            f"give two or more runs, sweeps or cards: BASE OTHER...; given: {len(paths)}"
-        )
+    if not paths:
+        raise BadInput("give two or more runs, sweeps or cards: BASE OTHER..., or one SWEEP")
     if not math.isfinite(_TOLERANCE.value):
         raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
         raise BadInput("--tolerance: needs --baseline")
     if any(map(is_card, paths)):
         return _compare_cards(paths)
+    matches = _match(paths)
+    missing = [one for one in matches if isinstance(one, str)]
+    comparisons = judge([one for one in matches if isinstance(one, Match)])
+    if not comparisons:
+        raise BadInput("; ".join(missing))
+    if _BASELINE.value:
+        _check_baseline(comparisons)
+    if _JSON.value:
+        print(json.dumps({"comparisons": comparisons, "not_compared": missing}))
+    else:
+        for comparison in comparisons:
+            print_wrapped(*describe_comparison(comparison))
+        print_wrapped(*map(printable, missing))
+    return _decide(comparisons, missing) if _BASELINE.value else 0
+
+
+def _match(paths: list[str]) -> list[Match | str]:
     base, *others = [read_sides(path) for path in paths]
-    told = []
+    if not others:
+        if "" in base:
+            raise BadInput(f"{paths[0]}: is no sweep; give what to compare it with: BASE OTHER...")
+        return match_settings(base)
+    matches: list[Match | str] = []
     for other in others:
         try:
-            told += compare_trials(base, other)
+            matches += match_trials(base, other)
         except BadInput as error:
             # Of several, one that cannot be compared leaves the others their ratios.
             if len(others) == 1 or _BASELINE.value:
                 raise
-            told.append(str(error))
-    found = [one for one in told if isinstance(one, dict)]
-    missing = [one for one in told if isinstance(one, str)]
-    if not found:
-        raise BadInput("; ".join(missing))
-    if _BASELINE.value:
-        _check_baseline(found)
-    if _JSON.value:
-        print(json.dumps({"comparisons": found, "not_compared": missing}))
-    else:
-        for comparison in found:
-            print_wrapped(*describe_comparison(comparison))
-        print_wrapped(*map(printable, missing))
-    if not _BASELINE.value:
-        return 0
-    slower = [
-        f"{comparison['other']}: {stage}"
-        for comparison in found
-        for stage, ratio in comparison["stages"].items()
-        if ratio["verdict"] == "slower" and ratio["ratio_high"] < 1 - _TOLERANCE.value
-    ]
+            matches.append(str(error))
+    return matches
+
+
+def _decide(comparisons: list[dict[str, Any]], missing: list[str]) -> int:
+    """Print which ratios are not shown to reach the baseline; return the exit code."""
+    least, slower, undecided = 1 - _TOLERANCE.value, [], []
+    for comparison in comparisons:
+        for stage, ratio in comparison["stages"].items():
+            name = printable(f"{comparison['other']}: {stage}")
+            if ratio["verdict"].startswith("inconclusive"):
+                undecided.append(f"{name}: {ratio['verdict']}")
+            elif ratio["ratio_high"] < least:
+                slower.append(name)
+            elif ratio["ratio_low"] < least:
+                undecided.append(f"{name}: the interval contains {least:g}; measure more repeats")
+    if not _JSON.value:
+        if slower:
+            names = ", ".join(slower)
+            percent = f"{100 * _TOLERANCE.value:g}%"
+            print_wrapped(f"slower than the baseline by more than {percent}: {names}")
+        print_wrapped(*(f"undecided: {line}" for line in undecided))
     # A trial of the baseline that the other sweep has no result for is no pass.
-    if missing:
-        return 1
-    if slower and not _JSON.value:
-        print_wrapped(
-            f"slower than the baseline by more than {_TOLERANCE.value:.0%}: {', '.join(slower)}"
-        )
-    return int(bool(slower))
+    return 1 if slower or missing else 3 if undecided else 0
 
 
 def _compare_cards(paths: list[str]) -> int:
+    if len(paths) < 2:
+        raise BadInput("give two or more cards")
     if no_cards := [path for path in paths if not is_card(path)]:
         if not os.path.exists(user_path(no_cards[0])):
             raise BadInput(f"{no_cards[0]}: no such file or folder")
@@ -115,8 +144,6 @@ def _check_baseline(found: list[dict[str, Any]]) -> None:
                 f"--baseline: the runs differ in {', '.join(different)}; a baseline is of the same "
                 "work"
             )
-        if comparison["runs"] == [1, 1]:
-            raise BadInput("--baseline: needs repeats, a folder with two runs or more of one side")
 
 
 if __name__ == "__main__":

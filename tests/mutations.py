@@ -400,8 +400,8 @@ lost_images_are_no_matter records/validity.py: validity
 + if not record.images <= images:
 
 interval_too_narrow analysis/statistics.py: statistics
-- margin = math.ceil(0.98 * count
-+ margin = math.ceil(0.49 * count
+- margin = 0.98 * count
++ margin = 0.49 * count
 
 windows_taken_for_independent analysis/statistics.py: statistics
 - return max(1.0, len(samples) * (1 - r) / (1 + r))
@@ -546,12 +546,12 @@ interval_of_two_windows reports/fields.py: report
 + enough = n >= 2
 
 verdict_on_single_runs analysis/comparison.py: compare
-- return Ratio(value, low / base_high, high / base_low, False)
-+ return Ratio(value, low / base_high, high / base_low, True)
+- if count < 2]:
++ if count < 1]:
 
 repeats_taken_for_one_population analysis/comparison.py: compare
-- margin = max(float(stdtrit(freedom, 0.975)) * error, within)
-+ margin = max(1.96 * error, within)
+- float(stdtrit(freedom, quantile)) * math.sqrt(between),
++ 1.96 * math.sqrt(between),
 
 verdict_on_a_busy_host reports/sides.py: compare
 - if True in busy:
@@ -594,7 +594,7 @@ own_work_is_that_of_others hardware/telemetry/readers.py: telemetry
 + cpu_percent
 
 baseline_without_tolerance compare.py: compare
-- ratio["ratio_high"] < 1 - _TOLERANCE.value
+- ratio["ratio_high"] < least
 + ratio["ratio_high"] < 1
 
 memory_limit_is_not_in_the_key sweeps/grid.py: sweep

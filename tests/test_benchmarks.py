@@ -51,6 +51,26 @@ def load_script(monkeypatch):
         del sys.modules[name]
 
 
+def test_verdicts_on_equal_sides_are_rarely_wrong(load_script):
+    """A reduced form of the script's table: 300 comparisons of a design leave 3 % of chance."""
+    verdicts, undecided = load_script("verdicts"), set()
+    for name, design in verdicts.DESIGNS.items():
+        times = max(30, 300 // design.stages)
+        rates = verdicts.simulate(design, times, seed=1)
+        assert rates["wrong"] <= 0.09, name
+        assert rates["seen"] >= 0.5 or not design.must_see, name
+        undecided |= {name} if rates["decided"] == 0 else set()
+    assert undecided == {
+        "1 + 10, 3 % and 0.3 %",
+        "A A A B B B, drift 3 %",
+        "A A A B B B, days 2 %",
+        "A A A A B A B, drift 3 %",
+    }
+    biased = verdicts.DESIGNS["3 + 3 in turns, drift 3 %"]
+    # One place of five, between the means of A's and of B's places.
+    assert verdicts.simulate(biased, 100, seed=1)["bias"] == pytest.approx(-0.006, abs=1e-3)
+
+
 def test_a_ratio_is_judged_by_its_whole_interval(load_script):
     judge = load_script("startup").judge
     assert judge(0.35, 0.4, 0.4) == "within"
@@ -370,11 +390,8 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
     assert versus.print_results([ours, same], "fp32", 1.05) == []
-    # The rates' intervals overlap.
-    assert "jaxbench / it 1.100" in (said := capsys.readouterr().out) and "not told apart" in said
-    ours |= {"images_per_s": 1.3, "images_per_s_low": 1.2, "images_per_s_high": 1.4}
-    assert versus.print_results([ours, same], "fp32", 0) == []
-    assert ": faster" in capsys.readouterr().out
+    # However far the intervals of one run are apart.
+    assert "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run of" in said
     for wanted, how in ((1.2, "is"), (1.12, "may be")):
         assert versus.print_results([ours, same], "fp32", wanted) == [
             f"jaxbench {how} below {wanted:g} times the best PyTorch variant"
@@ -384,7 +401,7 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
     assert len(versus.print_results([ours, other], "fp32", 0)) == 1
     said = capsys.readouterr().out
-    assert "other does other work" in said and "no comparison" in said and "faster" not in said
+    assert "other does other work" in said
     for precision, distances, told in (
         # One that is left out; none has momentum; a parameter is another.
         ("bf16", same["distances"] | {"norm.bias": 0.0}, "norm.bias is 0 from its start"),

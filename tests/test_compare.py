@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from jaxbench.analysis.comparison import ratio
+from jaxbench.analysis.comparison import are_interleaved, ratio
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run
-from jaxbench.reports.sides import compare_trials, read_sides
+from jaxbench.reports.sides import judge, match_trials, read_sides
 
 
 def write_run(
@@ -24,6 +24,7 @@ def write_run(
     epochs=(),
     busy=False,
     began="2026-01-01T00:00:00",
+    host=None,
     **config,
 ):
     folder.mkdir(parents=True)
@@ -42,7 +43,11 @@ def write_run(
         "started_at": began,
         "config": {"precision": "fp32", "batch_size": 128, "seed": 0} | config,
         "data": {"feed": feed},
-        "environment": {"versions": {"jax": "0.10.2"}, "device_kind": "cpu"},
+        "environment": {
+            "versions": {"jax": "0.10.2"},
+            "device_kind": "cpu",
+            "hostname": host,
+        },
         "summary": summary,
     }
     records = [
@@ -73,7 +78,7 @@ def read_records(folder):
 
 
 def write_repeats(folder, *rates, hour=0, **how):
-    """Writes a folder of runs, one after another."""
+    """Writes a folder of runs, one a minute."""
     for number, rate in enumerate(rates):
         began = f"2026-01-01T{hour:02}:{number:02}:00"
         write_run(folder / f"run{number}", rate, began=began, **how)
@@ -81,8 +86,8 @@ def write_repeats(folder, *rates, hour=0, **how):
 
 
 def compared(first, second):
-    [found] = compare_trials(read_sides(str(first)), read_sides(str(second)))
-    return found
+    [comparison] = judge(match_trials(read_sides(str(first)), read_sides(str(second))))
+    return comparison
 
 
 @pytest.mark.parametrize(
@@ -104,30 +109,87 @@ def test_faster_is_said_only_where_the_interval_leaves_out_one(tmp_path, rates, 
     assert found["images_per_s"] == [[100.0, 100.5, 99.5], list(rates)]
 
 
-def test_single_runs_get_no_verdict(tmp_path):
+def test_a_single_run_gets_no_verdict(tmp_path):
     first, second = write_run(tmp_path / "a", 100.0), write_run(tmp_path / "b", 50.0)
     found = compared(first, second)["stages"]["train_step"]
-    assert found["verdict"].startswith("inconclusive: one run of each")
+    assert found["verdict"].startswith("inconclusive: one run of A and of B")
     assert found["ratio"] == pytest.approx(0.5)
     assert found["ratio_low"] == pytest.approx(0.5 * 0.98 / 1.02)
     assert found["ratio_high"] == pytest.approx(0.5 * 1.02 / 0.98)
-    # Repeats of one side are enough, if they agree.
-    base = write_repeats(tmp_path / "c", 100.0, 101.0, 99.0, 100.0)
-    assert compared(base, second)["stages"]["train_step"]["verdict"] == "slower"
+    # How much the other runs of B would differ, A's runs do not say.
+    repeats = write_repeats(tmp_path / "c", 100.0, 101.0, 99.0, 100.0)
+    found = compared(repeats, second)["stages"]["train_step"]
+    assert found["verdict"].startswith("inconclusive: one run of B")
+    assert found["ratio_low"] == pytest.approx(0.5 * 0.98 / 1.02, rel=1e-3)
 
 
-def test_the_interval_holds_what_changes_between_runs():
-    """Of 95 % of comparisons, at whatever number of repeats, the interval holds 1."""
-    generator = random.Random(1)
+@pytest.mark.parametrize(
+    ("order", "interleaved"),
+    [
+        ("ABAB", True),
+        ("ABBA", True),
+        ("ABABABAB", True),
+        ("BBBABBBBBABB", True),
+        ("AABB", False),
+        ("AAABA", False),
+        ("AAAABAB", False),
+        ("AAABBBAAABBB", False),
+        ("AB", False),
+    ],
+)
+def test_runs_on_one_host_must_be_interleaved(tmp_path, order, interleaved):
+    starts = [[str(at) for at, own in enumerate(order, 10) if own == side] for side in "AB"]
+    assert are_interleaved(*starts) == interleaved
+    for side, rate in (("A", 100.0), ("B", 50.0)):
+        for at, own in enumerate(order):
+            if own == side:
+                began = f"2026-01-01T00:{at:02}:00"
+                write_run(tmp_path / side / str(at), rate, spread=0.001, began=began)
+    verdict = compared(tmp_path / "A", tmp_path / "B")["stages"]["train_step"]["verdict"]
+    if min(map(order.count, "AB")) > 1:
+        assert verdict == ("slower" if interleaved else "inconclusive: not interleaved")
 
-    def draw(count):
-        rates = [100 * math.exp(generator.gauss(0, 0.1)) for _ in range(count)]
-        return [(rate, rate * 0.999, rate * 1.001) for rate in rates]
 
-    for counts in ((1, 2), (2, 2), (3, 3), (1, 6)):
-        found = [ratio(*map(draw, counts)) for _ in range(800)]
-        held = sum(one.low <= 1 <= one.high for one in found) / len(found)
-        assert held == pytest.approx(0.95, abs=0.025), counts
+def test_runs_that_nobody_dated_are_not_interleaved(tmp_path):
+    paths = [write_repeats(tmp_path / side, 100.0, 100.1) for side in "ab"]
+    for path in tmp_path.glob("a/*/run.json"):
+        path.write_text(path.read_text().replace("started_at", "begun"))
+    assert compared(*paths)["interleaved"] is False
+
+
+def test_different_hosts_need_not_be_interleaved_and_what_that_means_is_said(run_compare, tmp_path):
+    a = write_repeats(tmp_path / "a", 100.0, 100.1, spread=0.001, host="one")
+    b = write_repeats(tmp_path / "b", 50.0, 50.1, spread=0.001, hour=1, host="two")
+    found = compared(a, b)
+    assert found["stages"]["train_step"]["verdict"] == "slower" and not found["same_host"]
+    assert "temperature of each host are part of the ratio" in unwrapped(run_compare(a, b))
+    c = write_repeats(tmp_path / "c", 50.0, 50.1, spread=0.001, hour=1)  # on a host without a name
+    assert "not interleaved" in compared(a, c)["stages"]["train_step"]["verdict"]
+
+
+def test_intervals_that_are_judged_together_hold_together(tmp_path):
+    def interval(*batches):
+        pairs = [(batch, seed) for batch in batches for seed in (0, 1, 2)]
+        sweeps = []
+        for name, rate in (("a", 100.0), ("b", 101.0)):
+            rates = {pair: rate + pair[1] / 2 for pair in pairs}
+            folder = tmp_path / f"{name}{len(batches)}"
+            sweeps.append(read_sides(write_sweep(folder, rates, spread=0.0001)))
+        comparisons = judge(match_trials(*sweeps))
+        assert {one["num_verdicts"] for one in comparisons} == {len(batches)}
+        return comparisons[0]["stages"]["train_step"]
+
+    alone, together = interval(64), interval(64, 128, 256)
+    assert alone["ratio"] == together["ratio"]
+    # Student's t of 2 degrees of freedom at 95 % and at 98.3 %.
+    widths = [math.log(one["ratio_high"] / one["ratio_low"]) for one in (alone, together)]
+    assert widths[1] / widths[0] == pytest.approx(7.649 / 4.303, rel=1e-3)
+
+
+def test_the_runs_own_intervals_are_a_least_width():
+    side = [(100.0, 99.0, 101.0)] * 4
+    found = ratio(side, side)
+    assert math.log(found.high / found.low) / 2 == pytest.approx(0.01 * math.sqrt(2 / 4), rel=1e-3)
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
@@ -264,11 +326,12 @@ def write_sweep(folder, rates, **how):
 
 
 def test_sweeps_are_compared_trial_by_trial(tmp_path):
-    slow = {(64, 0): 50.0, (64, 1): 50.5, (128, 0): 90.0, (128, 1): 90.5, (256, 0): 95.0}
-    fast = {(64, 0): 70.0, (64, 1): 70.5, (128, 0): 90.1, (128, 1): 90.6, (256, 0): None}
+    slow = {(64, 0): 50.0, (64, 1): 50.1, (128, 0): 90.0, (128, 1): 90.5, (256, 0): 95.0}
+    fast = {(64, 0): 70.0, (64, 1): 70.1, (128, 0): 90.1, (128, 1): 90.6, (256, 0): None}
     base = write_sweep(tmp_path / "a", slow, spread=0.001)
     other = write_sweep(tmp_path / "b", fast | {(512, 0): 99.0}, spread=0.001)
-    first, second, lost, alone = compare_trials(read_sides(base), read_sides(other))
+    *matches, lost, alone = match_trials(read_sides(base), read_sides(other))
+    first, second = judge(matches)
     assert first["other"] == f"{other}: batch_size=64"
     assert first["stages"]["train_step"]["verdict"] == "faster" and first["runs"] == [2, 2]
     assert second["stages"]["train_step"]["verdict"] == "no significant difference"
@@ -283,12 +346,23 @@ def run_compare(run_cli):
     return functools.partial(run_cli, module="jaxbench.compare")
 
 
+def test_the_settings_of_one_sweep_are_compared(run_compare, tmp_path):
+    rates = {(64, 0): 50.0, (128, 0): 90.0, (64, 1): 50.1, (128, 1): 90.1}
+    sweep = write_sweep(tmp_path / "a", rates, spread=0.001)
+    [found] = json.loads(run_compare(sweep, "--json").stdout)["comparisons"]
+    assert found["differences"] == {"batch_size": [64, 128]} and found["runs"] == [2, 2]
+    assert found["stages"]["train_step"]["ratio"] == pytest.approx(1.8, rel=0.01)
+    for single in (write_run(tmp_path / "b"), write_sweep(tmp_path / "c", {(64, 0): 50.0})):
+        done = run_compare(single)
+        assert done.returncode == 2 and "give what to compare it with" in done.stderr
+
+
 def test_a_trial_that_is_lost_is_no_pass_of_a_baseline(run_compare, tmp_path):
     rates = {(64, 0): 100.0, (64, 1): 100.1, (128, 0): 200.0, (128, 1): 200.2}
     write_sweep(tmp_path / "a", rates, spread=0.001)
     write_sweep(tmp_path / "b", rates | {(128, 0): None, (128, 1): None}, spread=0.001)
     sweeps = [str(tmp_path / name) for name in "ab"]
-    assert run_compare(sweeps[0], sweeps[0], "--baseline").returncode == 0
+    assert run_compare(sweeps[0], sweeps[0], "--baseline", "--tolerance=0.1").returncode == 0
     assert run_compare(*sweeps).returncode == 0
     assert run_compare(*sweeps, "--baseline").returncode == 1
 
@@ -300,18 +374,14 @@ def unwrapped(done):
 def test_the_command(run_compare, tmp_path):
     a = write_repeats(tmp_path / "a", 100.0, 100.1, 99.9, spread=0.001)
     b = write_repeats(tmp_path / "b", 90.0, 90.1, 89.9, spread=0.001)
-    c = write_repeats(tmp_path / "c", 110.0, 110.1, 109.9, spread=0.001, hour=1)
-    one = write_run(tmp_path / "one", 90.0)
+    c = write_repeats(tmp_path / "c", 110.0, 110.1, 109.9, spread=0.001)
     done = run_compare(a, b, c)
     assert done.returncode == 0, done.stderr
     _, slower, faster = unwrapped(done).split("train_step A ")
     assert ": slower A " in slower and ": faster" in faster
     # A path is longer, on a line of its own.
     assert all(len(line) <= 80 or "/" in line for line in done.stdout.splitlines())
-    # The last was measured an hour later.
-    assert unwrapped(done).count("not interleaved") == 1 and "3 runs; other processes" in unwrapped(
-        done
-    )
+    assert "3 runs; other processes" in unwrapped(done)
     done = run_compare(a, b, "--baseline")
     assert done.returncode == 1 and "slower than the baseline by more than 2%" in unwrapped(done)
     assert run_compare(a, b, "--baseline", "--tolerance=0.2").returncode == 0
@@ -324,16 +394,42 @@ def test_the_command(run_compare, tmp_path):
     [found] = json.loads(run_compare(a, b, "--json").stdout)["comparisons"]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)
     for args, told in (
-        ((a,), "give two or more runs, sweeps or cards"),
+        ((), "give two or more runs, sweeps or cards"),
+        ((a,), "is no sweep; give what to compare it with"),
         ((a, str(tmp_path / "none")), "no such folder"),
         ((a, b, "--tolerance=0.1"), "needs --baseline"),
         ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),
         ((a, b, "--basline"), "basline"),
-        ((one, one, "--baseline"), "needs repeats"),
     ):
         done = run_compare(*args)
         [line] = done.stderr.strip().splitlines()
         assert done.returncode == 2 and line.startswith("jaxbench: ") and told in line
+
+
+@pytest.mark.parametrize(
+    ("rates", "how", "code", "why"),
+    [
+        ((100.0, 100.1, 99.9), {}, 0, None),
+        ((50.0, 50.1, 49.9), {}, 1, "slower than the baseline by more than 2%"),
+        ((50.0, 50.1, 49.9), {"busy": True}, 3, "the host was busy"),
+        ((50.0, 50.1, 49.9), {"busy": None}, 3, "the load of the host is not known"),
+        ((50.0, 50.1, 49.9), {"hour": 1}, 3, "not interleaved"),
+        ((50.0, 50.1, 49.9), {"hour": 1, "busy": True}, 3, "not interleaved; the host was busy"),
+        ((50.0,), {}, 3, "one run of B"),
+        # A difference of 2 % could not have been seen.
+        ((100.0, 140.0, 70.0), {}, 3, "the interval contains 0.98"),
+    ],
+)
+def test_a_gate_passes_fails_or_is_undecided(run_compare, tmp_path, rates, how, code, why):
+    a = write_repeats(tmp_path / "a", 100.0, 100.1, 99.9, spread=0.001)
+    b = write_repeats(tmp_path / "b", *rates, spread=0.001, **how)
+    done = run_compare(a, b, "--baseline")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert why is None or why in unwrapped(done)
+    assert ("undecided: " in unwrapped(done)) == (code == 3)
+    assert run_compare(a, b).returncode == 0
+    done = run_compare(a, b, "--baseline", "--json")
+    assert done.returncode == code and len(json.loads(done.stdout)["comparisons"]) == 1
 
 
 @pytest.mark.parametrize(

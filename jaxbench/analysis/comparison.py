@@ -1,8 +1,13 @@
-"""The ratio of two rates, with the interval of what changes between runs, and what it says.
+"""The ratio of two rates with its interval, and when that is a verdict.
 
-A run's own interval holds what changes within it, not what changes between runs: where its arrays
-lie, what the processor's clock does, who else is on the machine. Only repeats show that. So a ratio
-of single runs has the interval that their own intervals allow, and no verdict.
+The interval of one run contains what changes within the run. It does not contain what changes
+between runs: the placement of arrays, the processor's clock, other users. Only repeats show that.
+So the interval of a ratio is Welch's, from the repeats of both sides, and a ratio is no verdict
+
+* with one run on a side: how much its other runs would differ is unknown;
+* of runs on one host that were not interleaved: the drift of the host would be the difference.
+
+`benchmarks/verdicts.py` simulates how often a verdict is wrong, and how often one is missed.
 """
 
 import math
@@ -13,53 +18,108 @@ from typing import NamedTuple
 # A rate and the ends of its 95 % interval.
 Interval = tuple[float, float, float]
 
+_LEVEL, _NORMAL_95 = 0.95, 1.96
+
 
 class Ratio(NamedTuple):
-    """A ratio of rates, and the ends of its 95 % interval."""
+    """A ratio of rates, and the ends of its interval."""
 
     value: float
     low: float
     high: float
-    # Whether the interval holds what changes between runs.
-    repeated: bool
 
     @property
     def verdict(self) -> str:
-        """What the ratio says, where nothing else speaks against it."""
-        if not self.repeated:
-            return "inconclusive: one run of each; repeats show what changes between runs"
+        """The verdict, if `design_doubts` has no objection."""
         if self.low <= 1 <= self.high:
             return "no significant difference"
         return "faster" if self.low > 1 else "slower"
 
 
-def ratio(first: Sequence[Interval], second: Sequence[Interval]) -> Ratio:
-    """Return the second side's rate over the first's.
+def ratio(first: Sequence[Interval], second: Sequence[Interval], num_verdicts: int = 1) -> Ratio:
+    """Return the second side's rate over the first's: the ratio of the geometric means.
 
-    With repeats of at least one side it is that of the geometric means, and the interval is
-    Student's, from the deviation of the repeats' logarithms, pooled over both sides. It is never
-    narrower than what the runs' own intervals leave open.
+    The interval is Welch's, on logarithms, which does not assume that both sides spread equally.
+    It has the degrees of freedom of the side with fewer runs. Those of Welch and Satterthwaite are
+    too many for few runs: with 2 against 10, up to 12 % of the verdicts on equal sides are wrong.
+    The interval is never narrower than the runs' own intervals require. With one run on a side it
+    is what the runs' own intervals leave open.
 
     Args:
       first, second: the rates of the repeats of each side, one or more.
+      num_verdicts: how many ratios are judged together. Their intervals hold together at 95 %
+        (Bonferroni).
     """
-    sides = [[math.log(rate) for rate, _, _ in side] for side in (first, second)]
-    value = math.exp(statistics.fmean(sides[1]) - statistics.fmean(sides[0]))
-    freedom = len(first) + len(second) - 2
+    logs = [[math.log(rate) for rate, _, _ in side] for side in (first, second)]
+    means = [statistics.fmean(side) for side in logs]
+    value = math.exp(means[1] - means[0])
+    half_widths = [
+        statistics.fmean(math.log(high / low) / 2 for _, low, high in side)
+        for side in (first, second)
+    ]
+    freedom = min(map(len, logs)) - 1
     if not freedom:
-        [(_, low, high)], [(_, base_low, base_high)] = second, first
-        return Ratio(value, low / base_high, high / base_low, False)
-    # A report is made without SciPy where nothing was repeated.
-    from scipy.special import stdtrit
+        ends = [
+            [statistics.geometric_mean(interval[end] for interval in side) for end in (1, 2)]
+            for side in (first, second)
+        ]
+        (base_low, base_high), (low, high) = ends
+        return Ratio(value, low / base_high, high / base_low)
+    # A report is made without SciPy if nothing was repeated.
+    from scipy.special import ndtri, stdtrit
 
-    squares = sum(math.fsum((x - statistics.fmean(own)) ** 2 for x in own) for own in sides)
-    error = math.sqrt(squares / freedom * (1 / len(first) + 1 / len(second)))
-    # Of the means of independent runs, as standard errors in logarithms.
-    within = math.hypot(*(_half_width(side) / math.sqrt(len(side)) for side in (first, second)))
-    margin = max(float(stdtrit(freedom, 0.975)) * error, within)
-    return Ratio(value, value * math.exp(-margin), value * math.exp(margin), True)
+    quantile = 1 - (1 - _LEVEL) / 2 / num_verdicts
+    between = sum(
+        math.fsum((x - mean) ** 2 for x in side) / (len(side) - 1) / len(side)
+        for side, mean in zip(logs, means, strict=True)
+    )
+    within = sum(
+        half_width**2 / len(side) for half_width, side in zip(half_widths, logs, strict=True)
+    )
+    margin = max(
+        float(stdtrit(freedom, quantile)) * math.sqrt(between),
+        float(ndtri(quantile)) / _NORMAL_95 * math.sqrt(within),
+    )
+    return Ratio(value, value * math.exp(-margin), value * math.exp(margin))
 
 
-def _half_width(side: Sequence[Interval]) -> float:
-    """Return half the width of a run's interval, in logarithms, in the mean over repeats."""
-    return statistics.fmean(math.log(high / low) / 2 for _, low, high in side)
+def design_doubts(
+    first_starts: Sequence[str | None], second_starts: Sequence[str | None], same_host: bool
+) -> list[str]:
+    """Return why the runs allow no verdict, whatever their rates.
+
+    Args:
+      first_starts, second_starts: when the runs of each side began, see `are_interleaved`.
+      same_host: whether both sides ran on one host.
+    """
+    counts = len(first_starts), len(second_starts)
+    if single := [side for side, count in zip("AB", counts, strict=True) if count < 2]:
+        return [f"one run of {' and of '.join(single)}: what changes between runs is unknown"]
+    is_sound = not same_host or are_interleaved(first_starts, second_starts)
+    return [] if is_sound else ["not interleaved"]
+
+
+def are_interleaved(
+    first_starts: Sequence[str | None], second_starts: Sequence[str | None]
+) -> bool:
+    """Return whether both sides were equally far at any time, as in A B A B or A B B A.
+
+    The fractions of A's and of B's runs that have begun never differ by more than one run of the
+    side with fewer runs. Then steady drift moves both means by nearly as much, and adds more to the
+    spread than to the difference. A A B B and A A A B A are not interleaved.
+
+    Args:
+      first_starts, second_starts: when the runs of each side began, in a form that sorts; None if
+        that is unknown.
+    """
+    counts, starts = (len(first_starts), len(second_starts)), (*first_starts, *second_starts)
+    if min(counts) < 2 or None in starts:
+        return False
+    return all(
+        abs(
+            sum(start <= time for start in first_starts) * counts[1]
+            - sum(start <= time for start in second_starts) * counts[0]
+        )
+        <= max(counts)
+        for time in starts
+    )

@@ -38,14 +38,15 @@ class Difference:
       values: of both.
       ratio: the second over the first; None of counts, drift and temperatures, and where the
         first is 0.
-      verdict: better, worse, higher or lower where the intervals do not overlap, else no
-        difference; without intervals equal, or no interval.
+      intervals: whether they overlap, or are apart: the second better, worse, higher or lower.
+        Without intervals equal, or no interval. A card is one run of its machine, so this is no
+        verdict: what changes between runs is in no interval.
     """
 
     figure: str
     values: tuple[float, float]
     ratio: float | None
-    verdict: str
+    intervals: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,14 +124,15 @@ def difference(first: Figure, second: Figure) -> Difference:
     has_ratio = first.value and not kind.is_count and kind.low >= 0
     ratio = second.value / first.value if has_ratio else None
     if first.interval is None or second.interval is None:
-        verdict = "equal" if first.value == second.value else "no interval"
+        intervals = "equal" if first.value == second.value else "no interval"
     elif first.ends[0] <= second.ends[1] and second.ends[0] <= first.ends[1]:
-        verdict = "no difference"
+        intervals = "overlap"
     else:
-        verdict = "higher" if second.ends[0] > first.ends[1] else "lower"
+        side = "higher" if second.ends[0] > first.ends[1] else "lower"
         if better := kind.better:
-            verdict = "better" if verdict == better else "worse"
-    return Difference(str(first), (first.value, second.value), ratio, verdict)
+            side = "better" if side == better else "worse"
+        intervals = f"apart, {side}"
+    return Difference(str(first), (first.value, second.value), ratio, intervals)
 
 
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:

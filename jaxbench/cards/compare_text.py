@@ -33,14 +33,16 @@ def _letters(count: int) -> Sequence[str]:
 
 
 def _describe_two(first: Card, second: Card) -> Iterator[str]:
-    yield "± is the larger half of the 95 % interval."
+    yield "± is the larger half of the 95 % interval; intervals overlap, or B's is the"
+    yield "better or worse one. That is no verdict: each card is one run, and what changes"
+    yield "between runs is in no interval."
     rows = []
     for a, b in common_figures(first, second):
         found = difference(a, b)
         ratio = "" if found.ratio is None else f"{found.ratio:.3f}"
-        verdict = found.verdict.replace("no difference", "none")
-        rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, verdict])
-    yield from _grouped(("figure", "A", "B", "B / A", "difference"), rows)
+        apart = found.intervals.removeprefix("apart, ")
+        rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, apart])
+    yield from _grouped(("figure", "A", "B", "B / A", "intervals"), rows)
 
 
 def _different(cards: Sequence[Card]) -> Iterator[str]:

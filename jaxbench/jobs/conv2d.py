@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import psutil
 
+from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.distributed.mesh import DataMesh, create_mesh
 from jaxbench.errors import BadInput
@@ -144,14 +145,17 @@ class Conv2dBenchmark(Measurement):
         return [trial.describe(alone_s, scipy_s) for trial in trials]
 
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
-        invalid = []
+        invalid, warnings = [], []
         for record in records:
             limit = flops_limit(self._context.mesh.devices[: record.devices])
             flops_per_s = 1e9 * record.gflop_per_s / record.devices
             name = f"kernel {record.kernel}, channels {record.channels}"
+            warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
             invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
         found = findings(records)
-        return Conv2dSummary(status=status, cells=len(records), findings=found, invalid=invalid)
+        return Conv2dSummary(
+            status=status, cells=len(records), findings=found, invalid=invalid, warnings=warnings
+        )
 
 
 def describe(config: Conv2dConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxbench.analysis.scaling_model import efficiency, split
-from jaxbench.analysis.statistics import held_up
+from jaxbench.analysis.statistics import dependent, held_up
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import DataMesh, create_mesh, mixed_devices
@@ -248,6 +248,7 @@ class ScalingBenchmark(Measurement):
         falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
         config = self._job.config
         predicts = config.parallelism != "fsdp"
+        unlike = (dependent(f"{t.name}: windows", t.windows_s) for t in turns)
         late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
         return ScalingSummary(
             status=status,
@@ -266,6 +267,6 @@ class ScalingBenchmark(Measurement):
                 *scaling_summary.device_warnings(devices),
                 *([] if predicts else [scaling_summary.NOTHING_PREDICTED]),
                 *unsettled_warnings(warmups),
-                *(warning for warnings in (*falling, *late) for warning in warnings),
+                *(warning for warnings in (*falling, *unlike, *late) for warning in warnings),
             ],
         )

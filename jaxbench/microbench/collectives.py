@@ -185,7 +185,7 @@ def measure_pairs(
     pairs: Sequence[Pair] | None = None,
     *,
     num_bytes: int = 2**26,
-    rounds: int = 7,
+    rounds: int = 8,
     window_s: float = 0.05,
     show: Callable[[str], object] = show_nothing,
 ) -> list[PairRate]:

@@ -26,9 +26,9 @@ _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s
 _LARGEST_TRANSFER_BYTES, _LARGEST_COLLECTIVE_BYTES, _ON_CPU_BYTES = 2**28, 2**28, 2**20
 # Each pair of devices is a program of its own. With more devices only neighbours and the first one.
 _MOST_IN_ALL_PAIRS = 8
-# The rounds of a short and of a long measurement, what their warm-up may add, and where long
-# begins.
-_SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 6, 11, 6, 45.0
+# The rounds of a short measurement (of fewer nobody can tell whether they are independent) and of a
+# long one, what their warm-up may add, and where long begins.
+_SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
 # The arithmetic that a platform's devices are made for: bf16 where none stands here.
 _MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
 # Where a device has no units for an arithmetic, a call may take far longer.

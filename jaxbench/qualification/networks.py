@@ -23,7 +23,8 @@ from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
-_ROUNDS = 6
+# Of fewer nobody can tell whether they are independent.
+_ROUNDS = 8
 # Of the memory that a program may use, what the compiler may plan: the rest is for what it does not
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92

@@ -208,8 +208,9 @@ def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
 
 def _ratio(base: Sequence[Rate], other: Sequence[Rate]) -> Estimate:
     found = ratio([rate.interval for rate in base], [rate.interval for rate in other])
-    # Single rates without an interval leave nothing to go by.
-    sure = found.repeated or (base[0].has_interval and other[0].has_interval)
+    # Beside a single rate there is only the runs' own intervals to go by.
+    repeated = min(len(base), len(other)) > 1
+    sure = repeated or all(rate.has_interval for rate in (*base, *other))
     ends = (found.low, found.high) if sure else (None, None)
     return Estimate(found.value, *ends)
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.comparison import Interval, ratio
+from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubts, ratio
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
@@ -58,13 +58,23 @@ class Side:
         return None if None in percents else max(percents)
 
     @property
+    def host(self) -> str | None:
+        """The host that all runs were measured on; None if it is not known."""
+        return text(self.runs[0].environment, "hostname")
+
+    @property
+    def starts(self) -> list[str | None]:
+        """When each run began; None if it is not known."""
+        return [text(run.document, "started_at") for run in self.runs]
+
+    @property
     def doubt(self) -> str | None:
         """Why no run of its host can be believed; None where all can."""
         busy = [find(run.summary, "telemetry", "host_busy") for run in self.runs]
         if True in busy:
-            return "inconclusive: the host was busy"
+            return "the host was busy"
         if any(own is not False for own in busy):
-            return "inconclusive: the load of the host is not known"
+            return "the load of the host is not known"
         return None
 
 
@@ -121,10 +131,23 @@ def is_work(name: str) -> bool:
     return name in _WORK or room == "model" or (room == "data" and field not in _READING)
 
 
-def compare(base: Side, other: Side) -> dict[str, Any]:
-    """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """Two sides that can be compared.
 
-    No verdict is given for other work, nor on a host that was busy or whose load nobody knows.
+    Attributes:
+      facts: what both are, and what they differ in.
+      rates: {stage: each repeat's rate and interval, of both sides} of the common stages.
+      objection: why there is no verdict; None if there is one.
+    """
+
+    facts: Mapping[str, Any]
+    rates: Mapping[str, tuple[Sequence[Interval], Sequence[Interval]]]
+    objection: str | None
+
+
+def match(base: Side, other: Side) -> Match:
+    """Return what two sides have measured, and what they differ in.
 
     Raises:
       BadInput: one of them has no figures to trust, or they measured two different things.
@@ -147,60 +170,96 @@ def compare(base: Side, other: Side) -> dict[str, Any]:
         )
     unlike = differences(first, second)
     other_work = [name for name in unlike if is_work(name)]
-    doubts = [f"no verdict, they differ in {', '.join(other_work)}"] if other_work else []
-    doubts += sorted(known((base.doubt, other.doubt)))
-    return {
+    # Hosts that are not known may be one.
+    same_host = None in (base.host, other.host) or base.host == other.host
+    doubts = design_doubts(base.starts, other.starts, same_host)
+    doubts += sorted({*known((base.doubt, other.doubt))})
+    objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
+    if other_work:
+        objection = f"no verdict, they differ in {', '.join(other_work)}"
+    facts = {
         "base": base.name,
         "other": other.name,
         "runs": [len(base.runs), len(other.runs)],
         "other_cpu_percent": [base.other_cpu_percent, other.other_cpu_percent],
-        "interleaved": _are_interleaved(base, other),
+        "same_host": same_host,
+        "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
-        "stages": {s: _compare_rates(rates[0][s], rates[1][s], doubts) for s in stages},
     }
+    return Match(facts, {s: (rates[0][s], rates[1][s]) for s in stages}, objection)
 
 
-def _compare_rates(
-    first: Sequence[Interval], second: Sequence[Interval], doubts: Sequence[str]
-) -> dict[str, Any]:
-    found = ratio(first, second)
-    return {
-        "images_per_s": [[rate for rate, _, _ in side] for side in (first, second)],
-        "ratio": found.value,
-        "ratio_low": found.low,
-        "ratio_high": found.high,
-        "verdict": next(iter(doubts), found.verdict),
-    }
-
-
-def _are_interleaved(base: Side, other: Side) -> bool:
-    """Return whether neither side had ended its runs before the other began."""
-    starts = [[text(run.document, "started_at") or "" for run in s.runs] for s in (base, other)]
-    return min(starts[0]) < max(starts[1]) and min(starts[1]) < max(starts[0])
-
-
-def compare_trials(
-    base: Mapping[str, Side], other: Mapping[str, Side]
-) -> list[dict[str, Any] | str]:
-    """Return the comparison of each trial, or why there is none.
+def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
+    """Return the match of each trial, or why there is none.
 
     Raises:
       BadInput: one is a sweep and the other is not, or single runs cannot be compared.
     """
     if list(base) == list(other) == [""]:
-        return [compare(base[""], other[""])]
+        return [match(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
         raise BadInput("a sweep is compared with a sweep, a run with a run")
-    found: list[dict[str, Any] | str] = []
-    for label in dict.fromkeys([*base, *other]):
-        if label not in base or label not in other:
-            found.append(f"{label}: only one of the sweeps has it")
-            continue
-        try:
-            found.append(compare(base[label], other[label]))
-        except BadInput as error:
-            found.append(f"{label}: {error}")
-    return found
+    return [
+        _match_or_reason(base[label], other[label], f"{label}: ")
+        if label in base and label in other
+        else f"{label}: only one of the sweeps has it"
+        for label in dict.fromkeys([*base, *other])
+    ]
+
+
+def match_settings(sweep: Mapping[str, Side]) -> list[Match | str]:
+    """Return the match of a sweep's first setting with each other one, or why there is none.
+
+    Raises:
+      BadInput: there is no other setting.
+    """
+    base, *others = sweep.values()
+    if not others:
+        raise BadInput(f"{base.name}: is one setting; give what to compare it with")
+    return [_match_or_reason(base, other) for other in others]
+
+
+def _match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
+    try:
+        return match(base, other)
+    except BadInput as error:
+        return f"{prefix}{error}"
+
+
+def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
+    """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
+
+    The intervals of all ratios that get a verdict hold together at 95 %. There is no verdict on
+    other work, on a host that was busy or whose load nobody knows, nor if `design_doubts` objects.
+    """
+    num_verdicts = sum(len(own.rates) for own in matches if own.objection is None)
+    return [
+        {
+            **own.facts,
+            "num_verdicts": num_verdicts,
+            "stages": {
+                stage: _judge_rates(*rates, num_verdicts, own.objection)
+                for stage, rates in own.rates.items()
+            },
+        }
+        for own in matches
+    ]
+
+
+def _judge_rates(
+    first: Sequence[Interval],
+    second: Sequence[Interval],
+    num_verdicts: int,
+    objection: str | None,
+) -> dict[str, Any]:
+    estimate = ratio(first, second, max(1, num_verdicts))
+    return {
+        "images_per_s": [[rate for rate, _, _ in side] for side in (first, second)],
+        "ratio": estimate.value,
+        "ratio_low": estimate.low,
+        "ratio_high": estimate.high,
+        "verdict": objection or estimate.verdict,
+    }
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
@@ -222,8 +281,9 @@ def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
             f"{stage:<17} A {first}; B {second} images/s; B / A {found['ratio']:.3f} "
             f"({found['ratio_low']:.3f} to {found['ratio_high']:.3f}): {found['verdict']}"
         )
-    if not comparison["interleaved"]:
+    if not comparison["same_host"]:
         lines.append(
-            "The runs were not interleaved: what drifted between them is not in the interval."
+            "A and B ran on different hosts: the day, clocks and temperature of each host are part "
+            "of the ratio and not of its interval."
         )
     return lines

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import escape
 
 from jaxbench.errors import BadInput
-from jaxbench.reports.sides import compare_trials, describe_comparison, read_sides
+from jaxbench.reports.sides import describe_comparison, judge, match_trials, read_sides
 from jaxbench.results.run import Run
 from jaxbench.results.tables import as_table
 
@@ -81,9 +81,9 @@ class Comparison:
     """
 
     def __init__(self, base: Sequence[str], other: Sequence[str]):
-        found = compare_trials(read_sides(*base), read_sides(*other))
-        self.comparisons = [one for one in found if isinstance(one, dict)]
-        self.not_compared = [one for one in found if isinstance(one, str)]
+        matches = match_trials(read_sides(*base), read_sides(*other))
+        self.comparisons = judge([one for one in matches if not isinstance(one, str)])
+        self.not_compared = [one for one in matches if isinstance(one, str)]
         if not self.comparisons:
             raise BadInput("; ".join(self.not_compared))
 

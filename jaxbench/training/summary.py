@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.analysis.statistics import held_up, slowed_down
+from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.records.schema import EpochRecord, TrainSummary
 from jaxbench.records.schema.training import Evaluation, figure_fields
@@ -67,6 +67,7 @@ def summarize(
         **_last_and_best(epochs, headline, loss_scales.lost_R),
         # Without evaluations, which not every epoch has; the first epoch is warm-up.
         warnings=[
+            *dependent("epochs", [epoch.train_time_s for epoch in later]),
             *slowed_down("epochs", [epoch.train_time_s for epoch in later]),
             *held_up("epoch", {epoch.epoch: epoch.train_time_s for epoch in later}),
             *held_up(

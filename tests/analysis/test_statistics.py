@@ -33,6 +33,18 @@ def test_the_interval_of_a_median():
     assert median_interval([3.0, 1.0, 2.0]) == (2, 1, 3)
 
 
+@pytest.mark.parametrize("count", range(6, 51))
+def test_the_interval_of_independent_samples_misses_as_often_on_both_sides(count):
+    """The median of independent samples is above k of them as often as a coin shows k heads."""
+    # In turns high and low, so that the autocorrelation widens nothing.
+    samples = [float(number if number % 2 else -number) for number in range(1, count + 1)]
+    _, low, high = median_interval(samples)
+    below, above = sum(one < low for one in samples), sum(one > high for one in samples)
+    assert below == above
+    missed = 2 * sum(math.comb(count, heads) for heads in range(below + 1)) / 2**count
+    assert missed <= 0.05
+
+
 @pytest.mark.parametrize("count", [30, 60])
 @pytest.mark.parametrize("r", [0.0, 0.3, 0.5, 0.8])
 def test_the_interval_holds_the_median_of_windows_that_resemble_one_another(r, count):
@@ -72,8 +84,18 @@ def test_windows_that_resemble_one_another_are_told():
     [told] = dependent("train_step: windows", autoregressive(generator, 40, 0.8))
     assert told.startswith("train_step: windows are not independent (autocorrelation 0.")
     assert dependent("windows", [1.0, 2.0] * 10) == []
-    said = [bool(dependent("windows", autoregressive(generator, 11, 0.0))) for _ in range(500)]
-    assert sum(said) / len(said) < 0.15
+    # Of fewer than six no interval is shown.
+    assert dependent("windows", [1.0] * 5) == []
+    for count in (6, 7):
+        [told] = dependent("windows", autoregressive(generator, count, 0.0))
+        assert told.startswith(f"windows are too few ({count}) to check")
+
+
+@pytest.mark.parametrize("count", [8, 9, 11, 16, 30, 50])
+def test_independent_windows_are_rarely_called_dependent(count):
+    generator = random.Random(2)
+    said = [bool(dependent("windows", autoregressive(generator, count, 0.0))) for _ in range(2000)]
+    assert sum(said) / len(said) == pytest.approx(0.05, abs=0.015)
 
 
 def test_what_was_held_up_is_named():

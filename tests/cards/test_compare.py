@@ -17,15 +17,15 @@ def test_two_cards_by_their_intervals():
     first = made.card()
     second = made.card(made.ceilings([700, 712, 730, 660]), made.networks(9_000.0))
     found = {one.figure: one for one in compare_two(first, second)}
-    verdicts = [found[f"matmul_bf16_tflops, device {n}"].verdict for n in range(4)]
+    intervals = [found[f"matmul_bf16_tflops, device {n}"].intervals for n in range(4)]
     # Intervals of 1 % to both sides.
-    assert verdicts == ["no difference", "no difference", "better", "worse"]
+    assert intervals == ["overlap", "overlap", "apart, better", "apart, worse"]
     rate = found["images_per_s, network resnet50, precision bf16, batch 256"]
-    assert rate.verdict == "worse" and rate.ratio == 0.9
+    assert rate.intervals == "apart, worse" and rate.ratio == 0.9
     flops = found["flops_per_image, network resnet50, precision bf16, batch 256"]
-    assert flops.verdict == "equal"
+    assert flops.intervals == "equal"
     other = found["errors_before, counter ecc_uncorrected, device 0"]
-    assert other.verdict == "equal"
+    assert other.intervals == "equal"
 
 
 def test_less_is_better_where_it_is():
@@ -34,13 +34,13 @@ def test_less_is_better_where_it_is():
         made.card(dataclasses.replace(made.ceilings(), figures=(latency,))) for latency in latencies
     ]
     [found] = [one for one in compare_two(*cards) if one.figure.startswith("dispatch")]
-    assert found.verdict == "worse" and found.ratio == 2.0
+    assert found.intervals == "apart, worse" and found.ratio == 2.0
 
 
 def test_without_intervals_nothing_is_said():
     first, second = made.card(), made.card(made.networks(mfu=0.3, others=False))
     [found] = [one for one in compare_two(first, second) if one.figure.startswith("mfu")]
-    assert found.verdict == "no interval"
+    assert found.intervals == "no interval"
 
 
 def test_cards_without_a_common_figure():
@@ -164,7 +164,7 @@ def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():
     ]
     assert max(map(len, lines[5:])) <= 80
     rows = {line.split("  ")[0]: line.split() for line in lines}
-    assert " ".join(rows["drift_percent"]) == "drift_percent -0.5000 ±0.7 -0.5000 ±0.7 none"
+    assert " ".join(rows["drift_percent"]) == "drift_percent -0.5000 ±0.7 -0.5000 ±0.7 overlap"
     assert rows["all_reduce, 256 MiB"][-4:] == ["250.0", "250.0", "1.000", "equal"]
     assert rows["rounds"] == ["rounds", "8", "8", "equal"]
     assert rows["flops_per_image"][1] == "8.749e+11"  # of the last network
@@ -252,8 +252,8 @@ def test_the_command_compares_cards(run_cli, two):
     assert "images_per_s 10,000 ±1.0% 9,000 ±1.0% 0.900 worse" in text
     done = compare(run_cli, "--json", str(two / "a"), str(two / "b"))
     figures = json.loads(done.stdout)["figures"]
-    verdicts = {one["verdict"] for one in figures}
-    assert verdicts == {"no difference", "equal", "worse", "no interval"}
+    intervals = {one["intervals"] for one in figures}
+    assert intervals == {"overlap", "equal", "apart, worse", "no interval"}
     done = compare(run_cli, "--json", *[str(two / "a")] * 3)
     assert json.loads(done.stdout)["fleet"][0]["n"] == 12
 

@@ -58,6 +58,21 @@ def test_an_epoch_that_was_held_up_is_named():
     assert told.startswith("the evaluation of epoch 3 (9.00 s)")
 
 
+@pytest.mark.parametrize(
+    ("times_s", "warning"),
+    [
+        ([9.0] + [1.0, 1.1] * 2, None),  # no interval
+        ([9.0] + [1.0, 1.1] * 3, "epochs are too few (6) to check that they are independent"),
+        ([9.0] + [1.0, 1.1] * 5, None),
+        ([9.0, *[1.0] * 6, *[1.01] * 6], "epochs are not independent"),
+    ],
+)
+def test_epochs_that_may_not_be_independent_are_told(times_s, warning):
+    epochs = [epoch(number, time_s) for number, time_s in enumerate(times_s, 1)]
+    warnings = summary_of(*epochs).warnings
+    assert len(warnings) == bool(warning) and all(warning in line for line in warnings)
+
+
 def test_of_a_run_that_has_done_nothing():
     summary = summary_of()
     assert (summary.epochs_done, summary.train_time_s, summary.images_per_s) == (0, 0, None)

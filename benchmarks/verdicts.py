@@ -1,0 +1,198 @@
+"""How often verdicts and intervals are wrong: simulated runs of known rates, judged by jaxbench.
+
+    python benchmarks/verdicts.py [--comparisons=3000]
+
+The first table compares sides of the same rate, as `jaxbench.compare` does: how often one of its
+verdicts is `faster` or `slower`, which must not be above 6 %, and how often there is a verdict at
+all. Beside it, how often it notices that B is 3 % slower, and what drift adds to the ratio.
+A design is the order of A's and B's runs in time; drift goes from the first run to the last.
+
+The second table draws windows of one run: how often the 95 % interval contains the true median, how
+often it lies above and below it, and how often the windows are said not to be independent. AR(1) r:
+each window resembles the one before it, with correlation r.
+
+Exit code 1 if the verdicts of a design are wrong in more than 6 %, if one that should see the
+difference does not, or if independent windows have an interval that is wrong, or a warning, in more
+than 6 %. The numbers are the same each time (--seed).
+"""
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Iterator
+
+from absl import flags
+
+from jaxbench.analysis.comparison import Interval, design_doubts, ratio
+from jaxbench.analysis.statistics import dependent, median_interval
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
+
+MOST_WRONG, SLOWER = 0.06, 0.03
+COUNTS = (6, 7, 8, 9, 10, 11, 12, 15, 20, 30, 50)
+CORRELATIONS = (0.0, 0.5, 0.8)
+# The part of a run's variance that its windows show, if its own interval is simulated.
+_WITHIN = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """A comparison of two sides.
+
+    Attributes:
+      order: A and B, in the order of their runs.
+      spreads: standard deviation between the runs of A and of B, as a fraction of the rate.
+      stages: rates that are judged together, each with noise of its own.
+      drift: by what fraction the rate falls from the first run to the last.
+      days: runs a day, and the standard deviation from day to day.
+      is_skewed: whether delays, which are log-normal, make runs slower, in place of normal noise.
+      has_windows: whether half of the variance is that of windows, which runs' own intervals show.
+      same_host: whether both sides ran on one host.
+      must_see: whether the difference must be noticed in half of the comparisons or more.
+    """
+
+    order: str
+    spreads: tuple[float, float] = (0.005, 0.005)
+    stages: int = 1
+    drift: float = 0.0
+    days: tuple[int, float] = (1, 0.0)
+    is_skewed: bool = False
+    has_windows: bool = False
+    same_host: bool = True
+    must_see: bool = True
+
+
+DESIGNS = {
+    "2 + 2 runs, spread 0.2 %": Design("ABAB", (0.002, 0.002)),
+    "2 + 2, 5 % and 0.2 %": Design("ABAB", (0.05, 0.002), must_see=False),
+    "3 + 3": Design("ABABAB"),
+    "5 + 5": Design("ABABABABAB"),
+    "10 + 10, 1 %": Design("AB" * 10, (0.01, 0.01)),
+    "5 + 5, 1 % and 0.1 %": Design("ABABABABAB", (0.01, 0.001)),
+    "2 + 10, 5 % and 0.2 %": Design("BBBABBBBBABB", (0.05, 0.002), must_see=False),
+    "2 + 10, 0.4 % and 0.2 %": Design("BBBABBBBBABB", (0.004, 0.002), must_see=False),
+    "3 + 10, 2 % and 1 %": Design("BBABBBBABBBAB", (0.02, 0.01), must_see=False),
+    "10 + 3, 0.5 % and 1 %": Design("AABAAAABAAABA", (0.005, 0.01)),
+    "1 + 10, 3 % and 0.3 %": Design("BBBBBABBBBB", (0.03, 0.003), must_see=False),
+    "3 stages, 3 + 3": Design("ABABAB", stages=3),
+    "3 stages, 5 + 5": Design("ABABABABAB", stages=3),
+    "30 stages and trials, 10 + 10": Design("AB" * 10, stages=30),
+    "3 + 3, log-normal delays": Design("ABABAB", is_skewed=True),
+    "3 + 10, log-normal delays": Design("BBABBBBABBBAB", is_skewed=True),
+    "3 + 3, with own intervals": Design("ABABAB", has_windows=True),
+    "3 + 3 in turns, drift 1 %": Design("ABABAB", drift=0.01, must_see=False),
+    "3 + 3 in turns, drift 3 %": Design("ABABAB", drift=0.03, must_see=False),
+    "2 + 2 as A B B A, drift 3 %": Design("ABBA", drift=0.03, must_see=False),
+    "10 + 10 in turns, drift 3 %": Design("AB" * 10, drift=0.03),
+    "2 + 10, drift 3 %": Design("BBBABBBBBABB", drift=0.03, must_see=False),
+    "5 + 5 in turns, days 2 %": Design("AB" * 5, days=(2, 0.02), must_see=False),
+    "10 + 10 in turns, days 2 %": Design("AB" * 10, days=(4, 0.02), must_see=False),
+    "A A A B B B, drift 3 %": Design("AAABBB", drift=0.03, must_see=False),
+    "A A A B B B, days 2 %": Design("AAABBB", days=(3, 0.02), must_see=False),
+    "A A A A B A B, drift 3 %": Design("AAAABAB", drift=0.03, must_see=False),
+    "two hosts, A A A A A B B B B B": Design("AAAAABBBBB", same_host=False),
+}
+
+
+def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[str, list]:
+    """Return the rates of each side's runs with their own intervals, in the order of the runs."""
+    runs_a_day, between_days = design.days
+    rates: dict[str, list[Interval]] = {"A": [], "B": []}
+    for number, side in enumerate(design.order):
+        if number % runs_a_day == 0:
+            day = generator.gauss(0, between_days)
+        noise = generator.gauss(0, 1)
+        if design.is_skewed:  # of mean 0 and deviation 1
+            noise = (math.exp(0.5) - math.exp(noise)) / math.sqrt(math.e * (math.e - 1))
+        spread = design.spreads["AB".index(side)]
+        drift = design.drift * number / (len(design.order) - 1)
+        level = day - drift + noise * spread + (math.log(1 - slower) if side == "B" else 0)
+        half = 1.96 * math.sqrt(_WITHIN) * spread if design.has_windows else 0
+        rate = 1000 * math.exp(level)
+        rates[side].append((rate, rate * math.exp(-half), rate * math.exp(half)))
+    return rates
+
+
+def compare(design: Design, generator: random.Random, slower: float) -> list[tuple[str, float]]:
+    """Return the verdict and the ratio of each stage."""
+    starts = [
+        [f"{number:02}" for number, own in enumerate(design.order) if own == side] for side in "AB"
+    ]
+    doubts = design_doubts(*starts, design.same_host)
+    judged = []
+    for _ in range(design.stages):
+        rates = draw_stage(design, generator, slower)
+        estimate = ratio(rates["A"], rates["B"], design.stages)
+        judged.append(("inconclusive" if doubts else estimate.verdict, estimate.value))
+    return judged
+
+
+def simulate(design: Design, comparisons: int, seed: int) -> dict[str, float]:
+    """Return the fractions of comparisons that are wrong, and that have a verdict; and so on."""
+    generator = random.Random(seed)
+    equal = [compare(design, generator, 0.0) for _ in range(comparisons)]
+    unequal = [compare(design, generator, SLOWER) for _ in range(comparisons // 3)]
+    return {
+        "wrong": _fraction(any(v in ("faster", "slower") for v, _ in one) for one in equal),
+        "decided": _fraction(one[0][0] != "inconclusive" for one in equal),
+        "seen": _fraction(verdict == "slower" for one in unequal for verdict, _ in one),
+        "bias": statistics.fmean(value for one in equal for _, value in one) - 1,
+    }
+
+
+def simulate_windows(count: int, r: float, times: int, seed: int) -> dict[str, float]:
+    """Return how often windows' interval contains the median, or not, and how often they warn."""
+    generator = random.Random(seed)
+    intervals, warned = [], 0
+    for _ in range(times):
+        windows = [generator.gauss(0, 1)]
+        while len(windows) < count:
+            windows.append(r * windows[-1] + math.sqrt(1 - r * r) * generator.gauss(0, 1))
+        intervals.append(median_interval(windows))
+        warned += any("are not independent" in line for line in dependent("windows", windows))
+    return {
+        "contains": _fraction(low <= 0 <= high for _, low, high in intervals),
+        "above": _fraction(low > 0 for _, low, _ in intervals),
+        "below": _fraction(high < 0 for _, _, high in intervals),
+        "warned": warned / times,
+    }
+
+
+def _fraction(outcomes: Iterator[bool]) -> float:
+    return statistics.fmean(map(float, outcomes))
+
+
+def main(rest: list[str]) -> int:
+    if rest:
+        raise BadInput(f"{rest[0]!r}: flags begin with --")
+    times, seed, failed = flags.FLAGS.comparisons, flags.FLAGS.seed, []
+    print(f"{'design':<32} {'wrong':>6} {'verdict':>8} {'3 % seen':>9} {'bias':>8}")
+    for name, design in DESIGNS.items():
+        rates = simulate(design, max(30, times // design.stages), seed)
+        print(
+            f"{name:<32} {rates['wrong']:>6.1%} {rates['decided']:>8.0%} {rates['seen']:>9.0%} "
+            f"{rates['bias']:>+8.2%}"
+        )
+        if rates["wrong"] > MOST_WRONG or (design.must_see and rates["seen"] < 0.5):
+            failed.append(name)
+    print(f"\n{'windows':<32} {'contains':>9} {'above':>7} {'below':>7} {'not independent':>16}")
+    for r in CORRELATIONS:
+        for count in COUNTS:
+            name = f"{count}, {f'AR(1) {r}' if r else 'independent'}"
+            rates = simulate_windows(count, r, times, seed)
+            checked = f"{rates['warned']:.1%}" if count > 7 else "too few"
+            print(
+                f"{name:<32} {rates['contains']:>9.1%} {rates['above']:>7.1%} "
+                f"{rates['below']:>7.1%} {checked:>16}"
+            )
+            if not r and max(1 - rates["contains"], rates["warned"]) > MOST_WRONG:
+                failed.append(name)
+    print(f"\nwrong too often, or blind: {', '.join(failed) or 'none'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_integer("comparisons", 3000, "Simulated comparisons of a design.", lower_bound=30)
+    flags.DEFINE_integer("seed", 0, "Of the simulation.")
+    entry_point.run_with_arguments(main)
