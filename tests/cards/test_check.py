@@ -289,7 +289,7 @@ def test_memory_has_a_peak_whatever_the_device_computes_in():
         ("NVIDIA GB200", 450, 900),
         ("NVIDIA A40", 31.5, 56.25),  # with a bridge
         ("TPU v5 lite", 63, 200),
-        ("NVIDIA H400", 450, 3690),  # unknown: the fastest link of any
+        ("NVIDIA H400", 450, 900),  # unknown: the fastest link of any GPU
     ],
 )
 def test_links_bound_by_device(kind, to_host, pair):

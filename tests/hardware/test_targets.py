@@ -157,7 +157,8 @@ def test_the_links_of_an_unknown_device_are_the_fastest_known():
     assert most_link_bytes_per_s("NVIDIA A40", False) == 56.25e9  # with a bridge
     assert most_link_bytes_per_s("TPU v2", False) == 358e9  # two cores share a chip's memory
     assert most_link_bytes_per_s("of a newer file", True) == 450e9
-    assert most_link_bytes_per_s("of a newer file", False) == 3690e9
+    assert most_link_bytes_per_s("of a newer file", False) == 900e9
+    assert most_link_bytes_per_s("TPU v9", False) == 3690e9
 
 
 def test_a_gpu_is_described_to_xla():

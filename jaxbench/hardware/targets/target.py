@@ -153,15 +153,18 @@ def compute_capability(device: Any) -> float | None:
 
 
 def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
-    """Return what a device's links carry at most in one direction; of an unknown one, any's.
+    """Return what a device's links carry at most in one direction.
+
+    Of a device that the tables lack it is the most of any TPU, or of any GPU.
 
     Args:
       device_kind: its name in JAX.
       to_host: whether it is the link to the host, or all links to other devices.
     """
-    rows = {row["kind"].removeprefix("NVIDIA "): row for row in _all_rows()}
-    row = rows.get(device_kind.removeprefix("NVIDIA "))
-    return max(_link_bytes_per_s(one, to_host) for one in ([row] if row else rows.values()))
+    platform = "tpu" if device_kind.startswith("TPU") else "gpu"
+    row = _row_of(device_kind, platform)
+    rows = [row] if row else _rows(platform).values()
+    return max(_link_bytes_per_s(row, to_host) for row in rows)
 
 
 def _link_bytes_per_s(row: dict[str, str], to_host: bool) -> float:
@@ -174,13 +177,9 @@ def _link_bytes_per_s(row: dict[str, str], to_host: bool) -> float:
     return float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8
 
 
-def _all_rows() -> list[dict[str, str]]:
-    return [row for platform in _TABLES for row in _rows(platform).values()]
-
-
-def _row_of(device_kind: str) -> dict[str, str] | None:
+def _row_of(device_kind: str, platform: str = "gpu") -> dict[str, str] | None:
     own = device_kind.removeprefix("NVIDIA ")
-    rows = _rows("gpu").values()
+    rows = _rows(platform).values()
     return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == own), None)
 
 
