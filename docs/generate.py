@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from jaxbench.cards import card
-from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cli import entry_point, main_flags, registry
 from jaxbench.cli.commands import COMMANDS
@@ -302,14 +302,25 @@ def records_page() -> str:
     for cls in CARD_PARTS:
         lines += [f"### {cls.__name__}", "", *_describe_record(cls)]
     rows = [
-        (kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning))
+        (
+            *(kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning)),
+            _bounds(kind),
+        )
         for name, kind in FIGURES.items()
     ]
-    head = ("part", "figure", "labels", "better", "meaning")
+    head = ("part", "figure", "labels", "better", "meaning", "bounds")
     lines += ["### Figures of a card", "", *_table(head, rows), ""]
     limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
     lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)
+
+
+def _bounds(kind: FigureKind) -> str:
+    """Return what a figure of a card cannot lie outside of."""
+    if kind.bounded_by:
+        times = f"{kind.times_bound:g} times " if kind.times_bound != 1 else ""
+        return f"{kind.low:,g} to {times}the device's {kind.bounded_by}"
+    return f"{kind.low:,g} to {kind.high:,g}" if math.isfinite(kind.high) else f"from {kind.low:,g}"
 
 
 def _describe_record(cls: type) -> Iterator[str]:

@@ -8,7 +8,8 @@ measures the links between all devices alone.
     python -m jaxbench.qualify check CARD
     python -m jaxbench.qualify table FOLDER [--out=FILE.md]
 
-check says whether a card was altered or holds figures that cannot be true. table writes a table of
+check says whether a card was altered or holds figures that cannot be true, and what its verdict is.
+Its exit code is 1 for such a card, and for one whose verdict is fail. table writes a table of
 all cards in or below a folder, as Markdown or HTML.
 """
 
@@ -115,15 +116,22 @@ def _qualify() -> int:
 def _check(path: str) -> int:
     from jaxbench.cards.card_file import card_path, read_card
     from jaxbench.cards.check import check_card, own_limits
+    from jaxbench.cards.verdict import failures
 
     if not os.path.exists(card_path(path)):
         raise BadInput(f"{path}: there is no card")
     problems = check_card(path)
     lines = problems or [f"{path}: intact, and its figures are plausible"]
+    failed = False
     with contextlib.suppress(BadInput):  # one of the problems then
-        lines += filter(None, [own_limits(read_card(path))])
+        card = read_card(path)
+        lines += filter(None, [own_limits(card)])
+        if card.verdict is not None:
+            failed = card.verdict.outcome == "fail"
+            lines.append(f"its verdict: {card.verdict.outcome.replace('_', ' ')}")
+            lines += failures(card.verdict)
     print_wrapped(*map(printable, lines))
-    return int(bool(problems))
+    return int(failed or bool(problems))
 
 
 def _table(folder: str) -> int:

@@ -619,7 +619,7 @@ no_comparison_between_bursts microbench/repeat_check.py: repeat_check soak
 - wrong_DxL = sums_DxL != self._expected_L
 + wrong_DxL = sums_DxL != sums_DxL[0]
 
-drift_of_all_windows qualification/soak.py: soak
+drift_of_all_windows cards/run_figures.py: run_figures
 - change_of_median(rates[:third], rates[len(rates) - third :])
 + change_of_median(rates, rates)
 

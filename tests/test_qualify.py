@@ -37,10 +37,27 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run_cli, tmp_path, argumen
     assert [path.name for path in tmp_path.iterdir() if path.name != "jaxbench"] == []
 
 
+@pytest.mark.parametrize(
+    "parts, outcome, code",
+    [
+        ((), "pass", 0),
+        ([made.soak(errors=1)], "fail", 1),
+        ([made.doctor(disk="warning")], "warn", 0),
+        ([made.skipped("soak")], "incomplete", 0),
+        ([made.soak(drift=(-18.0, -50.4, 117.0))], "inconclusive", 0),
+    ],
+)
+def test_check_says_the_verdict_of_an_intact_card(run_cli, tmp_path, parts, outcome, code):
+    made.write(tmp_path, made.judged(*parts))
+    done = run_cli("check", str(tmp_path), module="jaxbench.qualify")
+    assert (done.returncode, done.stderr) == (code, "")
+    text = " ".join(done.stdout.split())
+    assert f"intact, and its figures are plausible its verdict: {outcome}" in text
+    assert ("soak: errors: 1" in text) == (outcome == "fail")
+
+
 def test_check_says_what_is_wrong(run_cli, tmp_path):
     path = made.write(tmp_path)
-    done = run_cli("check", str(tmp_path), module="jaxbench.qualify")
-    assert (done.returncode, done.stderr) == (0, "") and "intact" in done.stdout
     made.alter(path, lambda content: content["parts"][1].update(time_s=1e6), digest=False)
     done = run_cli("check", str(path), module="jaxbench.qualify")
     assert (done.returncode, done.stderr) == (1, "") and "its digest is not" in done.stdout

@@ -1,21 +1,27 @@
 """Check a card that somebody hands in."""
 
 import collections
+import functools
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from jaxbench.cards.card import Card, Verdict
+from jaxbench.cards.card import Card, Figure, Verdict
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
 from jaxbench.cards.plausibility import implausible
+from jaxbench.cards.run_figures import figures_of_run
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.cards.verdict import judge
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import read_document
+from jaxbench.records.reader import load_run
 
 _MOST_NAMED, _MOST_FILES = 3, 10
-# Figures that a run of their own must be behind, and what a run leaves.
+# Figures that must name a run, and what a run leaves.
 _OF_RUNS, _FILES = ("images_per_s", "drift_percent"), ("run.json", "metrics.jsonl")
+# Of several runs' figures, what is computed again from the others instead.
+_NOT_OF_ONE_RUN = "measured_peak_share"
+_ROUNDING = 1e-9
 
 
 def check_card(given: str | pathlib.Path) -> list[str]:
@@ -29,7 +35,8 @@ def check_card(given: str | pathlib.Path) -> list[str]:
         return [str(error)]
     folder = card_path(given).parent
     reasons = [*implausible(card), *_misjudged(card)]
-    return [*_altered(card, folder), *_unlike_runs(card, folder), *reasons]
+    altered = _altered(card, folder)
+    return [*altered, *_unlike_runs(card, folder, intact=not altered), *reasons]
 
 
 def _altered(card: Card, folder: pathlib.Path) -> list[str]:
@@ -50,9 +57,10 @@ def _altered(card: Card, folder: pathlib.Path) -> list[str]:
     return [*problems[:_MOST_FILES], *([f"{more} more files"] if more > 0 else [])]
 
 
-def _unlike_runs(card: Card, folder: pathlib.Path) -> Iterator[str]:
-    """Yield which files of runs are not listed, and which rates are not those of their runs."""
+def _unlike_runs(card: Card, folder: pathlib.Path, intact: bool) -> Iterator[str]:
+    """Yield which files of runs are not listed, and which figures are not those of their runs."""
     unlisted = {}
+    read = functools.cache(lambda run: _figures_of(folder, run))
     for figure in card.figures():
         if figure.run is None:
             if figure.name in _OF_RUNS:
@@ -60,14 +68,36 @@ def _unlike_runs(card: Card, folder: pathlib.Path) -> Iterator[str]:
             continue
         names = (f"{figure.run}/{name}" for name in _FILES)
         unlisted |= dict.fromkeys(name for name in names if name not in card.files)
-        summary = read_document(folder / figure.run).get("summary")
-        own = zip(("", "_low", "_high"), (figure.value, *figure.ends), strict=True)
-        for end, value in own if isinstance(summary, dict) and figure.name in _OF_RUNS else ():
-            if (told := summary.get(figure.name + end)) not in (None, value):
-                what = f"{figure.name}{end} {value:g}"
-                yield f"{figure}: {what} is not what its run has, {str(told)[:20]}"
+        figures = read(figure.run) if intact and figure.name != _NOT_OF_ONE_RUN else None
+        if figures is not None:
+            made = figures.get(figure.key)
+            if made is None or not _are_close(figure, made):
+                yield f"{figure}: {_shown(figure)} is not what its run has, {_shown(made)}"
     if unlisted:
         yield f"its files lack those of the runs: {_few([*unlisted])}"
+
+
+def _figures_of(folder: pathlib.Path, run: str) -> dict[tuple, Figure] | None:
+    """Return the figures that a run makes; None if it is not there: a card may travel alone."""
+    if not any(os.path.lexists(folder / run / name) for name in _FILES):
+        return None
+    try:
+        return {one.key: one for one in figures_of_run(load_run(str(folder / run)), run)}
+    # Anybody may have written it.
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError, ArithmeticError):
+        return {}
+
+
+def _are_close(one: Figure, other: Figure) -> bool:
+    ends = zip((one.value, *one.ends), (other.value, *other.ends), strict=True)
+    return all(math.isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in ends)
+
+
+def _shown(figure: Figure | None) -> str:
+    if figure is None:
+        return "none"
+    ends = "" if figure.interval is None else " ({:g} to {:g})".format(*figure.interval)
+    return f"{figure.value:g}{ends}"
 
 
 def _misjudged(card: Card) -> list[str]:

@@ -22,7 +22,10 @@ class FigureKind(NamedTuple):
       meaning: what it is.
       labels: what tells figures of this name and device apart; each has exactly these.
       better: higher, lower, or "" where neither is.
-      low, high: what no such figure can lie outside of.
+      low, high: what no such figure can lie outside of, on any hardware.
+      bounded_by: what bounds it besides, and is looked up by device: arithmetic, memory, host link
+        or links; "" without such a bound.
+      times_bound: how many times this bound it may reach.
       is_count: whether it is a whole number, which is counted and not measured.
       title: its name and unit in the console's table; "" where it is not in that table.
     """
@@ -33,12 +36,19 @@ class FigureKind(NamedTuple):
     better: str = ""
     low: float = 0.0
     high: float = math.inf
+    bounded_by: str = ""
+    times_bound: float = 1.0
     is_count: bool = False
     title: str = ""
 
 
-def _rate(part: str, title: str, meaning: str) -> FigureKind:
-    return FigureKind(part, meaning, better="higher", title=title)
+def _rate(part: str, title: str, meaning: str, **bounds: str | float) -> FigureKind:
+    return FigureKind(part, meaning, better="higher", title=title, **bounds)
+
+
+def _file_rate(title: str, meaning: str) -> FigureKind:
+    """Return the rate of a file; no host's memory is faster."""
+    return _rate("storage", f"{title} [GB/s]", meaning, high=2_000.0)
 
 
 def _count(part: str, meaning: str, labels: tuple[str, ...] = (), better: str = "") -> FigureKind:
@@ -51,30 +61,47 @@ FIGURES: dict[str, FigureKind] = {
             "ceilings",
             f"matrix products in {arithmetic} [TFLOP/s]",
             f"rate of a large product of {arithmetic} matrices",
+            bounded_by="arithmetic",
         )
         for name, arithmetic in zip(MATMULS, ARITHMETICS, strict=True)
     },
-    "copy_gb_per_s": _rate(
-        "ceilings", "memory, copy [GB/s]", "bytes read and written, a = b, in device memory"
-    ),
-    "scale_gb_per_s": _rate("ceilings", "memory, scale [GB/s]", "the same of a = s b"),
-    "triad_gb_per_s": _rate("ceilings", "memory, triad [GB/s]", "the same of a = b + s c"),
-    "h2d_gb_per_s": _rate("ceilings", "host to device [GB/s]", "copies from host to device"),
-    "d2h_gb_per_s": _rate("ceilings", "device to host [GB/s]", "copies from device to host"),
+    **{
+        f"{name}_gb_per_s": _rate(
+            "ceilings", f"memory, {name} [GB/s]", meaning, bounded_by="memory"
+        )
+        for name, meaning in (
+            ("copy", "bytes read and written, a = b, in device memory"),
+            ("scale", "the same of a = s b"),
+            ("triad", "the same of a = b + s c"),
+        )
+    },
+    **{
+        name: _rate("ceilings", f"{way} [GB/s]", f"copies from {way}", bounded_by="host link")
+        for name, way in (("h2d_gb_per_s", "host to device"), ("d2h_gb_per_s", "device to host"))
+    },
     "dispatch_latency_s": FigureKind(
         "ceilings",
         "from calling a trivial program to its end",
         better="lower",
+        low=2e-7,  # Python's own call takes as long
         title="shortest call [us]",
     ),
-    "algorithm_gb_per_s": FigureKind(
-        "collectives", "bytes of a device over the time of the collective", _COLLECTIVE, "higher"
-    ),
-    "bus_gb_per_s": FigureKind(
-        "collectives", "bytes that each link carries over that time", _COLLECTIVE, "higher"
-    ),
+    # Two devices gather twice what their links carry, and a switch that adds saves half of the way.
+    **{
+        name: FigureKind(
+            "collectives", meaning, _COLLECTIVE, "higher", bounded_by="links", times_bound=2.0
+        )
+        for name, meaning in (
+            ("algorithm_gb_per_s", "bytes of a device over the time of the collective"),
+            ("bus_gb_per_s", "bytes that each link carries over that time"),
+        )
+    },
     "pair_gb_per_s": FigureKind(
-        "collectives", "copies from one device to another", ("source", "target"), "higher"
+        "collectives",
+        "copies from one device to another",
+        ("source", "target"),
+        "higher",
+        bounded_by="links",
     ),
     "images_per_s": FigureKind("networks", "steady state over all devices", NETWORK, "higher"),
     "flops_per_image": _count(
@@ -88,15 +115,19 @@ FIGURES: dict[str, FigureKind] = {
         "these operations a second over the best matrix rate of the card",
         NETWORK,
         "higher",
+        high=1.0,
     ),
     "energy_j_per_image": FigureKind("networks", "energy of the devices", NETWORK, "lower"),
-    "compile_cold_s": FigureKind("networks", "compilation, nothing cached", NETWORK, "lower"),
-    "compile_warm_s": FigureKind("networks", "the same from the cache", NETWORK, "lower"),
+    "compile_cold_s": FigureKind(
+        "networks", "compilation, nothing cached", NETWORK, "lower", low=1e-4
+    ),
+    "compile_warm_s": FigureKind("networks", "the same from the cache", NETWORK, "lower", low=1e-4),
     "drift_percent": FigureKind(
         "soak",
         "change of the rate from the first third to the last",
         better="higher",
         low=-100.0,
+        high=10_000.0,
         title="change of the rate during the soak [%]",
     ),
     "throttled_share": FigureKind(
@@ -110,10 +141,12 @@ FIGURES: dict[str, FigureKind] = {
         "soak",
         "highest temperature",
         better="lower",
-        low=-273.15,
+        low=-50.0,
+        high=150.0,  # silicon's end
         title="highest temperature [degrees C]",
     ),
-    "power_mean_w": FigureKind("soak", "mean power", title="mean power [W]"),
+    # No device of peaks.csv may take more than 1,400 W.
+    "power_mean_w": FigureKind("soak", "mean power", high=2_000.0, title="mean power [W]"),
     "errors_before": _count("soak", "an error counter before the soak", ("counter",)),
     "errors_after": _count("soak", "the same counter after it", ("counter",)),
     "rounds": FigureKind(
@@ -124,18 +157,10 @@ FIGURES: dict[str, FigureKind] = {
         "corruption", "elements that differ in one tensor", ("round", "tensor"), "lower"
     ),
     "decode_images_per_s": _rate(
-        "storage", "decoding on one core [images/s]", "images read and decoded"
+        "storage", "decoding on one core [images/s]", "images read and decoded", high=1e6
     ),
-    "read_cold_gb_per_s": _rate(
-        "storage", "reading a file from storage [GB/s]", "reads past the page cache"
-    ),
-    "read_warm_gb_per_s": _rate(
-        "storage", "reading it from memory [GB/s]", "reads from the page cache"
-    ),
-    "checkpoint_write_gb_per_s": _rate(
-        "storage", "writing a checkpoint [GB/s]", "a checkpoint written"
-    ),
-    "checkpoint_restore_gb_per_s": _rate(
-        "storage", "restoring a checkpoint [GB/s]", "a checkpoint restored"
-    ),
+    "read_cold_gb_per_s": _file_rate("reading a file from storage", "reads past the page cache"),
+    "read_warm_gb_per_s": _file_rate("reading it from memory", "reads from the page cache"),
+    "checkpoint_write_gb_per_s": _file_rate("writing a checkpoint", "a checkpoint written"),
+    "checkpoint_restore_gb_per_s": _file_rate("restoring a checkpoint", "a checkpoint restored"),
 }

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import MATMULS
+from jaxbench.cards.figures import FIGURES, MATMULS
 from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.cards.preset import MULTIPLE, PRESETS, Preset
 from jaxbench.hardware.peak_table import find_peak
@@ -18,8 +18,8 @@ _WINOGRAD = 2.25
 # The types that a network of a precision may be multiplied in.
 _MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
 _ROUNDING = 1e-6
-# All devices together take more than the least; no device takes the most.
-_LEAST_W, _MOST_W = 1.0, 3000.0
+# All devices together take more than the least.
+_LEAST_W = 1.0
 
 
 def check_networks(card: Card) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Itera
     yield from _above_ceiling(work["images_per_s"], flops_per_s, card)
     if energy := work.get("energy_j_per_image"):
         power_w = energy.value * rate
-        if not _LEAST_W <= power_w <= _MOST_W * count:
+        if not _LEAST_W <= power_w <= FIGURES["power_mean_w"].high * count:
             yield f"{energy}: {four_digits(power_w)} W of {count} device(s) cannot be"
 
 
@@ -73,12 +73,11 @@ def _expected(flops_per_s: float, one: Figure, card: Card) -> dict[str, float | 
     precision, environment = one.labels["precision"], card.environment
     asked = environment.get("matmul_precision")
     peak = find_peak(kinds.pop(), precision, asked) if len(kinds) == 1 else None
-    arithmetic = peak.arithmetic if peak else precision
     where = (environment["num_devices"], environment["backend"])
-    return {
-        "mfu": peak and flops_per_s / peak.flops_per_s,
-        "measured_peak_share": share_of_measured(card.figures(), arithmetic, flops_per_s, *where),
-    }
+    share = share_of_measured(
+        card.figures(), peak and peak.arithmetic, precision, flops_per_s, *where
+    )
+    return {"mfu": peak and flops_per_s / peak.flops_per_s, "measured_peak_share": share}
 
 
 def _unlike(work: Mapping[str, Figure], expected: Mapping[str, float | None]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from jaxbench.hardware.peak_table import (
     find_bandwidth,
     find_peak,
 )
+from jaxbench.hardware.targets.target import most_link_bytes_per_s
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
 _ABOVE_NOMINAL = {"tflops": 1.3, "gb_per_s": 1.05}
@@ -29,7 +30,7 @@ _SHORTEST_CALL_S = 1e-6
 _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
 # The least of labels that are whole numbers.
 _COUNTS = {"batch": 1, "bytes": 1, "round": 0}
-# Where the card does not tell the cores: no host has more; and what no core of one moves.
+# If the card does not tell the cores: no host has more; and what no core of one moves.
 _MOST_CORES, _BYTES_PER_S = 4096, 192 * 6.5e9
 
 
@@ -120,18 +121,27 @@ def _published(name: str, kind: str) -> float | None:
 
 def _beyond(figure: Figure, card: Card) -> Iterator[str]:
     """Yield that a rate is above what no such hardware does, whether a peak is known or not."""
-    unit = next((unit for unit in _ABOVE_NOMINAL if figure.name.endswith(unit)), None)
-    if unit is None or FIGURES[figure.name].part == "storage":
+    kind = FIGURES[figure.name]
+    if not kind.bounded_by:
         return
+    kinds = {device.id: device.kind for device in card.devices}
+    device_kind = kinds.get(figure.device, card.environment["device_kind"])
+    limit = kind.times_bound * _limit(kind.bounded_by, device_kind, card)
+    if figure.ends[1] > limit:
+        yield f"{figure.ends[1]:g} is more than any such hardware reaches: {limit:g}"
+
+
+def _limit(bounded_by: str, device_kind: str, card: Card) -> float:
+    """Return in TFLOP/s, or in GB/s, what bounds figures of a device."""
     if card.environment["backend"] == "cpu":
         cores = card.environment.get("cpu_cores")
         cores = cores if type(cores) is int and 0 < cores <= _MOST_CORES else _MOST_CORES
-        per_cycle = cpu_flops_limit(cores, ()) if unit == "tflops" else cores * _BYTES_PER_S
-        limit = per_cycle / {"tflops": 1e12, "gb_per_s": 1e9}[unit]
-    else:
-        limit = accelerator_limit(unit)
-    if figure.ends[1] > limit:
-        yield f"{figure.ends[1]:g} is more than any such hardware reaches: {limit:g}"
+        is_arithmetic = bounded_by == "arithmetic"
+        return cpu_flops_limit(cores, ()) / 1e12 if is_arithmetic else cores * _BYTES_PER_S / 1e9
+    if bounded_by in ("arithmetic", "memory"):
+        return accelerator_limit({"arithmetic": "tflops", "memory": "gb_per_s"}[bounded_by])
+    link_bytes_per_s = most_link_bytes_per_s(device_kind, bounded_by == "host link")
+    return _ABOVE_NOMINAL["gb_per_s"] * link_bytes_per_s / 1e9
 
 
 def _collectives(card: Card) -> Iterator[str]:

@@ -1,13 +1,16 @@
 """Judge a card by stated limits.
 
-A finding is `pass`, `warn` or `fail`; `not_judged` where nothing is known to judge by, as on a CPU,
-which has no published peak; `inconclusive` instead of `warn` and `fail` where other work on the
-host may be the cause; and `incomplete` of a part of the standard set, or a network of the preset,
-that was not measured. The outcome of the card is the first of these that holds: `fail` if a finding
-is, `inconclusive` if the host was busy or its load is not known, `incomplete`, `warn`, `pass`. The
-exit code is 1 for `fail` alone.
+A finding is `pass`, `warn` or `fail`. It is `not_judged` if nothing is known to judge by, as on a
+CPU, which has no published peak; `inconclusive` instead of `warn` and `fail` if other work on the
+host may be the cause, and instead of `pass` if its interval reaches beyond the gravest limit; and
+`incomplete` of a part of the standard set, or a network of the preset, that was not measured. The
+outcome of the card is the first of these that holds: `fail` if a finding is, `inconclusive` if one
+is or the load of the host is not known, `incomplete`, `warn`, `pass`. The exit code is 1 for `fail`
+only.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -21,13 +24,21 @@ OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
 _MOST_MISSING = 6
 _POWER_CAP = "sw_power_cap"
+_BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
 
 
 class Judged(NamedTuple):
-    """A value that a rule compares with its limits, and what it is of."""
+    """A value that a rule compares with its limits.
+
+    Attributes:
+      value: the better end of its interval.
+      what: what it is of.
+      worse: the worse end; None without an interval.
+    """
 
     value: float
     what: str
+    worse: float | None = None
 
 
 class Rule(NamedTuple):
@@ -54,7 +65,8 @@ def _shares(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
     def values(part: Part, card: Card) -> Iterator[Judged]:
         for figure in part.named(*names):
             if figure.nominal is not None:
-                yield Judged(figure.ends[1] / figure.nominal, str(figure))
+                worse, better = (end / figure.nominal for end in figure.ends)
+                yield Judged(better, str(figure), worse)
 
     return values
 
@@ -68,21 +80,26 @@ def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
                 worst = min(own, key=lambda figure: figure.ends[1])
                 best = max(own, key=lambda figure: figure.ends[0])
                 spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
-                yield Judged(spread, f"{name}, slowest: device {worst.device}")
+                worse = max(
+                    one.ends[1] / other.ends[0] - 1 if other.ends[0] > 0 else math.inf
+                    for one, other in itertools.permutations(own, 2)
+                )
+                yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
 
     return values
 
 
 def _slowdowns(part: Part, card: Card) -> Iterator[Judged]:
     for figure in part.named("drift_percent"):
-        yield Judged(max(0.0, -figure.ends[1]), str(figure))
+        worse, better = (max(0.0, -end) for end in figure.ends)
+        yield Judged(better, str(figure), worse)
 
 
 def _throttled(by_power: bool) -> Callable[[Part, Card], Iterator[Judged]]:
     def values(part: Part, card: Card) -> Iterator[Judged]:
         for figure in part.named("throttled_share"):
             if (figure.labels["reason"] == _POWER_CAP) == by_power:
-                yield Judged(figure.ends[0], str(figure))
+                yield Judged(figure.ends[0], str(figure), figure.ends[1])
 
     return values
 
@@ -96,6 +113,13 @@ def _new_errors(corrected: bool) -> Callable[[Part, Card], Iterator[Judged]]:
                 yield Judged(figure.value - before[figure.key[1:]], what)
 
     return values
+
+
+def _board_faults(part: Part, card: Card) -> Iterator[Judged]:
+    """Yield the counters of which any count says that the board is to be reset or replaced."""
+    for figure in part.named("errors_before", "errors_after"):
+        if figure.labels["counter"] in _BOARD_FAULTS:
+            yield Judged(figure.value, str(figure))
 
 
 def _is_corrected(figure: Figure) -> bool:
@@ -147,6 +171,7 @@ RULES = (
     Rule("slowdown_percent", "soak", _slowdowns),
     Rule("throttled_share", "soak", _throttled(False), missing=_NO_READINGS),
     Rule("power_capped_share", "soak", _throttled(True), missing=_NO_READINGS),
+    Rule("board_faults", "soak", _board_faults, disturbed=False, missing=_NO_READINGS),
     Rule("errors", "soak", _new_errors(False), disturbed=False, missing=_NO_READINGS),
     Rule("corrected_errors", "soak", _new_errors(True), disturbed=False, missing=_NO_READINGS),
     Rule("mismatches", "corruption", _mismatches, disturbed=False),
@@ -227,6 +252,9 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     def beyond(one: Judged, limit: float) -> bool:
         return one.value < limit if rule.least else one.value > limit
 
+    def may_be_beyond(one: Judged, limit: float) -> bool:
+        return one.worse is not None and beyond(one._replace(value=one.worse), limit)
+
     worst = (min if rule.least else max)(values, key=lambda one: one.value)
     # The graver limit is looked at last.
     passed = [level for level, limit in known.items() if beyond(worst, limit)]
@@ -237,6 +265,14 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
         return _finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
+    *_, gravest = known.values()
+    if not passed and (unsure := [one for one in values if may_be_beyond(one, gravest)]):
+        one = (min if rule.least else max)(unsure, key=lambda one: one.worse)
+        text = (
+            f"{_shown(one.value)} to {_shown(one.worse)} ({one.what}): too uncertain to tell "
+            f"whether it is within {gravest:g}"
+        )
+        return _finding(part.name, rule.name, "inconclusive", text)
     return _finding(part.name, rule.name, status, text)
 
 

@@ -28,10 +28,6 @@ from jaxbench.training.compilation import compile_with_text
 from jaxbench.training.program import Program, build_program
 from jaxbench.xla.hlo_work import count_work
 
-# What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION); of a TPU's the
-# compiler itself knows what is free.
-_GPU_MEMORY_SHARE = 0.75
-
 
 def devices_of(target: Target) -> tuple[Any, ...]:
     """Return the devices of a target, for a process in the variables of `topology.environment`.
@@ -82,7 +78,7 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
         batch_size=config.batch_size,
         batch_per_device=geometry.batch_per_device,
         precision=config.precision,
-        device_memory_bytes=_usable_bytes(target),
+        device_memory_bytes=target.usable_bytes,
         fits=False,
     )
     labels = program.task.label_shape(config.data.example_shape)
@@ -112,7 +108,8 @@ def _describe(
     work = count_work(text, _activation_sizes(program), cache_bytes)
     memory = compiled.memory
     return {
-        "fits": memory["total_bytes"] <= _usable_bytes(target),
+        # A TPU's compiler has refused what does not fit.
+        "fits": target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
         "needed_bytes": memory["total_bytes"],
         "lower_s": compiled.lower_s,
         "compile_s": compiled.compile_s,
@@ -153,11 +150,6 @@ def _ceiling(
     )
     origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
     return found | origins | {"least_moved_bytes": moved_bytes}
-
-
-def _usable_bytes(target: Target) -> int:
-    share = _GPU_MEMORY_SHARE if target.platform == "gpu" else 1.0
-    return int(target.memory_bytes * share)
 
 
 def _cache_bytes(target: Target) -> int:

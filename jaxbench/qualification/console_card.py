@@ -164,8 +164,11 @@ def verdict_lines(card: Card) -> Iterator[str]:
     if card.verdict is None:
         return
     yield f"verdict: {card.verdict.outcome.replace('_', ' ').upper()}"
-    if card.verdict.outcome == "inconclusive":
+    unsure = {one.part for one in card.verdict.findings if one.status == "inconclusive"}
+    if card.verdict.outcome == "inconclusive" and "host" in unsure:
         yield "  other work on this machine may be the cause: end it, and measure again"
+    elif card.verdict.outcome == "inconclusive":
+        yield "  some intervals are too wide to judge by: measure again, for more minutes"
     yield from (f"  {line}" for line in failures(card.verdict))
     for status in ("inconclusive", "incomplete", "warn"):
         for one in card.verdict.findings:

@@ -6,12 +6,11 @@ time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.cards.preset import MULTIPLE, PresetNetwork
+from jaxbench.cards.run_figures import network_figures
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -94,12 +93,6 @@ def pace_of(run_s: float) -> dict[str, float]:
     # Energy needs readings that are close together, see hardware/telemetry/summary.py.
     telemetry_s = max(0.1, window_s * _ROUNDS / 12)
     return {"rounds": _ROUNDS, "window_s": window_s, "telemetry_s": telemetry_s}
-
-
-def energy_j_per_image(summary: Mapping[str, Any]) -> float | None:
-    """Return the energy of an image by a run's summary; None where the windows were too short."""
-    telemetry = summary.get("telemetry") or {}
-    return telemetry["joules_per_image"] if telemetry.get("energy_window_long_enough") else None
 
 
 class Networks:
@@ -235,27 +228,16 @@ def _rounded_down(batch: int, multiple: int) -> int:
 def figures_of(result: JobResult, trial: Trial, run: str, bench: Bench) -> list[Figure]:
     """Return the figures of a throughput run; those that are not known are left out."""
     [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
-    compiled, labels = _compile_of(result), trial.labels
-    interval = (step.images_per_s_low, step.images_per_s_high)
-    values = {
-        "flops_per_image": step.flops_per_image,
-        "mfu": step.mfu,
-        "measured_peak_share": share_of_measured(
-            bench.figures,
-            step.peak["arithmetic"] if step.peak else trial.config.precision,
-            step.flops_per_s_per_device,
-            bench.mesh.num_devices,
-            bench.mesh.devices[0].platform,
-        ),
-        "energy_j_per_image": energy_j_per_image(result.summary),
-        "compile_cold_s": compiled.cold_compile_s,
-        "compile_warm_s": compiled.warm_compile_s,
-    }
-    return [
-        measured("images_per_s", step.images_per_s, interval, run=run, **labels),
-        *(
-            measured(name, value, run=run, **labels)
-            for name, value in values.items()
-            if value is not None
-        ),
-    ]
+    share = share_of_measured(
+        bench.figures,
+        step.peak and step.peak["arithmetic"],
+        trial.config.precision,
+        step.flops_per_s_per_device,
+        bench.mesh.num_devices,
+        bench.mesh.devices[0].platform,
+    )
+    compiled = vars(_compile_of(result))
+    figures = [*network_figures(vars(step), compiled, result.summary, run, trial.labels)]
+    if share is not None:
+        figures.append(measured("measured_peak_share", share, run=run, **trial.labels))
+    return figures

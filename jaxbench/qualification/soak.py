@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
-from jaxbench.cards.card import Figure, measured
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
+from jaxbench.cards.card import measured
+from jaxbench.cards.run_figures import soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.boards import read_error_counters
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
-from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.jobs.runner import Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job, with_feed
 from jaxbench.jobs.throughput_stages import TrainStage
@@ -63,10 +63,8 @@ def measure_soak(bench: Bench, time_s: float) -> None:
             for device, own in counters.items()
             for name, count in own.items()
         ]
-    telemetry = result.summary.get("telemetry") or {}
-    bench.figures += telemetry_figures(telemetry.get("devices", {}))
     [record] = result.of_kind(ThroughputRecord)
-    bench.figures.append(drift_figure(record.windows_s))
+    bench.figures += soak_figures(vars(record), result.summary, _RUN)
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
 
@@ -129,41 +127,6 @@ class Soak(Measurement):
             last_loss=losses[-1] if losses else None,
             warnings=held_up("soak: window", dict(enumerate(self._windows_s, 1))),
         )
-
-
-def drift_figure(windows_s: Sequence[float]) -> Figure:
-    """Return how much faster the last third of equal windows was than the first."""
-    third = len(windows_s) // 3
-    rates = [1 / window_s for window_s in windows_s]
-    change = change_of_median(rates[:third], rates[len(rates) - third :])
-    value, low, high = (100 * share for share in change)
-    return measured("drift_percent", value, (low, high), run=_RUN)
-
-
-def telemetry_figures(devices: Mapping[str, Mapping[str, Any]]) -> list[Figure]:
-    """Return the sensors' figures of each device, from the summary of its telemetry."""
-    names = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
-    figures = []
-    for device, own in devices.items():
-        if own["kind"] == "host":
-            continue
-        figures += [
-            measured(name, own[key], device=_number(device), run=_RUN)
-            for name, key in names.items()
-            if key in own
-        ]
-        if "throttle_reasons" in own:
-            figures += [
-                measured(
-                    "throttled_share",
-                    own["throttle_reasons"].get(reason, 0.0),
-                    device=_number(device),
-                    run=_RUN,
-                    reason=reason,
-                )
-                for reason in THROTTLING
-            ]
-    return figures
 
 
 def _number(device: str) -> int:

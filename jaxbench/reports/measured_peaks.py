@@ -26,7 +26,8 @@ def measured_share(context: ReportContext) -> list[Column]:
             return None
         return share_of_measured(
             card.figures(),
-            text(row.record, "peak", "arithmetic") or run.precision,
+            text(row.record, "peak", "arithmetic"),
+            run.precision,
             number(row.record, "flops_per_s_per_device"),
             run.num_devices,
             card.environment["backend"],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 from jaxbench.cards.card import Card, CheckResult, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
@@ -12,7 +13,7 @@ PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
 NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
 FLOPS = 24_535_105_536
 PEAK_FP32_TFLOPS, PEAK_TF32_TFLOPS = 66.9, 494.7
-RUN = "runs/resnet50"
+RUN, SOAK = "runs/resnet50", "runs/soak"
 DEVICES = range(4)
 
 
@@ -77,7 +78,7 @@ def other_networks(matmul):
             labels = {"network": network.spec, "precision": precision, "batch": batch}
             if labels == NETWORK:
                 continue
-            how = {"run": RUN, **labels}
+            how = {"run": f"runs/{network.spec}-{precision}", **labels}
             yield measured("images_per_s", 80e12 / network.flops_per_image, **how)
             yield measured("flops_per_image", network.flops_per_image, **how)
             yield measured("mfu", 20 / peak, **how)
@@ -85,13 +86,20 @@ def other_networks(matmul):
                 yield measured("measured_peak_share", 20 / matmul, **how)
 
 
-def soak(drift=(-0.5, -1.0, 0.2), throttled=0.0, reason="any", errors=0, counter="ecc_uncorrected"):
+def soak(
+    drift=(-0.5, -1.0, 0.2),
+    throttled=0.0,
+    reason="any",
+    errors=0,
+    counter="nvlink_errors",
+    before=3,
+):
     value, low, high = drift
     figures = (
-        measured("drift_percent", value, (low, high), device=0, run=RUN),
+        measured("drift_percent", value, (low, high), run=SOAK),
         measured("throttled_share", throttled, device=0, reason=reason),
-        measured("errors_before", 3, device=0, counter=counter),
-        measured("errors_after", 3 + errors, device=0, counter=counter),
+        measured("errors_before", before, device=0, counter=counter),
+        measured("errors_after", before + errors, device=0, counter=counter),
     )
     return Part(name="soak", status="measured", time_s=100.0, figures=figures)
 
@@ -149,13 +157,49 @@ def judged(*parts, **fields):
     return dataclasses.replace(made, verdict=judge(made))
 
 
-def write(folder, made=None):
-    """Writes a card, with a run directory beside it; returns its path."""
-    run = folder / RUN
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "run.json").write_text('{"status": "done", "mode": "throughput"}')
-    (run / "metrics.jsonl").write_text('{"kind": "summary"}\n')
-    return write_card(folder, made or judged())
+def write(folder, made=None, beside=False):
+    """Writes a card; returns its path. The runs that its figures name stay `beside` it, or go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = made or judged()
+    runs = {}
+    for figure in made.figures():
+        if figure.run is not None:
+            runs.setdefault(figure.run, {})[figure.name] = figure
+    for name, figures in runs.items():
+        write_run(folder / name, figures)
+    path = write_card(folder, made)
+    for name in () if beside else runs:
+        shutil.rmtree(folder / name)
+    return path
+
+
+def write_run(folder, figures):
+    """Writes the run directory that figures, by their names, are made from."""
+    values = {name: figure.value for name, figure in figures.items()}
+    labels = next(iter(figures.values())).labels or NETWORK
+    low, high = figures["images_per_s"].ends if "images_per_s" in figures else (1.0, 1.0)
+    windows_s = [1.0] * 6
+    if drift := figures.get("drift_percent"):
+        least, most = drift.ends
+        later = [least, *[drift.value] * 4, most]
+        windows_s = [1.0] * 12 + [1 / (1 + percent / 100) for percent in later]
+    step = {
+        **{"kind": "throughput", "stage": "train_step", "windows_s": windows_s},
+        **{"images_per_s": values.get("images_per_s", 1.0), "images_per_s_low": low},
+        **{"images_per_s_high": high, "mfu": values.get("mfu")},
+        "flops_per_image": values.get("flops_per_image"),
+    }
+    compiled = {"kind": "compile", "function": "train_step"}
+    compiled["cold_compile_s"] = values.get("compile_cold_s")
+    energy_j = values.get("energy_j_per_image")
+    telemetry = {"joules_per_image": energy_j, "energy_window_long_enough": energy_j is not None}
+    summary = {"telemetry": telemetry}
+    config = dict(zip(("name", "precision", "batch_size"), labels.values(), strict=True))
+    document = {"schema_version": 2, "status": "done", "mode": "throughput"}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(document | {"config": config, "summary": summary}))
+    lines = [step, compiled, {"kind": "summary", **summary}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def alter(path, change, digest=True):

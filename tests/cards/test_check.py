@@ -1,7 +1,6 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -44,6 +43,13 @@ def relabelled(**labels):
 
 def test_a_healthy_card_is_plausible():
     assert implausible(made.card()) == []
+
+
+def of_sensors(**values):
+    """The soak, and what sensors of a device said."""
+    figures = (measured(name, value, device=0) for name, value in values.items())
+    part = made.soak()
+    return dataclasses.replace(part, figures=(*part.figures, *figures))
 
 
 IMPOSSIBLE = {
@@ -94,6 +100,35 @@ IMPOSSIBLE = {
     "an end of nothing": (
         with_figure(made.ceilings(), "h2d_gb_per_s", interval=(1.0, 1e9)),
         "more than any such hardware reaches",
+    ),
+    "to the host": (
+        with_figure(made.ceilings(), "h2d_gb_per_s", value=70.0, interval=None),
+        "70 is more than any such hardware reaches: 66.15",
+    ),
+    "a pair's link": (
+        with_figure(made.collectives(), "pair_gb_per_s", value=500.0),
+        "500 is more than any such hardware reaches: 472.5",
+    ),
+    "the bus": (
+        with_figure(made.collectives(), "bus_gb_per_s", value=1e3),
+        "1000 is more than any such hardware reaches: 945",
+    ),
+    "an all-reduce": (
+        with_figure(made.collectives(), "algorithm_gb_per_s", value=1e3),
+        "1000 is more than any such hardware reaches: 945",
+    ),
+    "a call": (
+        with_figure(made.ceilings(), "dispatch_latency_s", value=1e-14, interval=None),
+        "1e-14 cannot be: at least 2e-07",
+    ),
+    "heat": (of_sensors(temperature_max_c=4000.0), "4000 cannot be: at least -50, at most 150"),
+    "a board's power": (of_sensors(power_mean_w=1e6), "1e+06 cannot be: at least 0, at most 2000"),
+    "drift": (made.soak(drift=(0.0, -1.0, 1e6)), "1e+06 cannot be: at least -100"),
+    "no time to compile": (
+        dataclasses.replace(
+            made.networks(), figures=(measured("compile_warm_s", 1e-9, **made.NETWORK),)
+        ),
+        "1e-09 cannot be: at least 0.0001",
     ),
     "no rounds": (with_figure(made.corruption(), "rounds", value=0), "0 cannot be: at least 1"),
     "an odd collective": (
@@ -248,6 +283,53 @@ def test_memory_has_a_peak_whatever_the_device_computes_in():
     assert found(900.0) == [] and "the published peak of Tesla V100" in found(None)[0]
 
 
+@pytest.mark.parametrize(
+    "kind, to_host, pair",
+    [
+        ("NVIDIA GB200", 450, 900),
+        ("NVIDIA A40", 31.5, 56.25),  # with a bridge
+        ("TPU v5 lite", 63, 200),
+        ("NVIDIA H400", 450, 900),  # unknown: the fastest link of any GPU
+    ],
+)
+def test_links_bound_by_device(kind, to_host, pair):
+    def found(faster):
+        links = with_figure(made.collectives(), "pair_gb_per_s", value=faster * pair)
+        host = with_figure(made.ceilings(), "h2d_gb_per_s", value=faster * to_host, interval=None)
+        reasons = implausible(made.card(links, host, kind=kind))
+        names = ("pair_gb_per_s, source 0, target 1:", "h2d_gb_per_s, device 0:")
+        return sum(line.startswith(names) and "than any such" in line for line in reasons)
+
+    assert (found(1.04), found(1.06)) == (0, 2)
+
+
+def test_storage_has_bounds():
+    figures = (
+        measured("read_cold_gb_per_s", 1e5),
+        measured("checkpoint_write_gb_per_s", 12.0),
+        measured("decode_images_per_s", 1e9),
+    )
+    part = made.Part(name="storage", status="measured", time_s=9.0, figures=figures)
+    found = [line for line in implausible(made.card(part)) if "cannot be" in line]
+    assert len(found) == 2
+
+
+def test_a_network_that_beats_the_matrices_has_no_share():
+    """In fp32 Winograd's convolutions may; the card says no fraction, and is none the worse."""
+    rate = 70_000.0
+    part = fp32_networks(rate)
+    share = rate * made.FLOPS / 4 / 200e12
+    labels = {**made.NETWORK, "precision": "fp32"}
+    ceilings = made.ceilings()
+    figures = [*ceilings.figures]
+    figures += [made.around("matmul_tf32_tflops", 200.0, device=0, nominal=made.PEAK_TF32_TFLOPS)]
+    ceilings = dataclasses.replace(ceilings, figures=tuple(figures))
+    assert implausible(made.card(ceilings, part)) == []
+    figure = measured("measured_peak_share", share, **labels)
+    part = dataclasses.replace(part, figures=(*part.figures, figure))
+    assert any("at most 1" in line for line in implausible(made.card(ceilings, part)))
+
+
 def test_a_card_is_of_its_preset():
     for fields in ({"preset": "standard-9"}, {"preset": "cpu-1"}, {"backend": "cpu"}):
         [line] = [one for one in implausible(made.card(**fields)) if "preset" in one]
@@ -259,8 +341,14 @@ def test_a_card_that_is_whole_has_no_problems(tmp_path):
     assert check_card(path) == check_card(tmp_path) == []
 
 
+def of_one_run():
+    """A card of which one run is behind all figures that need one."""
+    soak = dataclasses.replace(made.soak(), figures=made.soak().figures[1:])
+    return made.judged(made.networks(others=False), soak)
+
+
 def test_files_beside_it_are_compared(tmp_path):
-    path = made.write(tmp_path)
+    path = made.write(tmp_path, of_one_run(), beside=True)
     records = tmp_path / "runs" / "resnet50"
     (records / "metrics.jsonl").write_text('{"kind": "epoch"}\n')
     assert check_card(path) == [
@@ -277,7 +365,7 @@ def test_every_file_beside_it_counts(tmp_path):
     for name in ("power_curve.csv", "runs/resnet50/telemetry.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a\n")
-    path = made.write(tmp_path)
+    path = made.write(tmp_path, beside=True)
     assert {"power_curve.csv", "runs/resnet50/telemetry.csv"} < {*read_card(path).files}
     assert check_card(path) == []
     (tmp_path / "power_curve.csv").write_text("b\n")
@@ -295,7 +383,7 @@ def test_every_file_beside_it_counts(tmp_path):
 
 
 def test_runs_are_behind_the_figures(tmp_path):
-    path = made.alter(made.write(tmp_path), lambda c: c.update(files={}))
+    path = made.alter(made.write(tmp_path, of_one_run(), beside=True), lambda c: c.update(files={}))
     assert check_card(path) == [
         "its files lack those of the runs: runs/resnet50/run.json, runs/resnet50/metrics.jsonl"
     ]
@@ -305,20 +393,38 @@ def test_runs_are_behind_the_figures(tmp_path):
         nameless[at] = dataclasses.replace(part, figures=tuple(figures))
     assert check_card(made.write(tmp_path, made.judged(*nameless))) == [
         "images_per_s, network resnet50, precision bf16, batch 256: names no run",
-        "drift_percent, device 0: names no run",
+        "drift_percent: names no run",
     ]
 
 
-@pytest.mark.parametrize("rate, low, problems", [(1e4, 9_900, 0), (9e3, 9_900, 1), (1e4, 9e3, 1)])
-def test_a_rate_is_that_of_its_run(tmp_path, rate, low, problems):
-    card = made.judged(made.networks(others=False))
-    made.write(tmp_path, card)
-    document = {"schema_version": 2, "status": "done", "summary": {}}
-    document["summary"] = {"images_per_s": rate, "images_per_s_low": low}
-    (tmp_path / made.RUN / "run.json").write_text(json.dumps(document))
+@pytest.mark.parametrize(
+    "name, changes, told",
+    [
+        ("images_per_s", {"value": 10_100.0}, "10100 (9900 to 10100) is not what its run has, 1"),
+        ("images_per_s", {"interval": (9e3, 10_100.0)}, "is not what its run has, 10000 (9900"),
+        ("drift_percent", {"value": -0.1, "interval": (-0.2, 0.0)}, "has, -15 (-16 to -14)"),
+        ("energy_j_per_image", {"value": 0.19}, "0.19 is not what its run has, 0.2"),
+        ("compile_cold_s", {"value": 2.0}, "2 is not what its run has, 20"),
+        ("mfu", {"run": made.SOAK}, "is not what its run has, none"),
+    ],
+)
+def test_a_figure_is_that_of_its_run(tmp_path, name, changes, told):
+    part = made.networks()
+    compiled = measured("compile_cold_s", 20.0, run=made.RUN, **made.NETWORK)
+    part = dataclasses.replace(part, figures=(*part.figures, compiled))
+    parts = (part, made.soak(drift=(-15.0, -16.0, -14.0)))
+    assert check_card(made.write(tmp_path, made.judged(*parts), beside=True)) == []
+    altered = [with_figure(one, name, **changes) if any(one.named(name)) else one for one in parts]
+    found = check_card(write_card(tmp_path, made.judged(*altered)))
+    assert any(line.startswith(name) and told in line for line in found), found
+
+
+def test_a_run_without_its_records_is_behind_nothing(tmp_path):
+    card = of_one_run()
+    made.write(tmp_path, card, beside=True)
+    (tmp_path / made.RUN / "metrics.jsonl").write_text('{"kind": "summary"}\n')
     found = check_card(write_card(tmp_path, card))
-    assert len(found) == problems
-    assert not problems or " is not what its run has, 9000.0" in found[0]
+    assert len(found) == 4 and all(line.endswith("its run has, none") for line in found)
 
 
 def test_swapped_digests_are_noticed(tmp_path):
@@ -326,7 +432,7 @@ def test_swapped_digests_are_noticed(tmp_path):
         first, second = content["files"]
         content["files"] = {first: content["files"][second], second: content["files"][first]}
 
-    path = made.alter(made.write(tmp_path), swap)
+    path = made.alter(made.write(tmp_path, of_one_run(), beside=True), swap)
     assert len(check_card(path)) == 2
 
 

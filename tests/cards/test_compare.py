@@ -24,7 +24,7 @@ def test_two_cards_by_their_intervals():
     assert rate.intervals == "apart, worse" and rate.ratio == 0.9
     flops = found["flops_per_image, network resnet50, precision bf16, batch 256"]
     assert flops.intervals == "equal"
-    other = found["errors_before, counter ecc_uncorrected, device 0"]
+    other = found["errors_before, counter nvlink_errors, device 0"]
     assert other.intervals == "equal"
 
 
@@ -112,7 +112,7 @@ def test_one_that_differs_from_equal_values_is_found():
     """The MAD is 0."""
     broken = made.card(made.soak(errors=4), host="node3")
     found = outliers(fleet((2, broken)))
-    assert found == {("errors_after, counter ecc_uncorrected", "node3 (card 3)", 0)}
+    assert found == {("errors_after, counter nvlink_errors", "node3 (card 3)", 0)}
 
 
 def test_hosts_of_one_name_are_told_apart():
@@ -240,7 +240,7 @@ def compare(run_cli, *args):
 def two(tmp_path):
     for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
         (tmp_path / name).mkdir()
-        made.write(tmp_path / name, made.judged(made.networks(rate), host=name))
+        made.write(tmp_path / name, made.judged(made.networks(rate), host=name), beside=True)
     return tmp_path
 
 

@@ -1,5 +1,6 @@
 """Peaks by device and precision, and what is made of them."""
 
+import csv
 import math
 import types
 
@@ -7,6 +8,7 @@ import pytest
 
 from jaxbench.hardware.peak_table import cpu_flops_limit, find_bandwidth, find_peak, rows
 from jaxbench.hardware.peaks import flops_limit, utilization
+from tests.conftest import ROOT
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 
@@ -55,6 +57,12 @@ ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
         ("NVIDIA L40S", "bf16", "bf16", 362.05, 864),
         ("NVIDIA RTX A6000", "fp32", "tf32", 77.4, 768),
         ("NVIDIA GB200", "bf16", "bf16", 2500, 8000),
+        ("NVIDIA H100 NVL", "bf16", "bf16", 835.5, 3900),
+        ("NVIDIA H200 NVL", "fp32", "tf32", 417.5, 4800),
+        ("NVIDIA GH200 480GB", "bf16", "bf16", 989.4, 4000),
+        ("NVIDIA L40", "fp32", "tf32", 90.5, 864),
+        ("NVIDIA RTX 6000 Ada Generation", "bf16", "bf16", 364.25, 960),
+        ("NVIDIA A30", "bf16", "bf16", 165, 933),
     ],
 )
 def test_devices_by_the_names_that_jax_has_for_them(
@@ -66,8 +74,17 @@ def test_devices_by_the_names_that_jax_has_for_them(
     assert math.isclose(peak.bytes_per_s, gb_per_s * 1e9)
 
 
+def test_a_gpu_s_fp32_peak_is_that_of_its_cores_and_clock():
+    with open(ROOT / "jaxbench/hardware/targets/gpus.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            cores = int(row["sms"]) * int(row["fpus_per_sm"])
+            peak = find_peak(row["kind"], "fp32", "highest")
+            expected = 2 * cores * 1e9 * float(row["clock_ghz"])
+            assert peak.flops_per_s == pytest.approx(expected, rel=0.011), row["name"]
+
+
 def test_what_is_unknown_has_no_peak():
-    for kind in ("cpu", "NVIDIA H200 NVL", "NVIDIA GeForce RTX 3090 Ti", "TPU v7"):
+    for kind in ("cpu", "NVIDIA H300", "NVIDIA GeForce RTX 3090 Ti", "TPU v7"):
         assert find_peak(kind, "bf16") is None
     assert find_peak("Tesla V100-SXM2-16GB", "bf16") is None  # it has no such units
     assert find_bandwidth("Tesla V100-SXM2-16GB") == 900e9

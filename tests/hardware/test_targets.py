@@ -8,29 +8,37 @@ import pytest
 from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
 from jaxbench.hardware.targets import topology
-from jaxbench.hardware.targets.target import compute_capability, list_targets, parse_target
+from jaxbench.hardware.targets.target import (
+    compute_capability,
+    list_targets,
+    most_link_bytes_per_s,
+    parse_target,
+)
 from tests.conftest import ROOT
 
 TABLES = ROOT / "jaxbench" / "hardware" / "targets"
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "memory_gib"),
+    ("name", "devices", "usable_gib"),
     [
-        ("tpu:v2:2x2", 8, 8),  # two cores a chip
-        ("tpu:v5e:2x4", 8, 16),
-        ("tpu:v4:2x2x2", 8, 32),
-        ("gpu:rtx2080ti", 1, 11),
-        ("gpu:h100:8", 8, 80),
-        ("gpu:h100:2x8", 16, 80),
-        ("tpu:tpu7x:2x2x1", 8, 96),
-        ("tpu:tpu7x:16x16x36", 18432, 96),  # a whole pod
+        ("tpu:v2:2x2", 8, 7.48),  # two cores a chip; what the compiler lets a program use
+        ("tpu:v5e:2x4", 8, 15.75),
+        ("tpu:v4:2x2x2", 8, 30.75),
+        ("gpu:rtx2080ti", 1, 0.75 * 11),  # what JAX takes by default
+        ("gpu:h100:8", 8, 0.75 * 79.647),
+        ("gpu:h200:2x8", 16, 0.75 * 140.401),
+        ("gpu:b200", 1, 0.75 * 179.062),
+        ("gpu:t4", 1, 0.75 * 15),
+        ("gpu:l40s", 1, 0.75 * 44.988),
+        ("tpu:tpu7x:2x2x1", 8, 94.75),
+        ("tpu:tpu7x:16x16x36", 18432, 94.75),  # a whole pod
     ],
 )
-def test_a_name_is_a_machine(name, devices, memory_gib):
+def test_a_name_is_a_machine(name, devices, usable_gib):
     target = parse_target(name)
     assert (target.name, target.num_devices) == (name, devices)
-    assert target.memory_bytes == memory_gib * 2**30
+    assert target.usable_bytes / 2**30 == pytest.approx(usable_gib, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +147,18 @@ def test_every_machine_of_the_list_is_one_with_known_peaks_and_a_source():
             peak = peaks.find_peak(target.kind, precision, "highest")
             assert peak and peak.bytes_per_s, name
             assert row["source"] and target.link_bytes_per_s > 1e9
+            assert row.get("memory_source") or row["usable_source"]
+            links = [most_link_bytes_per_s(target.kind, to_host) for to_host in (True, False)]
+            assert 15e9 < links[0] <= 450e9 and links[1] >= target.link_bytes_per_s
+
+
+def test_the_links_of_an_unknown_device_are_the_fastest_known():
+    assert most_link_bytes_per_s("NVIDIA H100 80GB HBM3", False) == 450e9
+    assert most_link_bytes_per_s("NVIDIA A40", False) == 56.25e9  # with a bridge
+    assert most_link_bytes_per_s("TPU v2", False) == 358e9  # two cores share a chip's memory
+    assert most_link_bytes_per_s("of a newer file", True) == 450e9
+    assert most_link_bytes_per_s("of a newer file", False) == 900e9
+    assert most_link_bytes_per_s("TPU v9", False) == 3690e9
 
 
 def test_a_gpu_is_described_to_xla():

@@ -15,7 +15,8 @@ from tests.published_rates import published_rates
 # By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
 PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
 LISTED = [name.split("[")[0] for name in list_targets() if "FILE" not in name]
-# Compiles a convolution for targets, and prints the devices of each.
+# Compiles a convolution for targets, and prints the devices of each; for TPUs a program that is too
+# large as well, and prints the bytes that the refusal says are available.
 CONVOLUTION = """
 import sys
 import jax
@@ -23,6 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.hardware.targets.topology import create_devices
+from jaxbench.jobs.refusals import read_refusal
 
 for name in sys.argv[1:]:
     target = parse_target(name)
@@ -36,7 +38,14 @@ for name in sys.argv[1:]:
     def convolve(x, w):
         return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
     jax.jit(convolve).lower(*shapes).compile()
-    print(target.name, 1 + len(others), device.device_kind, sep=",")
+    usable_bytes = target.usable_bytes
+    if target.platform == "tpu":
+        large = jax.ShapeDtypeStruct((usable_bytes // 3,), "float32", sharding=shapes[0].sharding)
+        try:
+            jax.jit(lambda x: jax.numpy.sin(x[::-1])).lower(large).compile()
+        except jax.errors.JaxRuntimeError as error:
+            usable_bytes = read_refusal(" ".join(str(error).split())).available_bytes
+    print(target.name, 1 + len(others), device.device_kind, usable_bytes, sep=",")
 """
 
 
@@ -77,7 +86,9 @@ def test_every_listed_machine_is_one_that_its_compiler_knows(names):
     variables = topology.environment(targets[0])
     done = run(python_for(names[0]), "-c", CONVOLUTION, *names, variables=variables)
     assert done.returncode == 0, done.stderr[-2000:]
-    expected = [f"{each.name},{each.num_devices},{each.kind}" for each in targets]
+    expected = [
+        f"{each.name},{each.num_devices},{each.kind},{each.usable_bytes}" for each in targets
+    ]
     assert done.stdout.splitlines() == expected
 
 

@@ -133,7 +133,7 @@ def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, m
 def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     children, run_cli, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(target_step, "_GPU_MEMORY_SHARE", 1e-6)
+    monkeypatch.setattr("jaxbench.hardware.targets.target._GPU_MEMORY_SHARE", 1e-6)
     done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
     assert done.returncode == 1 and "GiB on each device and may use 0.00" in done.stderr
     row = next(line for line in done.stdout.splitlines() if " no " in line)

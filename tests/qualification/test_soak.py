@@ -109,31 +109,6 @@ def test_bursts_take_a_share_of_the_soak(bench, monkeypatch, left_s, burst_s, le
     assert 2 + least <= len(bursts) <= 2 + most  # one at each end
 
 
-def test_drift_is_that_of_the_last_third():
-    slower = [1.0, 1.01] * 5 + [1.05] * 10 + [1.1, 1.11] * 5
-    figure = soak.drift_figure(slower)
-    assert figure.value == pytest.approx(100 * (1.005 / 1.105 - 1), abs=0.1)
-    assert figure.interval[0] < figure.value < figure.interval[1] < -8
-    assert soak.drift_figure([1.0] * 18).interval == (0, 0)
-
-
-def test_sensors_and_throttling_by_device():
-    board = {"kind": "gpu", "temperature_c_max": 71.0, "power_w_mean": 300.0}
-    figures = soak.telemetry_figures(
-        {
-            "host": {"kind": "host", "samples": 3},
-            "gpu0": board | {"throttle_reasons": {"sw_thermal_slowdown": 0.25, "gpu_idle": 0.5}},
-            "gpu12": board,
-        }
-    )
-    found = {(one.name, one.device): one.value for one in figures if not one.labels}
-    assert found["temperature_max_c", 12] == 71 and found["power_mean_w", 0] == 300
-    shares = {one.labels["reason"]: one.value for one in figures if one.labels}
-    assert shares["sw_thermal_slowdown"] == 0.25 and shares["hw_slowdown"] == 0
-    assert "gpu_idle" not in shares
-    assert {one.device for one in figures if one.labels} == {0}  # the other board does not tell
-
-
 def test_error_counters_before_and_after(bench, monkeypatch):
     counters = iter(({"gpu1": {"ecc_corrected": 2}}, {"gpu1": {"ecc_corrected": 5}}))
     monkeypatch.setattr(soak, "read_error_counters", lambda _: next(counters))

@@ -37,12 +37,12 @@ def texts(table):
 
 
 def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
-    path = made.write(tmp_path / "card")
+    path = made.write(tmp_path / "card", beside=True)
     alone = collect([str(path)])
     assert [card.name for card in alone.cards] == [str(path)] and not alone.runs
     below = collect([str(tmp_path)])
     # Beside it are the runs that it is from.
-    assert [card.name for card in below.cards] == ["card"] and len(below.runs) == 1
+    assert [card.name for card in below.cards] == ["card"] and len(below.runs) == 11
     assert len(collect([str(path), str(tmp_path)]).cards) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_large_matrix_stays_within_its_picture():
 
 
 def test_what_is_wrong_with_a_card_is_said(tmp_path):
-    path = made.write(tmp_path, made.judged(made.networks(mfu=0.9)))
+    path = made.write(tmp_path, made.judged(made.networks(mfu=0.9)), beside=True)
     (tmp_path / "runs" / "resnet50" / "run.json").write_text("{}")
     lines = [one for one in section_of(path).blocks if isinstance(one, str)]
     assert any("does not follow" in line for line in lines)
@@ -165,8 +165,6 @@ def test_the_report_of_a_card(run_cli, tmp_path):
 
 def test_cards_are_no_runs_to_compare(tmp_path):
     path = made.write(tmp_path / "card")
-    for record in (tmp_path / "card" / "runs" / "resnet50").iterdir():
-        record.unlink()
     with pytest.raises(BadInput, match="holds cards alone"):
         read_sides(str(path.parent.parent))
 
@@ -239,7 +237,7 @@ def test_the_table_is_written_over_a_report_and_nothing_else(tmp_path):
 
 
 def test_a_table_of_no_cards_is_refused(tmp_path):
-    card = made.write(tmp_path / "a")
+    card = made.write(tmp_path / "a", beside=True)
     card.unlink()
     with pytest.raises(BadInput, match="holds no card"):
         write_results(str(tmp_path), "md", tmp_path / "cards.md")

@@ -50,7 +50,7 @@ def read_description(path: str) -> dict[str, str]:
     return {
         "name": path,
         "kind": values["device_description_str"],
-        "memory_gib": str(int(values["device_memory_size"]) / 2**30),
+        "memory_mib": str(int(values["device_memory_size"]) / 2**20),
         "l2_mib": str(int(values["l2_cache_size"]) / 2**20),
         "link": "unknown",
         "link_gb_per_s": "",

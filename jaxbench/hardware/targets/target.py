@@ -7,8 +7,12 @@
     gpu:h100:2x8    two hosts of eight
     gpu:mine.txtpb  a GPU by XLA's description of it, in a file; sizes as above
 
-The facts stand in `tpus.csv` and `gpus.csv`, each row with its source; what peaks.csv has (peak
+The facts stand in `tpus.csv` and `gpus.csv`, each row with its sources; what peaks.csv has (peak
 rates, memory bandwidth, devices of a chip) is not repeated there. JAX is not imported.
+
+`host_gb_per_s` is the link to the host in one direction. Google publishes none for TPUs: theirs is
+a PCIe 5.0 x16 slot's, which none exceeds. `bridge_gb_per_s` is an optional NVLink bridge, which
+bounds measurements but is in no ceiling.
 """
 
 import csv
@@ -20,7 +24,7 @@ import re
 from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, nearest
-from jaxbench.hardware.peak_table import devices_per_chip
+from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth
 from jaxbench.hardware.targets.description import SUFFIX, read_description
 
 _TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
@@ -28,6 +32,8 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # No machine that can be rented has more; compiling for more takes no longer, but means nothing.
 # TPUs have the size of their pod.
 _MOST_GPUS = 8192
+# What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION).
+_GPU_MEMORY_SHARE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Target:
       platform: `tpu` or `gpu`.
       kind: the device's name in peaks.csv and in JAX.
       dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
-      memory_bytes: of a JAX device.
+      memory_bytes: of a JAX device; of a TPU what its compiler lets a program use.
       link: what connects the devices, in words.
       link_bytes_per_s: of a JAX device, in one direction; None where unknown.
       facts: the row of the table.
@@ -57,6 +63,12 @@ class Target:
     @property
     def num_devices(self) -> int:
         return math.prod(self.dimensions) * devices_per_chip(self.kind)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a program may use of a device's memory: what `fits` compares with."""
+        share = _GPU_MEMORY_SHARE if self.platform == "gpu" else 1.0
+        return int(self.memory_bytes * share)
 
     def stand_ins(self) -> tuple["StandIn", ...]:
         """Return what describes its devices where no compiler has made them."""
@@ -140,9 +152,34 @@ def compute_capability(device: Any) -> float | None:
     return None if own.startswith("gfx") else float(own)  # AMD's begin so
 
 
-def _row_of(device_kind: str) -> dict[str, str] | None:
+def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
+    """Return what a device's links carry at most in one direction.
+
+    Of a device that the tables lack it is the most of any TPU, or of any GPU.
+
+    Args:
+      device_kind: its name in JAX.
+      to_host: whether it is the link to the host, or all links to other devices.
+    """
+    platform = "tpu" if device_kind.startswith("TPU") else "gpu"
+    row = _row_of(device_kind, platform)
+    rows = [row] if row else _rows(platform).values()
+    return max(_link_bytes_per_s(row, to_host) for row in rows)
+
+
+def _link_bytes_per_s(row: dict[str, str], to_host: bool) -> float:
+    if to_host:
+        return float(row["host_gb_per_s"]) * 1e9
+    if "link_gbit_per_s_per_chip" not in row:
+        return max(float(row[name] or 0) for name in ("link_gb_per_s", "bridge_gb_per_s")) * 1e9
+    if devices_per_chip(row["kind"]) > 1:  # two devices of a chip exchange through no link
+        return find_bandwidth(row["kind"])
+    return float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8
+
+
+def _row_of(device_kind: str, platform: str = "gpu") -> dict[str, str] | None:
     own = device_kind.removeprefix("NVIDIA ")
-    rows = _rows("gpu").values()
+    rows = _rows(platform).values()
     return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == own), None)
 
 
@@ -184,7 +221,7 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         platform="tpu",
         kind=row["kind"],
         dimensions=numbers,
-        memory_bytes=int(row["memory_gib_per_chip"]) * 2**30 // cores,
+        memory_bytes=int(float(row["usable_gib_per_device"]) * 2**30),
         link="inter-chip interconnect",
         # Of all links of the chip, in one direction: Google's page of v5e has had 1600 Gbit/s, and
         # now has 400 GB/s in both directions.
@@ -203,7 +240,7 @@ def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         platform="gpu",
         kind=row["kind"],
         dimensions=(1,) * (2 - len(numbers)) + numbers,
-        memory_bytes=int(float(row["memory_gib"]) * 2**30),
+        memory_bytes=int(float(row["memory_mib"]) * 2**20),
         link=row["link"],
         link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9 if row["link_gb_per_s"] else None,
         facts=row,
