@@ -189,7 +189,8 @@ def test_every_figure_of_a_sweep_is_found_in_a_run():
         record(kinds["conv2d"]),
         record(kinds["epoch"]),
     ]
-    document = {"summary": summary, "training_flops_per_image": 2}
+    document = {"mode": "train", "status": "done", "config": {"batch_size": 1}}
+    document |= {"summary": summary, "training_flops_per_image": 2}
     figures = figures_of(RunRecords(pathlib.Path(), document, records))
     assert [name for name, value in vars(figures).items() if value is None] == []
 

@@ -15,9 +15,16 @@ from jaxbench.reports.tables import Column, estimate_columns, make_table, shared
 
 # What a row of max_batch.csv was compiled for, where that is not here.
 _TARGET = operator.methodcaller("get", "target")
+
+
+def _compile(row: Measurement) -> str:
+    compile_s = plain(row.run.summary.get("compile_s"))
+    return f"{compile_s} (cached)" if row.run.compile_cache == "hit" else compile_s
+
+
 # Columns without any figure are left out.
 _FIGURES = (
-    Column("compile [s]", "run.summary.compile_s", plain),
+    Column("compile [s]", _compile, left=False),
     Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
     Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
     Column("all epochs [h:mm:ss]", "run.total_s", clock_time),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.fields import Estimate, number, of_rounds, over_runs, text
+from jaxbench.reports.fields import Estimate, number, of_rounds, over_runs
 from jaxbench.reports.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.reports.settings import grouped, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
@@ -108,7 +108,7 @@ def _training(row: Measurement) -> published.Row:
     first: Cell | float | None = first_s
     if first_s is None and _epoch(row).value is None:
         first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
-    elif text(summary, "compile_cache") == "hit":
+    elif run.compile_cache == "hit":
         first = Cell(f"{plain(first_s)} (compilation cache hit)")
     return {
         "first_epoch": first,
