@@ -155,7 +155,9 @@ class Collection:
             runs.append(run)
             run.place = mapping(record, "place")
             status = text(record, "status")
-            if run.status in _WITHOUT_A_WORD and status not in (None, "done"):
+            # A trial that took too long was asked to end, as one that is preempted is.
+            silent = run.status in _WITHOUT_A_WORD and status not in (None, "done")
+            if silent or status == "timeout":
                 run.status, run.reason = status, text(record, "reason")
         for record in missing:
             sweep.add_missing(record, runs)

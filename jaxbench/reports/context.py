@@ -137,7 +137,10 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
     if run.mode == "train":
         epochs = steady_epochs(run.of_kind("epoch"))
         rate = estimate([epoch["images_per_s"] for epoch in epochs])
-        record = {"mfu": estimate(known(number(epoch, "mfu") for epoch in epochs)).value}
+        # Of this rate, but for MFU, whose epochs are at hand.
+        names = ("flops_per_s_per_device", "peak", "tokens_per_s")
+        record = {name: run.summary.get(name) for name in names}
+        record["mfu"] = estimate(known(number(epoch, "mfu") for epoch in epochs)).value
         if rate.value is not None and run.num_devices and not run.changed_devices:
             record["images_per_s_per_device"] = rate.value / run.num_devices
         return [Measurement(run, "training", rate, record, run.setting() | {"stage": "training"})]

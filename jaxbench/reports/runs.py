@@ -152,8 +152,15 @@ class ReportedRun:
         """Return `number` of the run's devices, as one line."""
         if number is None:
             return self.device_kind
-        known = self.device_kind != UNKNOWN
-        return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
+        if self.device_kind == UNKNOWN:
+            return f"{number:.0f} device(s)"
+        simulated = " (simulated)" if self.are_simulated(number) else ""
+        return f"{number:.0f} × {self.device_kind}{simulated}"
+
+    def are_simulated(self, num_devices: float | None) -> bool:
+        """Return whether so many CPU devices share the processors of fewer processes."""
+        processes = number(self.environment, "num_processes") or 1
+        return self.device_kind == "cpu" and (num_devices or 1) > processes
 
     @property
     def published_network(self) -> str | None:

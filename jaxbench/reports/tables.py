@@ -1,10 +1,11 @@
 """Tables made of columns and rows."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.reports.blocks import Cell, Table
-from jaxbench.reports.fields import find
+from jaxbench.reports.fields import Estimate, find, number
 from jaxbench.reports.formats import UNKNOWN, Format, count, interval, plain, words
 
 _MARKS = {"done": "good", "running": "running"}
@@ -71,6 +72,9 @@ def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
         value = column.of(row)
         shown = value if isinstance(value, Cell) else column.show(value)
         cell = shown if isinstance(shown, Cell) else Cell(shown)
+        if cell.sort is None:
+            amount = value.value if isinstance(value, Estimate) else value
+            cell = cell._replace(sort=math.inf if amount == math.inf else number(amount))
         covered = cell.span - 1
         cells.append(cell._replace(left=column.is_left or cell.span > 1))
     return cells

@@ -5,12 +5,14 @@ import math
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import first_at_target
-from jaxbench.reports.fields import number, text
+from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.formats import percent
 from jaxbench.reports.runs import SCORES, ReportedRun
 
 # A run that ended so without reaching its target never does. One that was broken off is not known.
 NEVER_REACHED = ("done", "diverged", "invalid", "failed", "oom", "timeout")
+# Fewer seeds are no result.
+FEWEST_SEEDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +60,11 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
-    epochs = run.of_kind("epoch")
     # A task of the user's own has a score of its own.
+    epochs = [
+        {f"eval_{name}": value for name, value in mapping(epoch, "eval_figures").items()} | epoch
+        for epoch in run.of_kind("epoch")
+    ]
     asked_for = f"eval_{text(run.summary, 'target', 'score') or 'top1'}"
     scores = (asked_for, *SCORES)
     score = next((s for s in scores for e in epochs if number(e, s) is not None), asked_for)

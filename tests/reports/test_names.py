@@ -149,8 +149,17 @@ def test_curves_are_of_epochs_fields():
 # Keys of what is recorded as plain mappings: the environment, the data, resumes, models, targets.
 _MAPPINGS = {
     *("versions", "jax", "scipy", "variables", "XLA_FLAGS", "git", "commit", "dirty", "driver"),
-    *("cpu", "hostname", "matmul_precision", "description", "source", "seed", "lost_s"),
-    *("value", "score", "place", "run", "log", "sequence_length"),
+    *(
+        "cpu",
+        "hostname",
+        "matmul_precision",
+        "num_processes",
+        "description",
+        "source",
+        "seed",
+        "lost_s",
+    ),
+    *("value", "score", "place", "run", "log", "sequence_length", "num_processes"),
 }
 
 

@@ -45,7 +45,7 @@ def batches(context: ReportContext) -> Section | None:
     tables = []
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:
-            own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
+            own.sort(key=lambda row: (_setting(row), row.run.batch_size))
             tables += [_table(own, [*_FIGURES, *measured_share(context)]), *_matrix(own)]
     sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
     return make_section(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, over_runs
+from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, with_range
 from jaxbench.reports.formats import count, interval, percent, plain, span
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
@@ -198,11 +198,17 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
 def _series(label: str, line: _Line, curve: _Curve) -> Series:
     common = line.common(curve.field)
     points = [
-        Point(epoch, *over_runs([Estimate(curve.factor * value) for value in common[epoch]]).span)
+        _point(epoch, [curve.factor * value for value in common[epoch]])
         for epoch in thinned([*common], _MOST_EPOCHS)
     ]
     # A band of one epoch is no area: its ends are.
     return Series(label, points, band=line.is_band and len(points) > 1)
+
+
+def _point(epoch: float, values: Sequence[float]) -> Point:
+    if len(values) == 1:
+        return Point(epoch, values[0])
+    return Point(epoch, *with_range(values).span, told=f"{len(values)} seeds, least to greatest")
 
 
 def _note(lines: Sequence[_Line], field: str) -> str:
@@ -229,9 +235,9 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
         for epoch in thinned([*found], _MOST_LISTED):
-            values = [Estimate(curve.factor * value) for value in found[epoch]]
+            values = [curve.factor * value for value in found[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
-            rows.append(row | {"values": over_runs(values) if len(values) == len(line) else None})
+            rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
     for label, line in drawn.items():
         for course in line if line.is_band else ():
             last, value = max(course.values(curve.field).items())

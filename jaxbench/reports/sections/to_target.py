@@ -17,10 +17,8 @@ from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.reports.tables import Column, make_table, run_cell, run_ids, shared
-from jaxbench.reports.time_to_target import TimeToTarget
+from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
 
-# Fewer seeds are no result.
-_SEEDS = 5
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
@@ -180,8 +178,8 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
 
 
 def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
-    if len(counted) < _SEEDS:
-        yield f"fewer than {_SEEDS} seeds: no result yet"
+    if len(counted) < FEWEST_SEEDS:
+        yield f"fewer than {FEWEST_SEEDS} seeds: no result yet"
     # Some seeds compiled, and others fetched their programs.
     outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in counted)
     if len(outcomes) > 1:
