@@ -156,7 +156,7 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
     """Yield the rates of whole trainings and of training steps, of runs that ended well."""
     for own in context.measurements:
         run = own.run
-        known_devices = run.id and not run.changed_devices
+        known_devices = not run.changed_devices and (run.id or not own.usable)
         # A training too short for a rate may have come to a score, or to its target. One that
         # failed has no rate, and counts as a seed that failed.
         counts = run.mode == "train" or (own.rate.value or 0) > 0

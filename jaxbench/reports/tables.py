@@ -110,7 +110,10 @@ def run_cell(run: str | None) -> Cell:
 
 def run_ids(rows: Iterable[Any]) -> str:
     """Name runs, or those of rows; many of them by the first and the last."""
-    ids = list(dict.fromkeys(getattr(row, "run", row).id for row in rows))
+    # A trial that left no run has no id.
+    ids = {getattr(row, "run", row).id or UNKNOWN for row in rows}
+    # R10 comes after R9.
+    ids = sorted(ids, key=lambda own: (own == UNKNOWN, len(own), own))
     if len(ids) > 8:
         return f"{', '.join(ids[:6])} … {ids[-1]} ({len(ids)} runs)"
     return ", ".join(ids)

@@ -502,9 +502,11 @@ def test_seeds_of_one_setting_are_one_curve_with_a_band(tmp_path):
     ]
     assert [row[0].run for row in chart.table.rows[2:]] == ["R1", "R2", "R3"]
     assert list(chart.table.groups) == [0, 2]
+    # One that failed is counted, though it has no line among them.
+    seeded(tmp_path / "failed", {7: [0.1]}, status="diverged")
     [together] = tables(sections_of(tmp_path)["learning"])["Seeds together"].rows
     assert texts(together)[5:] == (
-        ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–"]
+        ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–", "1"]
     )
     assert 'class="band"' in page_of(tmp_path)
 

@@ -324,6 +324,28 @@ def test_every_seed_counts_once(tmp_path):
     assert [texts(row)[8] for row in rows[-2:]] == ["never", "broken off"]
 
 
+def test_seeds_of_a_sweep_count_as_its_own_table_counts_them(tmp_path):
+    sweep = tmp_path / "sweep"
+    trials = []
+    for seed, status in enumerate(("done", "diverged", "preempted", None)):
+        run = f"trials/seed={seed}/run1"
+        if status:
+            scores = (0.5, 0.9) if status == "done" else (0.5,)
+            own = {"config": {"seed": seed}, "target_accuracy": 0.8}
+            on_the_way(sweep / run, scores, status=status, **own)
+        # The sweep ended the one that was too slow, and one left no run.
+        ended = {"diverged": "failed", "preempted": "timeout", None: "oom"}.get(status, status)
+        trial = {"key": str(seed), "status": ended, "run": run if status else None}
+        trial |= {"place": {"seed": str(seed)}, "experiment": "cnn10", "figures": {}, "wall_s": 1.0}
+        trials.append(trial)
+    (sweep / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trials))
+    [own] = seeds_of(tmp_path)
+    assert (own["n seeds that ended"], own["reached"]) == ("4 of 4", "1")
+    assert (own["median [s]"], own["runs"]) == ("∞", "R1, R2, R3, –")
+    rows = tables(sections_of(tmp_path)["target"])["Time to accuracy"].rows
+    assert [texts(row)[1] for row in rows] == ["done", "diverged", "timeout", "OOM"]
+
+
 def test_compiling_is_told_apart_from_epochs(tmp_path):
     for seed in range(5):
         run = on_the_way(tmp_path / f"s{seed}", (0.5, 0.9), config={"seed": seed})
