@@ -19,6 +19,7 @@ from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import plain
+from jaxbench.reports.prices import Prices, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.reports.time_to_target import time_to_target
 from jaxbench.terminal import print_wrapped, printable
@@ -47,6 +48,7 @@ def main(paths: list[str]) -> int:
     price = stated_price()
     if paths:
         runs = [read_run(path, path, user_path(path)) for path in paths]
+        Prices(price).check(runs)
         costs = {run.name: cost_of_run(run, price) for run in runs}
     elif price is None:
         raise BadInput(_NO_PRICE)
@@ -110,11 +112,15 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
             f"{'a' if has_rate else 'no'} rate; only a run that is done and has a rate has costs"
         )
     # Without a price only electricity can be asked for.
-    price = stated or pricing.recorded_price(run.document)
-    if price is None and _USD_PER_KWH.value is None:
+    price = stated or run.price
+    changed_price = None if stated else run.changed_price
+    if price is None and _USD_PER_KWH.value is None and not changed_price:
         raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
     wall_s = number(run.summary, "wall_s")
     found = {"price": price and price._asdict(), **fields}
+    mark = price_mark(price, run) if price and run.environment else ""
+    if note := changed_price or mark:
+        found["price_note"] = note
     tokens = number(run.config, "data", "sequence_length")
     found |= _per_price(rate, price, tokens) if price else {}
     paid_s = None if wall_s is None else run.paid_s(wall_s)
@@ -191,6 +197,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
             f"{rate}: {_amount(found['images_per_s_per_usd_per_hour'], 1)} images/s per USD/h, "
             f"{_amount(found['usd_per_million_images'])} USD per million images",
         ]
+    if "price_note" in found:
+        lines.append(printable(found["price_note"]))
     if "usd_per_billion_tokens" in found:
         amount = _amount(found["usd_per_billion_tokens"])
         lines.append(f"images are sequences: {amount} USD per billion tokens")

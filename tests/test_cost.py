@@ -329,8 +329,15 @@ def test_another_price_is_no_other_trial():
 
 def test_sweep_csv_tells_never_reached_from_not_known():
     target = {"value": 0.99, "reached": False, "epoch": None, "images": None, "time_s": None}
-    figures = figures_of(RunRecords(pathlib.Path(), {"summary": {"target": target}}, []))
-    assert figures == TrialFigures(target_value=0.99, target_reached=False)
+    document = {"mode": "train", "summary": {"target": target}}
+
+    def of(status):
+        run = RunRecords(pathlib.Path(), document | {"status": status}, [])
+        figures = figures_of(run)
+        assert figures == TrialFigures(target_value=0.99, target_reached=figures.target_reached)
+        return figures.target_reached
+
+    assert [of(status) for status in ("done", "diverged", "preempted")] == [False, False, None]
 
 
 @pytest.mark.parametrize(

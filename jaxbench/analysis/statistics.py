@@ -69,25 +69,38 @@ def disjoint_pairs(intervals: Sequence[tuple[float, float, float]]) -> list[tupl
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return n, median, mean, sample deviation and extremes, and the mean's 95 % interval.
+    """Return n, median, means, sample deviation and extremes; the geometric mean's 95 % interval.
 
-    Infinite values count: half of them make the median infinite, one of them the mean; there is no
-    deviation and no interval then, nor of a single value. The interval is Student's.
+    Infinite values count: half of them make the median infinite, one of them the means; there is no
+    deviation and no interval then, nor of a single value.
     """
     finite = all(map(math.isfinite, values))
-    std = statistics.stdev(values) if finite and len(values) > 1 else None
-    margin = None if std is None else _student(len(values) - 1) * std / math.sqrt(len(values))
-    mean = statistics.fmean(values)
+    geometric_mean, low, high = mean_interval(values) if min(values) > 0 else (None, None, None)
     return {
         "n": len(values),
         "median": statistics.median(values),
-        "mean": mean,
-        "mean_low": None if margin is None else mean - margin,
-        "mean_high": None if margin is None else mean + margin,
-        "std": std,
+        "mean": statistics.fmean(values),
+        "geometric_mean": geometric_mean,
+        "geometric_mean_low": low,
+        "geometric_mean_high": high,
+        "std": statistics.stdev(values) if finite and len(values) > 1 else None,
         "min": min(values),
         "max": max(values),
     }
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the geometric mean of values above 0 and the ends of its 95 % interval.
+
+    The interval is Student's, of the logarithms, so that it never reaches 0. A single value, or an
+    infinite one, leaves no interval.
+    """
+    mean = math.exp(statistics.fmean(map(math.log, values)))
+    if len(values) < 2 or not math.isfinite(mean):
+        return mean, None, None
+    error = statistics.stdev(map(math.log, values)) / math.sqrt(len(values))
+    factor = math.exp(min(_student(len(values) - 1) * error, 700.0))
+    return mean, mean / factor, mean * factor
 
 
 def _student(freedom: int) -> float:

@@ -138,6 +138,9 @@ def difference(first: Figure, second: Figure) -> Difference:
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     """Return every figure that three values or more are of, over all nodes and devices.
 
+    If the nodes differ in their number of devices, networks are compared by the batch and rate of a
+    device, and collectives, which depend on that number, are left out.
+
     Raises:
       BadInput: the cards are of different devices.
     """
@@ -147,14 +150,42 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
             f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
             "are compared where they are of one kind"
         )
+    by_device = differ_in_size(cards)
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
         for figure in card.figures():
+            if by_device and "collective" in figure.labels:
+                continue
+            if by_device and "batch" in figure.labels:
+                figure = _of_a_device(figure, card.environment["num_devices"])
             name, _, labels = figure.key
             if not _is_repeated(figure, _REPEATED_IN_FLEET):
                 values.setdefault((name, labels), []).append((node, figure))
-    return [_over_fleet(own) for own in values.values() if len(own) > 2]
+    found = [_over_fleet(own) for own in values.values() if len(own) > 2]
+    return [
+        dataclasses.replace(one, figure=f"{one.figure} (of a device)")
+        if by_device and "batch" in one.like.labels
+        else one
+        for one in found
+    ]
+
+
+def differ_in_size(cards: Sequence[Card]) -> bool:
+    """Return whether the cards are of different numbers of devices."""
+    return len({card.environment["num_devices"] for card in cards}) > 1
+
+
+def _of_a_device(figure: Figure, num_devices: int) -> Figure:
+    """Return a network's figure with the batch of a device, and a rate as that of a device."""
+    share = 1 / num_devices if figure.name == "images_per_s" else 1.0
+    batch = figure.labels["batch"] / num_devices
+    return dataclasses.replace(
+        figure,
+        value=figure.value * share,
+        interval=figure.interval and tuple(end * share for end in figure.interval),
+        labels=figure.labels | {"batch": int(batch) if batch.is_integer() else f"{batch:g}"},
+    )
 
 
 def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:

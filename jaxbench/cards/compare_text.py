@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, difference
+from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, differ_in_size, difference
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.records.writers.tables import text_table
 from jaxbench.terminal import four_digits, printable
@@ -135,6 +135,8 @@ def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
 
 def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     figures = compare_fleet(cards)
+    if differ_in_size(cards):
+        yield "by device: batches and images/s of networks; collectives are not compared"
     found = [(one, outlier) for one in figures for outlier in one.outliers or ()]
     counts = collections.Counter(outlier.node for _, outlier in found)
     searched = sum(one.outliers is not None for one in figures)

@@ -15,6 +15,7 @@ class Cell(NamedTuple):
       span: how many columns it covers.
       run: the id of the run that the cell links to.
       left: whether it is aligned left, as words are.
+      sort: the number that it stands for, by which the page sorts; None for what its text says.
     """
 
     text: str
@@ -22,6 +23,7 @@ class Cell(NamedTuple):
     span: int = 1
     run: str | None = None
     left: bool = False
+    sort: float | None = None
 
 
 class Table(NamedTuple):
@@ -46,12 +48,19 @@ class Table(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value at a place, with the ends of its interval."""
+    """A value at a place, with the ends of its bar.
+
+    Attributes:
+      told: what the bar is, for the tooltip.
+      runs: the values that it is of, drawn as small dots.
+    """
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
+    told: str = ""
+    runs: Sequence[float] = ()
 
 
 class Series(NamedTuple):
@@ -106,6 +115,7 @@ class Dot(NamedTuple):
     """One row of a `DotChart`; `published` ones are hollow.
 
     Attributes:
+      told: what the bar is, for the tooltip.
       below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
     """
 
@@ -115,6 +125,7 @@ class Dot(NamedTuple):
     high: float | None = None
     published: bool = False
     below: Sequence["Dot"] | None = None
+    told: str = ""
 
 
 class DotChart(NamedTuple):

@@ -67,7 +67,7 @@ class Sweep:
                 yield None, runs[-1].parent
 
     def add_missing(self, record: Mapping[str, Any], runs: Sequence[ReportedRun]) -> None:
-        """Add a trial that left no run directory, described like a run that differs in the batch.
+        """Add a trial that left no run directory, described like a run of another batch or seed.
 
         Args:
           record: the trial's result.
@@ -82,13 +82,13 @@ class Sweep:
             "config": {"precision": place.get("precision")},
             "environment": {"hostname": text(record, "hostname"), "num_devices": num_devices},
         }
+        own = {f: _parse_number(place[f]) for f in ("batch_size", "seed") if f in place}
         for run in reversed(runs):
-            same = {**run.place, "batch_size": None} == {**place, "batch_size": None}
+            same = {**run.place, **own.fromkeys(own)} == {**place, **own.fromkeys(own)}
             like = run.document if same else like
-        batch_size = {"batch_size": _parse_number(place.get("batch_size"))}
         document = like | {
             "experiment": text(record, "experiment"),
-            "config": mapping(like, "config") | batch_size,
+            "config": mapping(like, "config") | own,
             "started_at": text(record, "finished_at"),
             "summary": {},
         }
@@ -155,7 +155,9 @@ class Collection:
             runs.append(run)
             run.place = mapping(record, "place")
             status = text(record, "status")
-            if run.status in _WITHOUT_A_WORD and status not in (None, "done"):
+            # A trial that took too long was asked to end, as one that is preempted is.
+            silent = run.status in _WITHOUT_A_WORD and status not in (None, "done")
+            if silent or status == "timeout":
                 run.status, run.reason = status, text(record, "reason")
         for record in missing:
             sweep.add_missing(record, runs)

@@ -82,8 +82,11 @@ class ReportContext:
     @functools.cached_property
     def measurements(self) -> Sequence[Measurement]:
         """Those of all runs that measured, in their order; trials without a run at the end."""
-        missing = [run for run in self._missing if run.target is None]
-        return [one for run in [*self.runs, *missing] for one in _of_run(run)]
+        return [one for run in self._measured for one in _of_run(run)]
+
+    @property
+    def _measured(self) -> list[ReportedRun]:
+        return [*self.runs, *(run for run in self._missing if run.target is None)]
 
     @property
     def _missing(self) -> list[ReportedRun]:
@@ -103,7 +106,7 @@ class ReportContext:
     @functools.cached_property
     def times_to_target(self) -> Mapping[ReportedRun, TimeToTarget]:
         """What each run took to its target, or to the one that is asked; of runs that have one."""
-        found = {run: time_to_target(run, self.target) for run in self.runs}
+        found = {run: time_to_target(run, self.target) for run in self._measured}
         return {run: own for run, own in found.items() if own is not None}
 
     def of_kind(self, kind: str) -> list[RunRecord]:
@@ -137,7 +140,10 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
     if run.mode == "train":
         epochs = steady_epochs(run.of_kind("epoch"))
         rate = estimate([epoch["images_per_s"] for epoch in epochs])
-        record = {"mfu": estimate(known(number(epoch, "mfu") for epoch in epochs)).value}
+        # Of this rate, but for MFU, whose epochs are at hand.
+        names = ("flops_per_s_per_device", "peak", "tokens_per_s")
+        record = {name: run.summary.get(name) for name in names}
+        record["mfu"] = estimate(known(number(epoch, "mfu") for epoch in epochs)).value
         if rate.value is not None and run.num_devices and not run.changed_devices:
             record["images_per_s_per_device"] = rate.value / run.num_devices
         return [Measurement(run, "training", rate, record, run.setting() | {"stage": "training"})]

@@ -1,11 +1,14 @@
 """Values out of records that anybody may have written, and their medians with intervals."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, median_interval
 
+# Fewer runs are dots without a bar.
+FEWEST_RUNS = 3
 _LARGEST = 1e30
 
 
@@ -107,8 +110,30 @@ def of_rounds(record: Mapping[str, Any], name: str) -> Estimate:
 
 
 def over_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the only estimate, or the median of several runs, from the least to the most."""
+    """Return the only estimate, or the geometric mean of several runs; n is then that of runs.
+
+    From `FEWEST_RUNS` on it has the interval that a verdict rests on: Student's over the runs, of
+    their logarithms, never narrower than what their own intervals leave open.
+    """
     if len(estimates) == 1:
         return estimates[0]
     values = [one.value for one in estimates]
+    if min(values) <= 0:
+        return Estimate(statistics.median(values), n=len(values))
+    mean, *ends = mean_interval(values)
+    if len(values) < FEWEST_RUNS or None in ends:
+        return Estimate(mean, n=len(values))
+    widths = [math.log(one.high / one.low) for one in estimates if 0 < (one.low or 0) <= one.high]
+    within = math.exp(sum(widths) / 2 / len(values) ** 1.5)
+    return Estimate(mean, min(ends[0], mean / within), max(ends[1], mean * within), len(values))
+
+
+def bar_words(of: Estimate, runs: int) -> str:
+    """Return what the bar at a point is, of the only estimate or of `over_runs`."""
+    counted = f"{runs} runs" if runs > 1 else f"n = {of.n or 1}"
+    return f"{counted}, {'no' if None in (of.low, of.high) else '95 %'} interval"
+
+
+def with_range(values: Sequence[float]) -> Estimate:
+    """Return the median of values, from the least to the most."""
     return Estimate(statistics.median(values), min(values), max(values))

@@ -10,19 +10,37 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.comparison import Interval, ratio
 from jaxbench.analysis.pricing import usd
 from jaxbench.reports.context import STAGES, ReportContext
-from jaxbench.reports.fields import Estimate, estimate, find, number, of_windows, text
-from jaxbench.reports.prices import is_of_other_hardware
+from jaxbench.reports.fields import (
+    FEWEST_RUNS,
+    Estimate,
+    bar_words,
+    estimate,
+    find,
+    number,
+    of_windows,
+    over_runs,
+    text,
+)
+from jaxbench.reports.prices import is_of_other_hardware, price_mark
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import differing, grouped, setting_key
 from jaxbench.reports.sides import is_work
-from jaxbench.reports.time_to_target import TimeToTarget
+from jaxbench.reports.time_to_target import FEWEST_SEEDS, NEVER_REACHED, TimeToTarget
 
 
 class Best(NamedTuple):
-    """A machine's best figure, and the run that it is of (of repeats, the first)."""
+    """A machine's best figure.
+
+    Attributes:
+      run: that it is of (of repeats, the first).
+      counted: what n counts, such as "3 seeds", and what speaks against the figure.
+      is_result: whether it has an interval, or seeds enough.
+    """
 
     of: Estimate
     run: ReportedRun
+    counted: str
+    is_result: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +49,10 @@ class Rate:
 
     Attributes:
       machine: the devices and their number; for CPU devices, the processor too.
+      rate: None in all of a training that failed.
       work: what else must be equal where rates are compared: the network, the images, the stage.
       setting: the run's, with the batch size of this rate.
+      repeats: how many runs the rate is of.
     """
 
     run: ReportedRun
@@ -41,6 +61,7 @@ class Rate:
     rate: Estimate
     work: tuple
     setting: Mapping[str, Any]
+    repeats: int = 1
 
     @property
     def same_work(self) -> tuple:
@@ -64,12 +85,12 @@ class Machine:
     """What a machine came to in one kind of work; a figure that nobody measured is None.
 
     Attributes:
-      rate: of its fastest run.
+      rate: of its fastest setting, among those with an interval if there are any.
       speedup: over the slowest machine, at equal work.
       score: of its best setting, the median of the seeds.
       time_s, usd: to the target, of its fastest setting; infinite where it was never reached.
       joules_per_image: of its most frugal run.
-      runs: how many it has in this kind of work.
+      runs: how many it has in this kind of work that are done.
     """
 
     name: str
@@ -83,9 +104,11 @@ class Machine:
 
     @property
     def rate(self) -> Best | None:
-        """The rate of the fastest run."""
-        known = self.fastest.rate.value is not None
-        return Best(self.fastest.rate, self.fastest.run) if known else None
+        """The rate of the fastest setting."""
+        rate, is_result = self.fastest.rate, self.fastest.has_interval
+        if rate.value is None:
+            return None
+        return Best(rate, self.fastest.run, bar_words(rate, self.fastest.repeats), is_result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +156,16 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
     """Yield the rates of whole trainings and of training steps, of runs that ended well."""
     for own in context.measurements:
         run = own.run
-        known_devices = run.id and not run.changed_devices
-        # A training too short for a rate may have come to a score, or to its target.
+        known_devices = not run.changed_devices and (run.id or not own.usable)
+        # A training too short for a rate may have come to a score, or to its target. One that
+        # failed has no rate, and counts as a seed that failed.
         counts = run.mode == "train" or (own.rate.value or 0) > 0
-        if own.usable and own.stage in STAGES and known_devices and counts:
+        ended = own.usable or (run.mode == "train" and run.status in NEVER_REACHED)
+        if ended and own.stage in STAGES and known_devices and counts:
             setting = {**own.setting, "batch_size": run.batch_size}
             name, work = machine_name(run, run.num_devices), (*run.work, *own.work)
-            yield Rate(run, name, STAGES[own.stage], own.rate, work, setting)
+            rate = own.rate if own.usable else Estimate()
+            yield Rate(run, name, STAGES[own.stage], rate, work, setting)
     for run, record in context.of_kind("scaling"):
         rate = of_windows(record, "images_per_s")
         if run.status == "done" and (rate.value or 0) > 0:
@@ -165,17 +191,36 @@ def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
         machines.append(
             Machine(
                 name,
-                max(own, key=_value),
+                _fastest(own),
                 speedups.get(name),
                 _score([run for run in trained if run in runs]),
                 time_s,
                 _usd(context, time_s, own_times),
                 _energy(own),
-                len(runs),
+                sum(run.status == "done" for run in runs),
             )
         )
+    machines = [*filter(_has_figure, machines)]
     machines.sort(key=lambda machine: -_value(machine.fastest))
     return Comparison(rates, machines, label, at)
+
+
+def _fastest(rates: Sequence[Rate]) -> Rate:
+    """Return the fastest setting's rate, among those with an interval if there are any.
+
+    Of three runs of a setting or more it is that of all of them, of fewer the slowest: the luckiest
+    run says nothing of the next one.
+    """
+    found = []
+    for own in grouped(rates, lambda rate: setting_key(rate.setting)).values():
+        known = [rate for rate in own if _value(rate)] or own[:1]
+        if len(known) < FEWEST_RUNS:
+            known = [rate for rate in known if rate.has_interval] or known
+            found.append(min(known, key=_value))
+        else:
+            rate = over_runs([rate.rate for rate in known])
+            found.append(dataclasses.replace(known[0], rate=rate, repeats=len(known)))
+    return max(found, key=lambda rate: (rate.has_interval, _value(rate)))
 
 
 def _value(rate: Rate) -> float:
@@ -216,9 +261,21 @@ def _ratio(base: Sequence[Rate], other: Sequence[Rate]) -> Estimate:
 
 
 def _score(runs: Sequence[ReportedRun]) -> Best | None:
-    scored = [run for run in runs if run.score is not None]
-    found = [Best(estimate([run.score for run in own]), own[0]) for own in _seeds(scored)]
-    return max(found, key=lambda best: best.of.value, default=None)
+    found = []
+    for own in _seeds(runs):
+        scored = [run for run in own if run.status == "done" and run.score is not None]
+        if scored:
+            of = estimate([run.score for run in scored])
+            failed = sum(run.status != "done" for run in own)
+            found.append(_of_seeds(of, scored[0], f", {failed} failed" if failed else ""))
+    return max(found, key=lambda best: (best.is_result, best.of.value), default=None)
+
+
+def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
+    """Return a figure over seeds, which is a result from five of them on."""
+    is_result = of.n >= FEWEST_SEEDS
+    few = "" if is_result else ": no result yet"
+    return Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}{few}", is_result)
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
@@ -236,30 +293,37 @@ def _time(times: Mapping[ReportedRun, TimeToTarget], field: str = "time_s") -> B
         times_s = [getattr(times[run], field) for run in own]
         reached = math.inf not in times_s
         of = estimate(times_s) if reached else Estimate(statistics.median(times_s), n=len(own))
-        found.append(Best(of, own[0]))
-    return min(found, key=lambda best: best.of.value, default=None)
+        found.append(_of_seeds(of, own[0]))
+    return min(found, key=lambda best: (not best.is_result, best.of.value), default=None)
 
 
 def _usd(
     context: ReportContext, time_s: Best | None, times: Mapping[ReportedRun, TimeToTarget]
 ) -> Best | None:
-    """Return what that time costs at the lowest price of its own hardware."""
+    """Return what that time costs at the lowest price of its own hardware.
+
+    A price of more devices than the run used comes last, and is marked.
+    """
     if time_s is None or time_s.of.value == math.inf:
         return None
-    prices = context.prices.of(time_s.run)
-    per_hour = [p.usd_per_hour for p in prices if not is_of_other_hardware(p, time_s.run)]
-    if not per_hour:
+    run = time_s.run
+    prices = [p for p in context.prices.of(run) if not is_of_other_hardware(p, run)]
+    if not prices:
         return None
-    own = next(own for own in _seeds(times) if own[0] is time_s.run)
+    price = min(prices, key=lambda p: (price_mark(p, run), p.usd_per_hour))
+    own = next(own for own in _seeds(times) if own[0] is run)
     paid_s = _time({run: times[run] for run in own}, "paid_s")
-    return Best(paid_s.of.map(lambda own_s: usd(own_s, min(per_hour))), time_s.run)
+    told = ", ".join(filter(None, [paid_s.counted, price_mark(price, run)]))
+    usd_of = paid_s.of.map(lambda own_s: usd(own_s, price.usd_per_hour))
+    return Best(usd_of, run, told, paid_s.is_result)
 
 
 def _energy(rates: Sequence[Rate]) -> Best | None:
     found = [
-        Best(Estimate(joules), rate.run)
+        Best(Estimate(joules), rate.run, "1 run, no interval", False)
         for rate in rates
         if (joules := number(rate.run.summary, "telemetry", "joules_per_image")) is not None
+        and rate.run.status == "done"
         and "scaling" not in rate.stage
     ]
     return min(found, key=lambda best: best.of.value, default=None)

@@ -9,23 +9,19 @@
   };
 
   // Tables: a click on a heading sorts the rows below each group's heading.
-  const words = new Intl.Collator("en", { numeric: true });
+  const collator = new Intl.Collator("en", { numeric: true });
   const cellAt = (row, column) => {
     let at = 0;
     for (const cell of row.cells) {
       at += cell.colSpan;
-      if (at > column) return cell.textContent.trim();
+      if (at > column) return cell;
     }
-    return "";
   };
-  const value = (text) => {
-    const time = /^(\d+):(\d\d):(\d\d)$/.exec(text);
-    if (time) return time[1] * 3600 + time[2] * 60 + Number(time[3]);
-    return text.startsWith("∞") ? Infinity : parseFloat(text.replaceAll(",", ""));
-  };
+  const words = (cell) => cell?.textContent.trim() ?? "";
+  const value = (cell) => parseFloat(cell?.dataset.sort ?? words(cell).replaceAll(",", ""));
   const compare = (column, isText, sign) => (one, other) => {
     const [a, b] = [one, other].map((row) => cellAt(row, column));
-    if (isText) return sign * words.compare(a, b);
+    if (isText) return sign * collator.compare(words(a), words(b));
     const [x, y] = [value(a), value(b)];
     // What is no number comes last, whichever way.
     if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
@@ -157,8 +153,9 @@
     ring.setAttribute("cx", best.x);
     ring.setAttribute("cy", best.y);
     chart.append(ring);
-    const { label, x, y } = best.line.dataset, [here, there] = best.told.split("; ");
+    const { label, x, y } = best.line.dataset, [here, there, what] = best.told.split("; ");
     tip.replaceChildren(make("strong", {}, `${y}: ${there}`), make("br"), `${x}: ${here}`, make("br"), label);
+    if (what) tip.append(make("br"), what);
     tip.hidden = false;
     const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
     tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room))}px`;

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 import jaxbench
-from jaxbench.reports.blocks import BarChart, Chart, LineChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Cell, Chart, LineChart, Section, Table
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
 
 _HERE = pathlib.Path(__file__).parent
@@ -38,6 +38,7 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         kind=_kind,
         breakable=_breakable,
+        sort_key=_sort_key,
         long_words=_LONG_WORDS,
         draw=lambda chart: Markup(draw(chart)),
         legend=_legend,
@@ -68,6 +69,13 @@ def _breakable(words: str) -> str:
     if len(words) <= _LONG_WORDS:
         return words
     return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
+
+
+def _sort_key(cell: Cell) -> str | None:
+    """Return the number that a cell is sorted by, where its text does not begin with it."""
+    if cell.sort is None or re.fullmatch(r"-?[\d,.]+", cell.text):
+        return None
+    return f"{cell.sort:.9g}".replace("inf", "Infinity")
 
 
 def _legend(chart: Chart) -> Iterator[tuple[str, str]]:

@@ -177,7 +177,7 @@ def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str
 
 def _draw_lines(chart: LineChart) -> dict[str, Any]:
     points = [point for one in chart.series for point in one.points]
-    ys = [y for p in points for y in (p.y, p.low, p.high) if y is not None]
+    ys = [y for p in points for y in (p.y, p.low, p.high, *p.runs) if y is not None]
     ys = [y for y in ys if y > 0 or not chart.y_log]
     xs = [point.x for point in points]
     x_axis = Axis(xs, _LEFT, _RIGHT, log=chart.x_log, own_ticks=True)
@@ -193,7 +193,8 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         for p in drawn:
             has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
             ends = map(y_axis, (p.low, p.high)) if has_ends else ()
-            there.append(Point(x_axis(p.x) + aside * (not one.reference), y_axis(p.y), *ends))
+            at_x = x_axis(p.x) + aside * (not one.reference)
+            there.append(Point(at_x, y_axis(p.y), *ends, runs=[y_axis(y) for y in p.runs]))
         series.append(_place_series(one, place, drawn, there))
         place += not one.reference
     return {"x": x_axis, "y": y_axis, "series": series}
@@ -207,16 +208,17 @@ def _place_series(
     # Of many points a few are marked, so that lines are told apart without colours.
     step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
     show_y = with_interval(plain)
-    told = [f"{_exact(p.x)}; {show_y(Estimate(p.y, p.low, p.high))}" for p in points]
+    told = [f"{_exact(p.x)}; {show_y(Estimate(p.y, p.low, p.high))}; {p.told}" for p in points]
     return {
         "look": "ref" if series.reference else f"s{place}",
         "dash": _REFERENCE_DASH if series.reference else _DASHES[place],
         "edge": edge if series.band and len(ranged) > 1 else (),
         "ranged": () if series.band else ranged,
+        "runs": [(p.x, y) for p in there for y in p.runs],
         "line": [(p.x, p.y) for p in there] if series.line and len(there) > 1 else (),
         "markers": () if series.reference else [_marker(place, at.x, at.y) for at in there[::step]],
         "label": series.label,
-        # What the page's script shows beside the pointer: numbers alone, no text of a run.
+        # What the page's script shows beside the pointer: no text of a run.
         "points": "|".join(
             f"{_px(at.x)} {_px(at.y)} {words}" for at, words in zip(there, told, strict=True)
         ),
@@ -259,6 +261,8 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
         row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}
+        row["told"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
+        row["told"] += f"; {dot.told}" if dot.told else ""
         row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxbench.analysis.pricing import Price, recorded_price
+from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.offering.accelerators import catalogue_names, catalogue_offer
@@ -33,11 +33,12 @@ class Prices:
           offers: names of machines to rent, which a catalogue may list.
         """
         runs = [run for run in runs if run.environment]
-        # CPU devices are all of one kind; their processor tells them apart.
+        # CPU devices are all of one kind, and in one host: their processor tells them apart.
         kinds = sorted({run.processor or run.device_kind for run in runs})
-        if self.stated and len(kinds) > 1:
+        machines = sorted({run.processor or run.hardware for run in runs})
+        if self.stated and len(machines) > 1:
             raise BadInput(
-                f"one price, but the runs are on {' and on '.join(kinds)}: state the price when "
+                f"one price, but the runs are on {' and on '.join(machines)}: state the price when "
                 "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
                 "offer for each"
             )
@@ -53,7 +54,7 @@ class Prices:
         if self.stated:
             return [self.stated]
         listed = _smallest([offer for offer in self.listed if _fits(offer, run)], run)
-        own = recorded_price(run.document)
+        own = run.price
         return ([own] if own else []) + [offer for offer in listed if offer != own]
 
     def of_offer(self, name: str) -> Price | None:
@@ -70,23 +71,35 @@ def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
 
 
 def price_words(price: Price, run: ReportedRun | None) -> str:
-    """Return a price's origin, and whether it is of other hardware than that of the run, if any."""
+    """Return a price's origin, and how it does not belong to the run, if any."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
     told = f"{offer}{words(price.date)}, {words(price.source)}"
-    if run is not None and is_of_other_hardware(price, run):
-        told += f"; PRICE OF OTHER HARDWARE: {words(price.hardware)}"
-    return told
+    return "; ".join(filter(None, [told, run and price_mark(price, run)]))
 
 
-def price_label(price: Price) -> str:
+def price_label(price: Price, run: ReportedRun) -> str:
     """Return a price in few words, with its offer: two may be of one amount."""
-    offer = "" if price.offer == "stated" else f", {words(price.offer)}"
-    return f"{plain(price.usd_per_hour)} USD/h{offer}"
+    offer = "" if price.offer == "stated" else words(price.offer)
+    told = [f"{plain(price.usd_per_hour)} USD/h", offer, price_mark(price, run)]
+    return ", ".join(filter(None, told))
+
+
+def price_mark(price: Price, run: ReportedRun) -> str:
+    """Say that a price is of other hardware than the run's, or of more of it; nothing else."""
+    if is_of_other_hardware(price, run):
+        return f"PRICE OF OTHER HARDWARE: {words(price.hardware)}"
+    devices = number(price.devices) or 0
+    more = price.hardware and devices > _chips(run)
+    return f"PRICE OF {devices:.0f} CHIPS, THE RUN USED {_chips(run)}" if more else ""
 
 
 def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
     # --usd_per_hour names none.
     return bool(price.hardware) and not _fits(price, run)
+
+
+def _chips(run: ReportedRun) -> int:
+    return math.ceil((run.num_devices or 1) / devices_per_chip(run.device_kind))
 
 
 def _fits(offer: Price, run: ReportedRun) -> bool:
@@ -97,8 +110,7 @@ def _fits(offer: Price, run: ReportedRun) -> bool:
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
     names |= catalogue_names(run.device_kind, run.num_devices)
     devices = number(offer.devices)
-    chips = math.ceil((run.num_devices or 1) / devices_per_chip(run.device_kind))
-    enough = devices is None or devices >= chips
+    enough = devices is None or devices >= _chips(run)
     # Four devices are written "4x TPU v2" too.
     named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())
     return named in names and enough

@@ -5,12 +5,12 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.pricing import lost_s
+from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import flat, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
 from jaxbench.records.schema import training
-from jaxbench.records.stretches import changes
+from jaxbench.records.stretches import changes, describe_changes
 from jaxbench.reports.fields import find, mapping, number, text
 from jaxbench.reports.formats import UNKNOWN
 from jaxbench.terminal import printable
@@ -104,6 +104,26 @@ class ReportedRun:
         return [record for record in self.records if record.get("kind") == kind]
 
     @property
+    def compile_cache(self) -> str | None:
+        """How the programs came: `hit` only if all were fetched from the compilation cache."""
+        if outcome := text(self.summary, "compile_cache"):
+            return outcome
+        outcomes = {text(record, "compile_cache") for record in self.of_kind("compile")}
+        return next((one for one in ("miss", "off", "hit") if one in outcomes), None)
+
+    @property
+    def price(self) -> Price | None:
+        """The recorded price; None without one, and if it changed when the run was resumed."""
+        return None if self.changed_price else recorded_price(self.document)
+
+    @property
+    def changed_price(self) -> str | None:
+        """Say how the price changed within the run, and what that means; None if it did not."""
+        changed = changes(self.document).get("price")
+        told = changed and describe_changes({"usd_per_hour": changed})
+        return f"{told}: what it cost is unknown" if told else None
+
+    @property
     def network(self) -> str:
         """The network and its size, as one line."""
         name = text(self.document, "model") or ("convolution" if self.mode == "conv2d" else "?")
@@ -132,8 +152,15 @@ class ReportedRun:
         """Return `number` of the run's devices, as one line."""
         if number is None:
             return self.device_kind
-        known = self.device_kind != UNKNOWN
-        return f"{number:.0f} × {self.device_kind}" if known else f"{number:.0f} device(s)"
+        if self.device_kind == UNKNOWN:
+            return f"{number:.0f} device(s)"
+        simulated = " (simulated)" if self.are_simulated(number) else ""
+        return f"{number:.0f} × {self.device_kind}{simulated}"
+
+    def are_simulated(self, num_devices: float | None) -> bool:
+        """Return whether so many CPU devices share the processors of fewer processes."""
+        processes = number(self.environment, "num_processes") or 1
+        return self.device_kind == "cpu" and (num_devices or 1) > processes
 
     @property
     def published_network(self) -> str | None:

@@ -81,4 +81,5 @@ def _shown(value: Any, name: str = "") -> str:
         return UNKNOWN
     if name == "num_devices":
         return f"{value:.0f} device{'s' if value != 1 else ''}"
-    return str(value)
+    # 10.0 epochs are the 10 of another run.
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)

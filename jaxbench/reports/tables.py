@@ -1,10 +1,11 @@
 """Tables made of columns and rows."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.reports.blocks import Cell, Table
-from jaxbench.reports.fields import find
+from jaxbench.reports.fields import Estimate, find, number
 from jaxbench.reports.formats import UNKNOWN, Format, count, interval, plain, words
 
 _MARKS = {"done": "good", "running": "running"}
@@ -71,6 +72,9 @@ def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
         value = column.of(row)
         shown = value if isinstance(value, Cell) else column.show(value)
         cell = shown if isinstance(shown, Cell) else Cell(shown)
+        if cell.sort is None:
+            amount = value.value if isinstance(value, Estimate) else value
+            cell = cell._replace(sort=math.inf if amount == math.inf else number(amount))
         covered = cell.span - 1
         cells.append(cell._replace(left=column.is_left or cell.span > 1))
     return cells
@@ -106,7 +110,10 @@ def run_cell(run: str | None) -> Cell:
 
 def run_ids(rows: Iterable[Any]) -> str:
     """Name runs, or those of rows; many of them by the first and the last."""
-    ids = list(dict.fromkeys(getattr(row, "run", row).id for row in rows))
+    # A trial that left no run has no id.
+    ids = {getattr(row, "run", row).id or UNKNOWN for row in rows}
+    # R10 comes after R9.
+    ids = sorted(ids, key=lambda own: (own == UNKNOWN, len(own), own))
     if len(ids) > 8:
         return f"{', '.join(ids[:6])} … {ids[-1]} ({len(ids)} runs)"
     return ", ".join(ids)

@@ -5,12 +5,14 @@ import math
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import first_at_target
-from jaxbench.reports.fields import number, text
+from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.formats import percent
 from jaxbench.reports.runs import SCORES, ReportedRun
 
-# A run that ended so without reaching its target has a result.
-_ENDED = ("done", "diverged", "invalid")
+# A run that ended so without reaching its target never does. One that was broken off is not known.
+NEVER_REACHED = ("done", "diverged", "invalid", "failed", "oom", "timeout")
+# Fewer seeds are no result.
+FEWEST_SEEDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +43,14 @@ class TimeToTarget:
     # Of all processes of a resumed run, for its price.
     paid_s = property(lambda self: self.run.paid_s(self.time_s))
     reached = property(lambda self: self.epoch is not None)
-    label = property(lambda self: f"{SCORES[self.score]} {percent(self.target)}")
+    title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
+    label = property(lambda self: f"{self.title} {percent(self.target)}")
     best_score = property(lambda self: max((own for _, own in self.evaluations), default=None))
 
     @property
     def ended(self) -> bool:
         """Whether its time is known: it reached the target, or ended without reaching it."""
-        return self.reached or self.run.status in _ENDED
+        return self.reached or self.run.status in NEVER_REACHED
 
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
@@ -57,10 +60,14 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
-    epochs = run.of_kind("epoch")
-    asked_for = f"eval_{text(run.summary, 'target', 'score')}"
-    default = asked_for if asked_for in SCORES else "eval_top1"
-    score = next((s for s in SCORES for e in epochs if number(e, s) is not None), default)
+    # A task of the user's own has a score of its own.
+    epochs = [
+        {f"eval_{name}": value for name, value in mapping(epoch, "eval_figures").items()} | epoch
+        for epoch in run.of_kind("epoch")
+    ]
+    asked_for = f"eval_{text(run.summary, 'target', 'score') or 'top1'}"
+    scores = (asked_for, *SCORES)
+    score = next((s for s in scores for e in epochs if number(e, s) is not None), asked_for)
     evaluated = [
         e for e in epochs if None not in (number(e, f) for f in ("epoch", "elapsed_s", score))
     ]

@@ -125,9 +125,9 @@ class Run:
             facts["batch"] = f"{row['batch_size']}, {row['precision']}"
         if self.images_per_s is not None:
             facts["images/s"] = f"{self.images_per_s:,.1f}"
-            if self.images_per_s_low is not None and self.images_per_s_high is not None:
+            epochs = number(self.summary, "steady_epochs") or FEWEST_FOR_INTERVAL
+            if None not in (self.images_per_s_low, self.images_per_s_high) and epochs > 1:
                 interval = f"{self.images_per_s_low:,.1f} to {self.images_per_s_high:,.1f}"
-                epochs = number(self.summary, "steady_epochs") or FEWEST_FOR_INTERVAL
                 what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
                 facts["images/s"] += f" ({what}{interval})"
         for name, form in (("tokens_per_s", ",.1f"), ("bits_per_byte", ".4f")):

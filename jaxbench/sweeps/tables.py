@@ -1,8 +1,10 @@
 """The results of a sweep's trials: their figures, tables, and statistics over seeds."""
 
+import collections
 import dataclasses
 import math
 import platform
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +12,8 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.tables import text_table
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.time_to_target import NEVER_REACHED, time_to_target
 from jaxbench.sweeps.grid import Trial
 
 _FIGURES = dataclasses.fields(TrialFigures)
@@ -29,11 +33,18 @@ _FORMS = {
 }
 
 
-def figures_of(run: RunRecords) -> TrialFigures:
-    """Return the figures of a trial's run."""
+def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
+    """Return the figures of a trial's run.
+
+    Args:
+      status: how the trial ended; None takes the run's own word.
+    """
     compiled = run.of_kind("compile")
     planned = [record["memory"]["total_bytes"] for record in compiled if record.get("memory")]
+    own_status = status or run.document.get("status") or "corrupt"
+    reported = ReportedRun(None, "", run.path, run.document, run.records, own_status)
     figures: dict[str, Any] = {
+        "compile_cache": reported.compile_cache,
         "planned_bytes_per_device": max(planned, default=None),
         "device_memory_bytes": compiled[0].get("device_memory_bytes") if compiled else None,
     }
@@ -55,12 +66,16 @@ def figures_of(run: RunRecords) -> TrialFigures:
     epochs = run.of_kind("epoch")
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
-    target = summary.get("target") or {}
-    for name, value in target.items():
-        figures["target_s" if name == "time_s" else f"target_{name}"] = value
     if flops := run.document.get("training_flops_per_image"):
         figures["training_flops"] = flops * sum(e["images"] for e in epochs) if epochs else None
-        figures["target_flops"] = flops * target["images"] if target.get("images") else None
+    if found := time_to_target(reported, None):
+        figures |= {"target_value": found.target, "target_energy_j": found.energy_j}
+        # Nobody knows it of a run that was broken off.
+        figures["target_reached"] = found.reached if found.ended else None
+        if found.reached:
+            figures |= {"target_s": found.time_s, "target_epoch": found.epoch}
+            figures |= {"target_images": found.images, "target_flops": found.flops}
+            figures["target_usd"] = (summary.get("target") or {}).get("usd")
     figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
     return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
 
@@ -100,8 +115,10 @@ def _shown(result: TrialResult) -> dict[str, str]:
         shown["95 % interval"] += f" to {figures.images_per_s_high:,.1f}"
         if figures.steady_epochs and figures.steady_epochs < FEWEST_FOR_INTERVAL:
             shown["95 % interval"] += f" (range of {figures.steady_epochs})"
-    if well and figures.compile_cache == "hit":
-        shown["compile"] += " (cache hit)"
+    if well and figures.steady_epochs == 1:
+        del shown["95 % interval"]
+    if figures.compile_cache == "hit" and "compile" in shown:
+        shown["compile"] += " (cached)"
     return shown
 
 
@@ -118,27 +135,52 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
         return [], []
     rows, lines = [], []
     for others, group in groups.items():
+        where = " ".join(f"{name}={value}" for name, value in others)
+        where += ": " if where else ""
+        not_done = collections.Counter(one.status for one in group if one.status != "done")
+        ended = ", ".join(f"{count} {status}" for status, count in not_done.items())
+        ended = f" ({ended})" if ended else ""
         for field in _FIGURES:
             title = field.metadata.get("over_seeds")
-            # What others measured before their end is no figure of a whole run.
-            values = [one.figures.value(field.name) for one in group if one.status == "done"]
-            values = [value for value in values if value is not None]
-            if not title or not values:
+            values = _of_seeds(group, field.name) if title else []
+            if not values:
                 continue
             counts = {"figure": field.name, "n": len(values), "of_seeds": len(group)}
             of_seeds = spread(values)
-            rows.append(dict(others) | counts | of_seeds)
-            where = " ".join(f"{name}={value}" for name, value in others)
+            if field.metadata["form"] == "score" and of_seeds["geometric_mean_high"] is not None:
+                of_seeds["geometric_mean_high"] = min(1.0, of_seeds["geometric_mean_high"])
+            rows.append(dict(others) | counts | {"not_done": not_done.total()} | of_seeds)
             shown = {key: "-" if own is None else f"{own:.5g}" for key, own in of_seeds.items()}
-            ends = f" (95 % interval {shown['mean_low']} to {shown['mean_high']})"
+            ends = [shown[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
+            mean = f", geometric mean {ends[0]} (95 % interval {ends[1]} to {ends[2]})"
             few = "; fewer than five seeds are no result" if len(values) < 5 else ""
             lines.append(
-                f"{where + ': ' if where else ''}{title}: median {shown['median']}, mean "
-                f"{shown['mean']}{ends * (of_seeds['std'] is not None)}, "
-                f"std {shown['std']}, {shown['min']} to {shown['max']}, "
-                f"n = {len(values)} of {len(group)}{few}"
+                f"{where}{title}: median {shown['median']}, mean {shown['mean']}"
+                f"{mean * ('-' not in ends)}, std {shown['std']}, "
+                f"{shown['min']} to {shown['max']}, n = {len(values)} of {len(group)}{ended}{few}"
             )
+        if not_done.total() == len(group):
+            lines.append(f"{where}no seed of {len(group)} is done{ended}")
     return rows, lines
+
+
+def _of_seeds(group: Sequence[TrialResult], name: str) -> list[float]:
+    """Return a figure of the seeds that have it; a target that was never reached takes endlessly.
+
+    What seeds that failed measured before their end is no other figure of a whole run.
+    """
+    is_of_target = name.startswith("target_")
+    values = [one.figures.value(name) for one in group if is_of_target or one.status == "done"]
+    known = [value for value in values if value is not None]
+    if known and is_of_target:
+        known += [math.inf] * sum(
+            one.figures.value(name) is None
+            and one.status in NEVER_REACHED
+            # None of a run that failed before it had a record of its target.
+            and (one.figures.target_reached is False or one.figures.target_value is None)
+            for one in group
+        )
+    return known
 
 
 def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:
@@ -169,6 +211,22 @@ def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) 
         if len(kinds) > 1:
             warnings.append(f"warning: the trials differ in {name}: {'; '.join(sorted(kinds))}")
     return warnings
+
+
+def repeated_warnings(results: Sequence[TrialResult]) -> list[str]:
+    """Return the trials' own warnings, one line for those that differ in their numbers alone."""
+    kinds: dict[str, dict[str, str]] = {}
+    for result in results:
+        for warning in result.warnings:
+            kind = kinds.setdefault(re.sub(r"\d+(?:[.,]\d+)*", "0", warning), {})
+            kind.setdefault(result.key, warning)
+    lines = []
+    for kind in kinds.values():
+        more = ", for one" if len(set(kind.values())) > 1 else ""
+        lines.append(
+            f"warning ({len(kind)} of {len(results)} trials{more}): {next(iter(kind.values()))}"
+        )
+    return lines
 
 
 def exit_code(statuses: Iterable[str]) -> int:

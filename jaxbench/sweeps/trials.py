@@ -15,10 +15,18 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
 from jaxbench.records.schema.sweep import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
+from jaxbench.reports.fields import items
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, check_sweepdir, open_sweepdir
-from jaxbench.sweeps.tables import differences, exit_code, figures_of, seed_statistics, trial_table
+from jaxbench.sweeps.tables import (
+    differences,
+    exit_code,
+    figures_of,
+    repeated_warnings,
+    seed_statistics,
+    trial_table,
+)
 
 # A run's own statuses that a sweep takes over; any other is a failure.
 _STATUSES = ("done", "oom", "invalid")
@@ -179,11 +187,13 @@ class TrialRunner:
             if run is not None and own != "done":
                 reason = run.document.get("reason") or reason
         environment = run.document.get("environment", {}) if run else {}
+        ended_as = "timeout" if status == "timeout" else None
         return TrialResult(
             place=trial.place,
             status=status,
-            figures=figures_of(run) if run else TrialFigures(),
+            figures=figures_of(run, ended_as) if run else TrialFigures(),
             reason=None if status == "done" else reason,
+            warnings=tuple(map(str, items(run and run.document, "summary", "warnings"))),
             wall_s=process.wall_s,
             run=self.folder.relative(run_path) if run else None,
             log=self.folder.relative(attempt.log),
@@ -258,7 +268,7 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     if rows:
         folder.write_table("seeds.csv", rows)
         seed_lines.append(f"statistics over seeds: {folder.path / 'seeds.csv'}")
-    warnings = differences(results, runner.hardware)
+    warnings = [*differences(results, runner.hardware), *repeated_warnings(results)]
     lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")

@@ -194,6 +194,27 @@ def test_a_fleet_says_what_its_cards_do_not_share():
     assert not any(line.startswith("different") for line in describe_cards(fleet()))
 
 
+def test_a_fleet_of_several_sizes_is_compared_by_device():
+    def node(devices, rate):
+        parts = [made.networks(rate * devices, others=False), made.collectives()]
+        figures = [
+            dataclasses.replace(own, labels=own.labels | {"batch": 64 * devices})
+            for own in parts[0].figures
+        ]
+        parts[0] = dataclasses.replace(parts[0], figures=tuple(figures))
+        card = made.card(*parts, host=f"n{devices}-{rate:.0f}")
+        return dataclasses.replace(card, environment=card.environment | {"num_devices": devices})
+
+    cards = [node(*own) for own in ((4, 1000.0), (4, 1010.0), (8, 1001.0), (8, 990.0), (8, 700.0))]
+    found = {one.figure: one for one in compare_fleet(cards)}
+    rate = found["images_per_s, network resnet50, precision bf16, batch 64 (of a device)"]
+    assert (rate.n, rate.median) == (5, 1000.0)
+    assert [own.node for own in rate.outliers] == ["n8-700 (card 5)"]
+    # What a collective carries depends on how many take part.
+    assert not any("collective" in one.like.labels for one in found.values())
+    assert any(line.startswith("by device") for line in describe_cards(cards))
+
+
 def test_noise_that_an_interval_covers_is_no_outlier_by_what_follows_from_it():
     slow = made.networks(9_000.0)
     rate = dataclasses.replace(slow.figures[0], interval=(8_000.0, 11_000.0))

@@ -9,6 +9,7 @@ import fcntl
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -35,7 +36,10 @@ from jaxbench.reports.blocks import (
     Series,
     Table,
 )
+from jaxbench.reports.fields import Estimate
+from jaxbench.reports.formats import clock_time, with_interval
 from jaxbench.reports.page import render_html
+from jaxbench.reports.tables import Column, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
@@ -428,6 +432,25 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
         ).map(node => `${node.tagName}: ${node.textContent.slice(0, 60)}`)"""
     )
     assert cut == []
+
+
+def test_times_sort_by_value_and_an_arrow_says_how(chromium):
+    times_s = [3600.0, None, 45.2, math.inf, 700.0]
+    rows = [{"time": Estimate(time_s, time_s, time_s)} for time_s in times_s]
+    table = make_table([Column("time", "time", with_interval(clock_time))], rows, title="times")
+    page = chromium.new_page(viewport=DESKTOP)
+    page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
+    head = page.locator("th [role]")
+    arrow = "node => getComputedStyle(node, '::after').content"
+    for sign, up in (("↑", True), ("↓", False)):
+        head.click()
+        page.mouse.move(0, 0)
+        assert sign in head.evaluate(arrow)
+        shown = [text.split(" ")[0] for text in page.locator("tbody td").all_text_contents()]
+        in_order = ["0:00:45", "0:11:40", "1:00:00", "∞"]
+        # What is not known comes last, whichever way.
+        assert shown == [*(in_order if up else in_order[::-1]), "–"]
+    page.close()
 
 
 def test_a_folded_table_is_unfolded_on_paper(chromium):

@@ -18,7 +18,7 @@ from jaxbench.reports.sections import make_sections
 from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import write_report
 from tests.cards import made
-from tests.reports.test_report import throughput
+from tests.reports.test_report import throughput, trained
 
 MARKUP = "<script>alert(1)</script>\x1b[2J"
 
@@ -79,6 +79,8 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
     throughput(tmp_path / "a", 900.0, environment=here)  # at 200 TFLOP/s
     throughput(tmp_path / "b", 900.0, environment=here | {"hostname": "elsewhere"})
     throughput(tmp_path / "c", 900.0, environment=here, config={"batch_size": 64})
+    used = {"flops_per_s_per_device": 1e14, "peak": {"arithmetic": "tf32"}}
+    trained(tmp_path / "d", environment=here, summary=used)
     context = ReportContext(collect([str(tmp_path)]))
     found = {
         (one.name, title): table
@@ -91,6 +93,10 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
         place = [*table.columns].index("of the measured peak [%]")
         shown = [row[place] for row in texts(table) if len(row) > place]
         assert shown.count("50.00") == 2 and "–" in shown, shown
+    # A training has it, too.
+    table = found["rates", "All rates"]
+    place = [*table.columns].index("of the measured peak [%]")
+    assert [row[place] for row in texts(table) if "training" in row] == ["25.00"]
 
 
 def test_the_pairs_are_a_picture(tmp_path):

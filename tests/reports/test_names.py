@@ -149,8 +149,17 @@ def test_curves_are_of_epochs_fields():
 # Keys of what is recorded as plain mappings: the environment, the data, resumes, models, targets.
 _MAPPINGS = {
     *("versions", "jax", "scipy", "variables", "XLA_FLAGS", "git", "commit", "dirty", "driver"),
-    *("cpu", "hostname", "matmul_precision", "description", "source", "seed", "lost_s"),
-    *("value", "score", "place", "run", "log", "sequence_length"),
+    *(
+        "cpu",
+        "hostname",
+        "matmul_precision",
+        "num_processes",
+        "description",
+        "source",
+        "seed",
+        "lost_s",
+    ),
+    *("value", "score", "place", "run", "log", "sequence_length", "num_processes"),
 }
 
 
@@ -189,7 +198,8 @@ def test_every_figure_of_a_sweep_is_found_in_a_run():
         record(kinds["conv2d"]),
         record(kinds["epoch"]),
     ]
-    document = {"summary": summary, "training_flops_per_image": 2}
+    document = {"mode": "train", "status": "done", "config": {"batch_size": 1}}
+    document |= {"summary": summary, "training_flops_per_image": 2}
     figures = figures_of(RunRecords(pathlib.Path(), document, records))
     assert [name for name, value in vars(figures).items() if value is None] == []
 

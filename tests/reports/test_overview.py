@@ -1,5 +1,7 @@
 """The report's overview: the best of each machine, compared where the work was equal."""
 
+import math
+
 import pytest
 
 from jaxbench.analysis.pricing import Price
@@ -51,9 +53,9 @@ def test_a_machine_has_its_best_figures_with_their_runs(tmp_path):
     [row] = found.rows
     assert texts(row) == [
         "1 × NVIDIA H200",
-        "6,000",
-        "94.00",
-        "0.02000",
+        "6,000 (n = 3, no interval)",
+        "94.00 (1 seed: no result yet)",
+        "0.02000 (1 run, no interval)",
         "fp32, batch 128, R2",
         "2",
     ]
@@ -71,9 +73,9 @@ def test_the_step_alone_and_the_feeds_are_apart(tmp_path):
     # Whole trainings come first.
     assert next(iter(rates)) == "cnn10 · training · resident feed"
     assert rates == {
-        "cnn10 · training · resident feed": "5,000",
-        "cnn10 · training · stream feed": "4,000",
-        "cnn10 · training step alone · synthetic feed": "9,000 (8,820 to 9,180)",
+        "cnn10 · training · resident feed": "5,000 (n = 3, no interval)",
+        "cnn10 · training · stream feed": "4,000 (n = 3, no interval)",
+        "cnn10 · training step alone · synthetic feed": "9,000 (8,820 to 9,180; n = 11)",
     }
 
 
@@ -128,6 +130,65 @@ def test_ends_that_cannot_be_are_no_interval(tmp_path):
             (folder / "metrics.jsonl").write_text(lines)
     [found] = compare_machines(context_of(tmp_path))
     assert found.machines[0].speedup.value == pytest.approx(1.0)
+
+
+def test_the_fastest_is_never_one_lucky_run(tmp_path):
+    write_run(tmp_path / "long", epochs([900.0, *(1000.0 + n for n in range(8))]))
+    # Without an interval of its own.
+    trained(tmp_path / "lucky", 9000.0, config={"batch_size": 512})
+    [found] = compare_machines(context_of(tmp_path))
+    assert (found.machines[0].rate.run.id, found.machines[0].rate.counted[:5]) == ("R1", "n = 8")
+    [row] = tables(sections_of(tmp_path)["overview"])["Best of each machine"].rows
+    assert row[1].text.startswith("1,004 (1,00") and row[1].text.endswith("; n = 8)")
+    assert row[1].mark == ""
+    # Three runs have an interval of their own; the best of them is not the setting's.
+    for seed, rate in enumerate((9500.0, 8500.0), 1):
+        trained(tmp_path / f"s{seed}", rate, config={"batch_size": 512, "seed": seed})
+    [found] = compare_machines(context_of(tmp_path))
+    rate = found.machines[0].rate
+    assert rate.counted == "3 runs, 95 % interval" and 8990 < rate.of.value < 9000
+    # Of two the slower stands for both.
+    context = context_of(tmp_path / "lucky", tmp_path / "s1")
+    assert compare_machines(context)[0].machines[0].rate.of.value == 9000.0
+
+
+def test_seeds_that_failed_count_in_the_overview(tmp_path):
+    def run(name, seed, top1, status="done", **config):
+        target = {"score": "top1", "value": 0.5}
+        config |= {"seed": seed}
+        trained(
+            tmp_path / name, top1=top1, summary={"target": target}, config=config, status=status
+        )
+
+    for seed in range(5):
+        run(f"a{seed}", seed, 0.9 if seed < 2 else 0.2, "done" if seed < 2 else "diverged")
+    run("lucky", 0, 0.95, batch_size=512)
+    [found] = compare_machines(context_of(tmp_path))
+    [machine] = found.machines
+    # Five seeds are a result, though one seed of another setting got there.
+    assert (machine.time_s.of.value, machine.time_s.counted) == (math.inf, "5 seeds")
+    assert machine.runs == 3
+    [machine] = compare_machines(context_of(*(tmp_path / f"a{n}" for n in range(5))))[0].machines
+    assert machine.score.counted == "2 seeds, 3 failed: no result yet"
+
+
+def test_simulated_devices_are_named_where_they_are_counted(tmp_path):
+    cpu = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon", "num_processes": 1}
+    throughput(tmp_path / "a", 1000.0, environment=cpu)
+    throughput(tmp_path / "b", 1000.0, environment=cpu | {"num_processes": 4})
+    rows, _ = rows_of(tmp_path)
+    assert sorted(rows) == ["4 × cpu (Xeon)", "4 × cpu (simulated) (Xeon)"]
+    scaled = [
+        {"kind": "scaling", "scaling": "weak", "num_devices": n, "images_per_s": 9.0}
+        for n in (1, 4)
+    ]
+    predicted = {"predictions": [{"scaling": "weak", "num_devices": 1024}]}
+    write_run(tmp_path / "s", scaled, mode="scaling", environment=cpu, summary=predicted)
+    section = sections_of(tmp_path / "s")["scaling"]
+    assert "PREDICTED (simulated devices)" in texts(
+        tables(section)["Predicted, not measured"].rows[0]
+    )
+    assert "(simulated devices)" in section.blocks[0].title
 
 
 def test_a_speedup_of_single_rates_without_intervals_has_none(tmp_path):
@@ -214,8 +275,11 @@ def test_time_and_cost_to_the_target(tmp_path):
     [table] = overview(context).blocks
     rows = {row[0].text: dict(zip(table.columns, texts(row), strict=True)) for row in table.rows}
     time, usd = "time to top-1 50.00 % [h:mm:ss]", "USD to top-1 50.00 %"
-    assert [rows["1 × NVIDIA H200"][name] for name in (time, usd)] == ["47.2 s", "0.02363"]
-    assert [rows["4 × TPU v5e"][name] for name in (time, usd)] == ["never", "–"]
+    quick, never = (
+        [rows[name][column].removesuffix(" (1 seed: no result yet)") for column in (time, usd)]
+        for name in ("1 × NVIDIA H200", "4 × TPU v5e")
+    )
+    assert (quick, never) == (["47.2 s", "0.02363"], ["never", "–"])
     # Another target is asked of all.
     [found] = compare_machines(ReportContext(collect([str(tmp_path)]), target=0.2))
     assert sorted(machine.time_s.of.value for machine in found.machines) == [15.75, 31.5]
@@ -225,7 +289,7 @@ def test_a_training_without_a_rate_has_its_score(tmp_path):
     """One epoch is warm-up: no rate, though there is a score."""
     write_run(tmp_path / "run", epochs([900.0], 0.8), summary={"eval_top1": 0.8})
     [row] = tables(sections_of(tmp_path)["overview"])["Best of each machine"].rows
-    assert texts(row)[:2] == ["1 × NVIDIA H200", "80.00"]
+    assert texts(row)[:2] == ["1 × NVIDIA H200", "80.00 (1 seed: no result yet)"]
     # Nor does one without any figure make a table.
     write_run(tmp_path / "none" / "run", [])
     assert "overview" not in sections_of(tmp_path / "none")

@@ -7,9 +7,11 @@ import hashlib
 import html.parser
 import io
 import json
+import math
 import os
 import random
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -17,12 +19,21 @@ import pytest
 from jaxbench.errors import BadInput
 from jaxbench.records.run_lock import lock_run
 from jaxbench.records.writers.tables import inert_cell
-from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Series, Table
+from jaxbench.reports.blocks import (
+    BarChart,
+    Dot,
+    DotChart,
+    LineChart,
+    Point,
+    Section,
+    Series,
+    Table,
+)
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import COLUMNS, render_csv
 from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import UNKNOWN
+from jaxbench.reports.formats import UNKNOWN, clock_time, plain, with_interval
 from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import draw, legend_mark
@@ -30,6 +41,7 @@ from jaxbench.reports.runs import read_run
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.sections.learning import _lines
 from jaxbench.reports.sections.telemetry import buckets, read_readings, singles
+from jaxbench.reports.tables import Column, make_table
 from jaxbench.sweeps.sweep_dir import SweepDir
 from tests.conftest import ROOT
 
@@ -341,6 +353,39 @@ def test_the_batch_table_has_oom_where_memory_ended(tmp_path):
         assert sum(cell.span for cell in row) == columns
 
 
+def test_the_last_run_of_ten_is_the_tenth(tmp_path):
+    for number in range(10):
+        config = {"batch_size": 256 if number == 0 else 128}
+        environment = {"num_devices": 1 + number % 2}
+        place = tmp_path / f"{number}"
+        trained(place, 1000.0 + number, config=config, environment=environment)
+    found = tables(sections_of(tmp_path)["batches"])
+    [row, _] = found["cnn10, training: images/s"].rows
+    assert [cell.run for cell in row[1:]] == ["R9", "R10"]
+    shown = [row[-1].run for row in found["cnn10, training"].rows]
+    assert shown == ["R3", "R5", "R7", "R9", "R1", "R2", "R4", "R6", "R8", "R10"]
+
+
+def test_a_whole_number_of_epochs_has_no_decimals(tmp_path):
+    for number, epochs_ in enumerate((10.0, 16, 2.5)):
+        trained(tmp_path / f"{number}", config={"epochs": epochs_})
+    shown = tables(sections_of(tmp_path)["runs"])["Runs"]
+    at = shown.columns.index("setting")
+    assert [texts(row)[at] for row in shown.rows] == ["epochs=10", "epochs=16", "epochs=2.5"]
+
+
+def test_cells_say_what_they_are_sorted_by(tmp_path):
+    rows = [{"a": Estimate(3550.4, 3000.0, 4000.0, 7)}, {"a": Estimate(math.inf)}, {"a": None}]
+    table = make_table([Column("a", "a", with_interval(clock_time))], rows)
+    page = Page(render_html([Section("s", "S", "", [table])], "t"))
+    assert page.attributes["data-sort"] == ["3550.4", "Infinity"]
+    # What a plain number says itself is not said twice.
+    plain_table = make_table([Column("a", "a.value", plain)], rows[:1])
+    assert (
+        "data-sort" not in Page(render_html([Section("s", "S", "", [plain_table])], "t")).attributes
+    )
+
+
 def test_the_matrix_sets_devices_side_by_side(tmp_path):
     for devices in (1, 2):
         for batch in (128, 2048):
@@ -396,11 +441,25 @@ def test_seeds_of_one_setting_share_a_line(tmp_path):
             throughput(tmp_path / f"{seed}-{batch}", 1000.0 + 100 * seed, config=config)
     [chart, _] = charts(sections_of(tmp_path)["rates"])
     [series] = chart.series
-    # Repeats are one point, from the least to the most.
-    assert [(p.x, p.y, p.low, p.high) for p in series.points] == [
-        (128, 1050.0, 1000.0, 1100.0),
-        (256, 1050.0, 1000.0, 1100.0),
-    ]
+    # Two repeats are dots about their mean, without a bar: their range is no interval.
+    mean = pytest.approx((1000 * 1100) ** 0.5)
+    for point in series.points:
+        assert (point.y, point.low, point.runs) == (mean, None, [1000.0, 1100.0])
+    assert series.points[0].told == "2 runs, no interval"
+    # Three have the interval over runs that a verdict rests on, here wider than their own.
+    for batch in (128, 256):
+        config = {"seed": 2, "batch_size": batch}
+        throughput(tmp_path / f"2-{batch}", 1200.0, config=config)
+    [chart, latency] = charts(sections_of(tmp_path)["rates"])
+    point = chart.series[0].points[0]
+    logs = [math.log(rate) for rate in (1000, 1100, 1200)]
+    error = statistics.stdev(logs) / 3**0.5
+    ends = [math.exp(statistics.fmean(logs) + sign * 4.302653 * error) for sign in (-1, 1)]
+    assert (point.low, point.high) == pytest.approx(ends)
+    assert point.told == "3 runs, 95 % interval"
+    # A latency's bar reaches from p50 to p99, of several runs too.
+    assert latency.series[0].points[0][2:5] == (20.0, 40.0, "p50, bar to p99, medians of 3 runs")
+    assert "small dots" in chart.note and "; 3 runs, 95 % interval|" in draw(chart)
 
 
 def seeded(folder, scores_by_seed, status="done", **config):
@@ -443,9 +502,11 @@ def test_seeds_of_one_setting_are_one_curve_with_a_band(tmp_path):
     ]
     assert [row[0].run for row in chart.table.rows[2:]] == ["R1", "R2", "R3"]
     assert list(chart.table.groups) == [0, 2]
+    # One that failed is counted, though it has no line among them.
+    seeded(tmp_path / "failed", {7: [0.1]}, status="diverged")
     [together] = tables(sections_of(tmp_path)["learning"])["Seeds together"].rows
     assert texts(together)[5:] == (
-        ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–"]
+        ["3", "2", "top-1", "80.00", "70.00", "90.00", "80.00", "10.00", "–", "1"]
     )
     assert 'class="band"' in page_of(tmp_path)
 
@@ -567,7 +628,7 @@ def test_markup_in_names_stays_text(tmp_path):
     # What the script reads out of attributes is text there too.
     assert any(bad in label for label in page.attributes["data-label"])
     for own in page.attributes["data-points"]:
-        assert re.fullmatch(r"[-\d.,;|e ()to∞]+", own)
+        assert re.fullmatch(r"[-\w.,;=|% ()∞]+", own)
     markdown = render_markdown(list(sections_of(tmp_path).values()), bad)
     assert "<script" not in markdown
     for line in markdown.splitlines():
@@ -844,8 +905,8 @@ def test_dots_beside_published_ones_are_of_one_setting(tmp_path):
     section = sections_of(tmp_path)["history"]
     [chart] = charts(section, DotChart)
     own = {dot.label: round(dot.value, 2) for dot in chart.dots if not dot.published}
-    assert sorted(own.values()) == [9.17, 25.0, 166.67, 500.0]
-    [seeds] = [label for label, value in own.items() if value == 9.17]
+    assert sorted(own.values()) == [9.13, 25.0, 166.67, 500.0]
+    [seeds] = [label for label, value in own.items() if value == 9.13]
     assert "resident" in seeds and seeds.endswith("R1, R2")
     assert any("stream" in label for label in own)
     assert any("cpu=Xeon" in label for label in own) and any("cpu=EPYC" in label for label in own)
@@ -1005,6 +1066,18 @@ def test_samples_of_a_week_are_folded_while_they_are_read(tmp_path):
     assert len(points) == 96 and max(point.high for point in points) == 100
     assert min(point.low for point in points) == 0
     assert all(point.y == pytest.approx(24.5, abs=1) for point in points)
+
+
+def test_the_longest_runs_have_panels_not_the_largest_files(tmp_path):
+    for name, wall_s, rows in (("a", 10.0, 300), ("b", 500.0, 20), ("c", 400.0, 20)):
+        write_telemetry(trained(tmp_path / name, summary={"wall_s": wall_s}), rows, ["gpu0"])
+    # Of a run that was killed the last record with a time counts.
+    killed = write_run(
+        tmp_path / "d", epochs([9.0] * 40), status="killed", summary={"wall_s": None}
+    )
+    write_telemetry(killed, 20, ["gpu0"])
+    drawn = charts(sections_of(tmp_path)["telemetry"])
+    assert {chart.title[:2] for chart in drawn} == {"R2", "R4"}
 
 
 def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):

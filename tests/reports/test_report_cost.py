@@ -16,6 +16,7 @@ from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.page import render_html
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
+from tests.in_process import run_command
 from tests.reports.test_report import (
     charts,
     epochs,
@@ -145,7 +146,7 @@ def test_electricity_needs_no_price(tmp_path):
 def test_a_price_of_other_hardware_is_marked(tmp_path):
     cpu = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon"}
     trained(tmp_path / "a", environment=cpu)
-    trained(tmp_path / "b", environment={"device_kind": "TPU v2", "num_devices": 4})
+    trained(tmp_path / "b", environment={"device_kind": "TPU v2", "num_devices": 8})
     a, b = collect([str(tmp_path)]).runs
     offer = Price("v2-8", "4x TPU v2", 4, 6.7, "2018", "web")
     for run, marked in ((a, True), (b, False)):
@@ -153,6 +154,12 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
         cell = table.rows[0][-1]
         assert (cell.mark == "bad") == marked
         assert ("PRICE OF OTHER HARDWARE: 4x TPU v2" in cell.text) == marked
+    # More than the run used: the rest was paid for, and the run may have had a smaller machine.
+    pair = trained(tmp_path / "p", environment={"device_kind": "TPU v2", "num_devices": 4})
+    for listed in (Prices(offer), Prices(listed=[offer])):
+        section = sections_of(pair, listed)["cost"]
+        [cell] = [row[-1] for row in tables(section)["What rates and runs cost"].rows]
+        assert cell.mark == "bad" and "PRICE OF 4 CHIPS, THE RUN USED 2" in cell.text
     # A v2-8 is eight JAX devices, two a chip.
     for devices, cores in ((4, 8), (3, 8), (4, 9)):
         trained(
@@ -168,6 +175,50 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
     with pytest.raises(BadInput, match="on EPYC and on Xeon"):
         Prices(offer).check([a, *other])
     Prices(offer).check([a])
+    # So are one device and several; CPU devices are of one host, however many.
+    more = trained(tmp_path / "d", environment={"device_kind": "TPU v2", "num_devices": 4})
+    with pytest.raises(BadInput, match="on 4 × TPU v2 and on 8 × TPU v2"):
+        Prices(offer).check([b, *collect([str(more)]).runs])
+    wide = trained(tmp_path / "e", environment=cpu | {"num_devices": 8})
+    Prices(offer).check([a, *collect([str(wide)]).runs])
+
+
+def test_a_price_that_changed_leaves_the_cost_unknown(tmp_path):
+    resumes = [{"elapsed_s": 20.0, "step": 500, "price": PRICE | {"usd_per_hour": 10.0}}]
+    run = on_the_way(tmp_path / "run", (0.5, 0.9), price=PRICE, resumes=resumes)
+    trained(tmp_path / "other", price=PRICE)
+    sections = sections_of(tmp_path)
+    assert "R2: usd_per_hour 3.6, then 10.0: what it cost is unknown." in sections["cost"].blocks
+    [table] = [t for t in tables(sections["cost"]).values() if "USD" in "".join(t.columns)]
+    assert {row[0].text for row in table.rows} == {"R1"}
+    [row] = tables(sections["target"])["Time to accuracy"].rows
+    assert "3.6" not in "".join(texts(row))
+    found = run_command(tmp_path, "run", "--target=0.9", "--json", module="jaxbench.cost")
+    [cost] = json.loads(found.stdout)["costs"].values()
+    assert (cost["price"], cost["wall_usd"], cost["target_usd"]) == (None, None, None)
+    assert cost["price_note"].endswith("what it cost is unknown") and cost["paid_s"] == 100
+    # Who states a price has said what it cost.
+    [run] = collect([str(run)]).runs
+    stated = Price("stated", "", None, 2.0, "2026", "me")
+    assert Prices(stated).of(run) == [stated] and Prices().of(run) == []
+
+
+def test_lost_work_is_paid_for_in_every_section(tmp_path):
+    resumes = [{"elapsed_s": 5.0, "lost_s": 1000.0, "step": 10}]
+    folder = tmp_path / "offers"
+    on_the_way(folder / "h200-1", (0.5, 0.9), price=PRICE, resumes=resumes)
+    offer = {"name": "H200:1", "folder": "h200-1", "target": "gpu:h200:1"}
+    (folder / "offers.json").write_text(json.dumps({"label": "cnn10", "offers": [offer]}))
+    sections = sections_of(folder)
+
+    def shown(section, column):
+        for table in tables(sections[section]).values():
+            if column in table.columns:
+                return [texts(row)[table.columns.index(column)] for row in table.rows]
+
+    # 20 s and 1,000 s that were lost, at 3.6 USD/h.
+    assert shown("offers", "USD to it") == shown("target", "USD") == ["1.020"]
+    assert shown("overview", "USD to top-1 80.00 %")[0].startswith("1.020 (1 seed")
 
 
 def test_offers_of_one_price_are_told_apart(tmp_path):
@@ -198,7 +249,7 @@ def test_offers_hold_for_the_very_hardware(tmp_path):
     [table] = tables(sections_of(tmp_path, prices)["cost"]).values()
     assert [texts(row)[0] for row in table.rows] == ["R1", "R1"]
     stated = Prices(Price("stated", "", None, 2.0, "2026", "me"))
-    with pytest.raises(BadInput, match="one price, but the runs are on NVIDIA H200 and on TPU v4"):
+    with pytest.raises(BadInput, match="the runs are on 1 × NVIDIA H200 and on 4 × TPU v4"):
         stated.check([a, b])
     stated.check([a])
     with pytest.raises(BadInput, match="no offer whose hardware is one of NVIDIA H200"):
@@ -261,14 +312,38 @@ def test_every_seed_counts_once(tmp_path):
     for seed in range(5):
         on_the_way(tmp_path / f"s{seed}", (0.5, 0.9), config={"seed": seed})
     on_the_way(tmp_path / "t", (0.9,), config={"seed": 0})
-    # Failed before its first evaluation: it is one of those that were to get there.
+    # Failed before its first evaluation: it never gets there. Of one broken off nobody knows.
     folder = on_the_way(tmp_path / "u", (), status="failed", config={"seed": 5})
+    on_the_way(tmp_path / "v", (), status="interrupted", config={"seed": 6})
     assert "target" not in sections_of(folder)
     [own] = seeds_of(tmp_path)
-    assert (own["n seeds that ended"], own["reached"]) == ("5 of 6", "5")
-    assert own["median [s]"] == "20.00" and own["caveat"] == "R6: a seed run again, not counted"
+    assert (own["n seeds that ended"], own["reached"]) == ("6 of 7", "5")
+    assert (own["median [s]"], own["mean [s]"]) == ("20.00", "∞")
+    assert own["caveat"] == "R6: a seed run again, not counted"
     rows = tables(sections_of(tmp_path)["target"])["Time to accuracy"].rows
-    assert texts(rows[-1])[8:10] == ["broken off", "–"]
+    assert [texts(row)[8] for row in rows[-2:]] == ["never", "broken off"]
+
+
+def test_seeds_of_a_sweep_count_as_its_own_table_counts_them(tmp_path):
+    sweep = tmp_path / "sweep"
+    trials = []
+    for seed, status in enumerate(("done", "diverged", "preempted", None)):
+        run = f"trials/seed={seed}/run1"
+        if status:
+            scores = (0.5, 0.9) if status == "done" else (0.5,)
+            own = {"config": {"seed": seed}, "target_accuracy": 0.8}
+            on_the_way(sweep / run, scores, status=status, **own)
+        # The sweep ended the one that was too slow, and one left no run.
+        ended = {"diverged": "failed", "preempted": "timeout", None: "oom"}.get(status, status)
+        trial = {"key": str(seed), "status": ended, "run": run if status else None}
+        trial |= {"place": {"seed": str(seed)}, "experiment": "cnn10", "figures": {}, "wall_s": 1.0}
+        trials.append(trial)
+    (sweep / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trials))
+    [own] = seeds_of(tmp_path)
+    assert (own["n seeds that ended"], own["reached"]) == ("4 of 4", "1")
+    assert (own["median [s]"], own["runs"]) == ("∞", "R1, R2, R3, –")
+    rows = tables(sections_of(tmp_path)["target"])["Time to accuracy"].rows
+    assert [texts(row)[1] for row in rows] == ["done", "diverged", "timeout", "OOM"]
 
 
 def test_compiling_is_told_apart_from_epochs(tmp_path):

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import pathlib
 import random
 import re
 
@@ -14,11 +15,19 @@ import pytest
 from jaxbench.analysis.statistics import spread
 from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
+from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch
-from jaxbench.sweeps.tables import exit_code, max_batch_table, seed_statistics, trial_table
+from jaxbench.sweeps.tables import (
+    exit_code,
+    figures_of,
+    max_batch_table,
+    repeated_warnings,
+    seed_statistics,
+    trial_table,
+)
 from jaxbench.sweeps.trials import TrialRunner, run_trials
 from tests.launchers.fakes import FakeLauncher
 
@@ -225,9 +234,7 @@ def test_a_row_has_the_grids_fields_and_every_figure():
     result = dataclasses.replace(RESULT, place={"seed": "0", "num_devices": "2"})
     row = dataclasses.replace(result, figures=TrialFigures(images_per_s=7.0)).row()
     assert list(row)[:4] == ["seed", "num_devices", "status", "compile_s"]
-    assert (
-        list(row)[-4:] == ["host_peak_memory_bytes", "reason", "wall_s", "device_kind", "run"][-4:]
-    )
+    assert list(row)[-5:] == ["reason", "warnings", "wall_s", "device_kind", "run"]
     # What the grid asked for, not what the environment says of it.
     assert (row["num_devices"], row["images_per_s"], row["eval_top1"]) == ("2", 7.0, None)
     assert {field.name for field in dataclasses.fields(TrialFigures)} < set(row)
@@ -260,13 +267,34 @@ def test_the_rate_of_a_training_is_that_of_its_steady_epochs():
     ]
 
 
+def test_one_epoch_has_no_range():
+    figures = TrialFigures(
+        images_per_s=30.0, images_per_s_low=30.0, images_per_s_high=30.0, steady_epochs=1
+    )
+    [heading, _] = trial_table(make("seed=0"), [dataclasses.replace(RESULT, figures=figures)])
+    assert "images/s" in heading and "interval" not in heading
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"), [(("hit",), "hit"), (("hit", "miss"), "miss"), ((), None)]
+)
+def test_programs_out_of_the_cache_are_marked(outcomes, told):
+    compiled = [{"kind": "compile", "compile_cache": outcome} for outcome in outcomes]
+    document = {"status": "done", "mode": "throughput", "summary": {"compile_s": 0.5}}
+    figures = figures_of(RunRecords(pathlib.Path(), document, compiled))
+    assert figures.compile_cache == told
+    lines = trial_table(make("seed=0"), [dataclasses.replace(RESULT, figures=figures)])
+    assert ("0.50 s (cached)" in lines[1]) == (told == "hit")
+
+
 def test_a_table_shows_what_the_trials_have(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     trials = make("seed=0,1,2")
     done = TrialFigures(
         compile_s=1.5, compile_cache="hit", images_per_s=1234.5, images_per_s_low=1000.0
     )
-    done = dataclasses.replace(done, images_per_s_high=2000.0, target_value=0.9, mfu=0.5)
+    done = dataclasses.replace(done, images_per_s_high=2000.0, mfu=0.5)
+    done = dataclasses.replace(done, target_value=0.9, target_reached=False)
     results = [
         dataclasses.replace(RESULT, place=trial.place, figures=done, status=status, reason=reason)
         for trial, status, reason in zip(
@@ -276,7 +304,7 @@ def test_a_table_shows_what_the_trials_have(monkeypatch):
     heading, *rows, first, second = trial_table(trials, results)
     columns = ("seed", "status", "compile", "images/s", "95 % interval", "MFU", "to target")
     assert re.split(r"  +", heading.strip()) == list(columns)
-    shown = ["1.50 s (cache hit)", "1,234.5", "1,000.0 to 2,000.0", "50.0%", "never"]
+    shown = ["1.50 s (cached)", "1,234.5", "1,000.0 to 2,000.0", "50.0%", "never"]
     assert [re.split(r"  +", row.strip()) for row in rows] == [
         ["0", "done", *shown],
         # What did not end well has no figures.
@@ -286,16 +314,17 @@ def test_a_table_shows_what_the_trials_have(monkeypatch):
     assert len({len(line) for line in (heading, *rows)}) == 1
     assert (first, second) == ("seed=1: oom: too large", "seed=2: invalid: odd")
     # On a narrow console the columns before the rate are the first to go.
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "72")
     narrow = trial_table(trials, results)
-    assert "compile" not in narrow[0] and "images/s" in narrow[0] and len(narrow[0]) <= 80
+    assert "compile" not in narrow[0] and "images/s" in narrow[0] and len(narrow[0]) <= 72
     assert "(left out to fit the width: compile" in narrow[4]
-    # Seeds together: those that are done, which never got there.
+    # Seeds together: the rates of those that are done, and none got there.
     rows, lines = seed_statistics([*results, dataclasses.replace(results[0], place={"seed": "3"})])
     by_figure = {row["figure"]: row for row in rows}
     assert by_figure["images_per_s"]["n"] == 2 and by_figure["target_s"]["median"] == math.inf
+    assert (by_figure["images_per_s"]["not_done"], by_figure["target_s"]["n"]) == (2, 4)
     told = "\n".join(lines)
-    assert "images/s: median 1234.5, mean 1234.5 (95 % interval 1234.5 to 1234.5), std 0" in told
+    assert "images/s: median 1234.5" in told and "n = 2 of 4 (1 oom, 1 invalid)" in told
     assert "seconds to the target: median inf, mean inf, std -" in told
     assert seed_statistics(results[:1]) == ([], [])
 
@@ -367,24 +396,73 @@ def test_the_largest_batch_is_found_by_trials(runner):
     assert (result.max_batch, result.max_batch_per_device) == (672, 672)
 
 
+def seeds(*of_each):
+    """A sweep's results over seeds: (status, figures) of each."""
+    return [
+        dataclasses.replace(RESULT, place={"seed": str(n)}, status=status, figures=figures)
+        for n, (status, figures) in enumerate(of_each)
+    ]
+
+
+def test_seeds_that_failed_never_reach_the_target():
+    reached = [
+        ("done", TrialFigures(target_value=0.9, target_reached=True, target_s=s, eval_top1=0.9))
+        for s in (90.0, 110.0)
+    ]
+    diverged = TrialFigures(target_value=0.9, target_reached=False, eval_top1=0.1)
+    cut_off = TrialFigures(target_value=0.9)
+    results = seeds(*reached, ("failed", diverged), ("failed", diverged), ("oom", TrialFigures()))
+    rows, lines = seed_statistics(results)
+    time_s, top1 = (next(r for r in rows if r["figure"] == f) for f in ("target_s", "eval_top1"))
+    assert (time_s["n"], time_s["median"], time_s["mean"]) == (5, math.inf, math.inf)
+    # What they scored before their end is counted as missing, not as a score.
+    assert (top1["n"], top1["of_seeds"], top1["not_done"], top1["median"]) == (2, 5, 3, 0.9)
+    assert any("top-1" in line and "n = 2 of 5 (2 failed, 1 oom)" in line for line in lines)
+    # Whether one that was broken off would have got there, nobody knows.
+    rows, _ = seed_statistics(seeds(*reached, ("failed", cut_off)))
+    assert [r["n"] for r in rows if r["figure"] == "target_s"] == [2]
+    _, [line] = seed_statistics(seeds(("failed", TrialFigures()), ("oom", TrialFigures())))
+    assert "no seed of 2 is done (1 failed, 1 oom)" in line
+
+
 def test_a_target_never_reached_takes_without_end():
-    assert TrialFigures(target_value=0.9).value("target_s") == math.inf
-    assert TrialFigures(target_value=0.9).value("target_usd") is None
-    assert TrialFigures(target_value=0.9, usd=1.0).value("target_usd") == math.inf
-    assert TrialFigures(target_value=0.9, target_s=3.0).value("target_s") == 3.0
-    assert TrialFigures().value("target_s") is None
-    assert TrialFigures(target_value=0.9).value("target_flops") is None
-    assert TrialFigures(target_value=0.9, training_flops=7).value("target_flops") == math.inf
-    reached = TrialFigures(target_value=0.9, training_flops=7, target_flops=5)
-    assert reached.value("target_flops") == 5
+    def value(name, **figures):
+        return TrialFigures(target_value=0.9, **figures).value(name)
+
+    assert value("target_s", target_reached=False) == math.inf
+    assert value("target_s", target_reached=None) is value("target_s") is None
+    assert value("target_usd", target_reached=False) is None
+    assert value("target_usd", target_reached=False, usd=1.0) == math.inf
+    assert value("target_s", target_reached=True, target_s=3.0) == 3.0
+    assert value("target_flops", target_reached=False) is None
+    assert value("target_flops", target_reached=False, training_flops=7) == math.inf
+
+
+def test_spread_has_an_interval_above_0():
     found = spread([1.0, math.inf, 3.0])
     assert (found["median"], found["mean"], found["std"]) == (3.0, math.inf, None)
     found = spread([1.0, 2.0, 6.0])
     extremes = {name: found[name] for name in ("n", "median", "mean", "min", "max")}
     assert extremes == {"n": 3, "median": 2, "mean": 3, "min": 1, "max": 6}
     assert found["std"] == pytest.approx(7**0.5)
-    # Student's factor of two degrees of freedom.
-    margin = 4.302653 * (7 / 3) ** 0.5
-    ends = (found["mean_low"], found["mean_high"])
-    assert ends == pytest.approx((3 - margin, 3 + margin))
-    assert spread([1.0])["mean_low"] is spread([1.0, math.inf])["mean_high"] is None
+    # Student's, of logarithms: his factor of two degrees of freedom.
+    logs = [0.0, math.log(2), math.log(6)]
+    mean = sum(logs) / 3
+    error = (sum((x - mean) ** 2 for x in logs) / 2 / 3) ** 0.5
+    ends = [found[f"geometric_mean_{end}"] for end in ("low", "high")]
+    assert ends == pytest.approx([math.exp(mean + sign * 4.302653 * error) for sign in (-1, 1)])
+    # Seconds that spread widely do not reach below 0.
+    assert spread([4.0, 9.0, 26.0])["geometric_mean_low"] > 0
+    for without in ([1.0], [1.0, math.inf], [0.0, 1.0]):
+        assert spread(without)["geometric_mean_high"] is None
+
+
+def test_warnings_of_trials_are_told_once():
+    told = [("others took 59 % of 2 processors",), ("others took 61 % of 2 processors", "odd"), ()]
+    results = [dataclasses.replace(RESULT, key=str(n), warnings=own) for n, own in enumerate(told)]
+    assert repeated_warnings(results) == [
+        "warning (2 of 3 trials, for one): others took 59 % of 2 processors",
+        "warning (1 of 3 trials): odd",
+    ]
+    line = json.loads(json.dumps(results[1].to_json()))
+    assert TrialResult.from_json(line).row()["warnings"] == "; ".join(told[1])

@@ -26,7 +26,7 @@ class TrialFigures:
 
     Attributes:
       compile_s: seconds of lowering and compiling.
-      compile_cache: compilation cache: hit, miss or off.
+      compile_cache: compilation cache: hit only if all programs were fetched from it; miss or off.
       first_epoch_s, median_epoch_s: seconds of the first epoch, and median of the later ones.
       total_s: seconds of compilation and of all epochs.
       train_time_s: seconds of training.
@@ -50,7 +50,7 @@ class TrialFigures:
       best_eval_top1, best_eval_dice: best evaluation.
       epochs_done: epochs done.
       target_value: target accuracy.
-      target_reached: whether it was reached.
+      target_reached: whether it was reached; null where the run was broken off before.
       target_s, target_epoch, target_images: seconds, epochs and images that it took.
       training_flops, target_flops: floating-point operations of the network (forward and backward)
         in all training, and up to the target.
@@ -117,11 +117,11 @@ class TrialFigures:
 
     def value(self, name: str) -> Any:
         """Return a figure; a target that was never reached takes and costs without end."""
-        priced = name == "target_usd" and self.usd is not None
-        counted = name == "target_flops" and self.training_flops is not None
-        endless = self.target_value is not None and (name == "target_s" or priced or counted)
-        own = getattr(self, name)
-        return math.inf if endless and own is None else own
+        value = getattr(self, name)
+        takes = {"target_usd": self.usd, "target_flops": self.training_flops}
+        takes |= dict.fromkeys(("target_s", "target_epoch", "target_images"), 0)
+        endless = self.target_reached is False and takes.get(name) is not None
+        return math.inf if endless and value is None else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +133,7 @@ class TrialResult:
       status: one of reader.TRIAL_STATUSES.
       figures: the figures; in sweep.csv each has a column.
       reason: why it is not done.
+      warnings: what is doubtful about the figures.
       wall_s: seconds of the whole trial.
       num_devices: devices that took part.
       device_kind: the devices, as JAX names them.
@@ -152,6 +153,7 @@ class TrialResult:
     status: str = figure()
     figures: TrialFigures = figure()
     reason: str | None = figure()
+    warnings: tuple[str, ...] = dataclasses.field(default=(), metadata={"csv": True})
     wall_s: float = figure()
     num_devices: int | None = figure()
     device_kind: str | None = figure()
@@ -171,6 +173,7 @@ class TrialResult:
         row: dict[str, Any] = dict(self.place)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            value = "; ".join(value) if field.name == "warnings" else value
             if field.metadata.get("csv"):
                 row |= vars(value) if field.name == "figures" else {field.name: value}
         return row | self.place

@@ -15,9 +15,16 @@ from jaxbench.reports.tables import Column, estimate_columns, make_table, shared
 
 # What a row of max_batch.csv was compiled for, where that is not here.
 _TARGET = operator.methodcaller("get", "target")
+
+
+def _compile(row: Measurement) -> str:
+    compile_s = plain(row.run.summary.get("compile_s"))
+    return f"{compile_s} (cached)" if row.run.compile_cache == "hit" else compile_s
+
+
 # Columns without any figure are left out.
 _FIGURES = (
-    Column("compile [s]", "run.summary.compile_s", plain),
+    Column("compile [s]", _compile, left=False),
     Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
     Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
     Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
@@ -38,7 +45,7 @@ def batches(context: ReportContext) -> Section | None:
     tables = []
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:
-            own.sort(key=lambda row: (_setting(row), row.run.batch_size, row.run.id or ""))
+            own.sort(key=lambda row: (_setting(row), row.run.batch_size))
             tables += [_table(own, [*_FIGURES, *measured_share(context)]), *_matrix(own)]
     sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
     return make_section(

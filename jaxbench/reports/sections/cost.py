@@ -16,7 +16,7 @@ from jaxbench.reports.context import (
 )
 from jaxbench.reports.fields import Estimate, number
 from jaxbench.reports.formats import plain
-from jaxbench.reports.prices import is_of_other_hardware, price_label, price_words
+from jaxbench.reports.prices import price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped, labelled
@@ -101,13 +101,14 @@ def cost(context: ReportContext) -> Section | None:
         f"{sources.note}",
     )
     electricity = _electricity(context, {row["run"] for row in priced})
+    unknown = [f"{run.id}: {run.changed_price}." for run in context.runs if run.changed_price]
     return make_section(
         "cost",
         "Cost",
         "A price covers all hardware of a run, busy or idle, and has a date and a source. A price "
-        "of other hardware is marked: nobody paid it for that run. More images/s per USD/h is "
+        "of other hardware, or of more than the run used, is marked. More images/s per USD/h is "
         "better. Of a resumed run the time of all processes is priced, with work that was lost.",
-        [table, published_table, electricity],
+        [*unknown, table, published_table, electricity],
         _charts(priced, beside, table),
     )
 
@@ -125,7 +126,7 @@ def _measured(row: Measurement, price: Price) -> _Priced:
     run, paid = row.run, price.usd_per_hour
     tokens = number(run.config, "data", "sequence_length")
     wall_s = number(run.summary, "wall_s") if row.stage == "training" else None
-    mark = "bad" if is_of_other_hardware(price, run) else ""
+    mark = "bad" if price_mark(price, run) else ""
     return _at_price(row.rate, price) | {
         "own": row,
         "run": run,
@@ -190,8 +191,7 @@ def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> Dot
     for label, row in labelled(
         group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
     ):
-        other = " (of other hardware)" if row["origin"].mark else ""
-        name = f"{row['run'].id} {label}, {price_label(row['price'])}{other}"
+        name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
         dots.append(Dot(name, *row["rate_per_price"].span))
     dots.sort(key=lambda dot: dot.value)
     more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.fields import Estimate, number, of_rounds, over_runs, text
+from jaxbench.reports.fields import Estimate, bar_words, number, of_rounds, over_runs
 from jaxbench.reports.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.reports.settings import grouped, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
@@ -108,7 +108,7 @@ def _training(row: Measurement) -> published.Row:
     first: Cell | float | None = first_s
     if first_s is None and _epoch(row).value is None:
         first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
-    elif text(summary, "compile_cache") == "hit":
+    elif run.compile_cache == "hit":
         first = Cell(f"{plain(first_s)} (compilation cache hit)")
     return {
         "first_epoch": first,
@@ -178,14 +178,15 @@ def _dots(
         run, ids = same[0].run, run_ids(same)
         label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
         label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
-        own.append(Dot(label, *over_runs([figure(row) for row in same]).span))
+        of = over_runs([figure(row) for row in same])
+        own.append(Dot(label, *of.span, told=bar_words(of, len(same))))
     own.sort(key=lambda dot: dot.value, reverse=x_label == "images/s")
     more = f"; the {_MOST_DOTS} fastest of {len(own)}" if len(own) > _MOST_DOTS else ""
     beside = [dot._replace(published=True) for dot in theirs]
     dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     note = (
-        "filled: measured in this report, n = 1 run a dot (bars: its 95 % interval, if it "
-        "has one) or the median of several (bars: from the least to the most); hollow: "
+        "filled: measured in this report, n = 1 run a dot or the geometric mean of several; bars: "
+        "95 % interval of a run, or over 3 runs or more; hollow: "
         f"published, see the table for when and by whom{more}; {run_ids(rows)}"
     )
     return [DotChart(title, note, x_label, dots, table)]

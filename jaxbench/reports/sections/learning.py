@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, over_runs
+from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, with_range
 from jaxbench.reports.formats import count, interval, percent, plain, span
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.reports.tables import Column, make_table, run_ids, shared
+from jaxbench.reports.time_to_target import NEVER_REACHED
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40
@@ -58,6 +59,7 @@ _SEEDS = (
     Column("mean [%]", "scores.mean", percent),
     Column("standard deviation [%]", "scores.std", percent),
     Column("95 % interval of the median [%]", "median", interval(percent)),
+    Column("seeds that failed", "failed", count),
 )
 
 
@@ -136,7 +138,7 @@ def learning(context: ReportContext) -> Section | None:
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
-        [*charts, _seeds_table([line for own in lines for line in own]), results],
+        [*charts, _seeds_table([line for own in lines for line in own], context.runs), results],
     )
 
 
@@ -198,11 +200,17 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
 def _series(label: str, line: _Line, curve: _Curve) -> Series:
     common = line.common(curve.field)
     points = [
-        Point(epoch, *over_runs([Estimate(curve.factor * value) for value in common[epoch]]).span)
+        _point(epoch, [curve.factor * value for value in common[epoch]])
         for epoch in thinned([*common], _MOST_EPOCHS)
     ]
     # A band of one epoch is no area: its ends are.
     return Series(label, points, band=line.is_band and len(points) > 1)
+
+
+def _point(epoch: float, values: Sequence[float]) -> Point:
+    if len(values) == 1:
+        return Point(epoch, values[0])
+    return Point(epoch, *with_range(values).span, told=f"{len(values)} seeds, least to greatest")
 
 
 def _note(lines: Sequence[_Line], field: str) -> str:
@@ -229,9 +237,9 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
         for epoch in thinned([*found], _MOST_LISTED):
-            values = [Estimate(curve.factor * value) for value in found[epoch]]
+            values = [curve.factor * value for value in found[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
-            rows.append(row | {"values": over_runs(values) if len(values) == len(line) else None})
+            rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
     for label, line in drawn.items():
         for course in line if line.is_band else ():
             last, value = max(course.values(curve.field).items())
@@ -249,7 +257,13 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     return make_table(columns, rows, group=lambda row: row["line"])
 
 
-def _seeds_table(lines: Sequence[_Line]) -> Table:
+def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
+    failed = collections.Counter(
+        setting_key(run.training_setting())
+        for run in runs
+        for course in _courses(run)
+        if course.status != "done" and course.status in NEVER_REACHED
+    )
     rows = []
     for line in filter(lambda line: line.is_band, lines):
         for field, score in _SEED_SCORES.items():
@@ -257,9 +271,11 @@ def _seeds_table(lines: Sequence[_Line]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
+                row["failed"] = failed[setting_key(line.run.training_setting())]
                 row |= {"scores": spread(scores), "median": estimate(scores)}
                 rows.append(row | {"epochs": span(epochs)})
-    note = "Each seed's last test score. The interval is of order statistics, from "
+    note = "Each seed's last test score; seeds that failed or diverged have none. "
+    note += "The interval is of order statistics, from "
     return make_table(_SEEDS, rows, "Seeds together", f"{note}{FEWEST_FOR_INTERVAL} seeds on.")
 
 

@@ -53,7 +53,7 @@ def _came_back(row: _Row) -> Cell | str | None:
 
 def _usd_to_target(row: _Row) -> float | None:
     unknown = row.to_target is None or row.price is None
-    return None if unknown else pricing.usd(row.to_target.time_s, row.price.usd_per_hour)
+    return None if unknown else pricing.usd(row.to_target.paid_s, row.price.usd_per_hour)
 
 
 def _usd_per_million(row: _Row) -> float | None:

@@ -13,9 +13,9 @@ from jaxbench.reports.formats import (
     Format,
     clock_time,
     count,
+    interval,
     percent,
     plain,
-    with_interval,
 )
 from jaxbench.reports.machines import Best, Comparison, Machine, compare_machines
 from jaxbench.reports.runs import SCORES
@@ -24,10 +24,13 @@ from jaxbench.reports.tables import Column, make_table, with_figures
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30
 _NOTE = (
-    "images/s: over all devices together, the median of the fastest run. Score: of the last epoch, "
-    "the median of the seeds of the best setting. Time to the target: since the run's start, the "
-    "median of the seeds of the fastest setting; USD: that time at the lowest known price of the "
-    "machine. In brackets: the 95 % interval, where there are samples enough for one. Speed-up: "
+    "images/s: over all devices together, of the fastest setting with an interval: the median of a "
+    "run, or the geometric mean of three runs or more. Score: of the last epoch, the median of the "
+    "seeds of the best setting. Time to the target: since the run's start, the median of the seeds "
+    "of the fastest setting, in which seeds that failed never get there; USD: that time at the "
+    "lowest known price of the machine. In brackets: the 95 % interval, and of how many epochs, "
+    "windows (n), runs or seeds. What has no interval, or fewer than five seeds, is grey and shown "
+    "only if there is nothing better. Speed-up: "
     "over the slowest machine, where experiment, images, precision and global batch are equal; "
     "otherwise none is given."
 )
@@ -88,7 +91,13 @@ def _columns(found: Sequence[Comparison]) -> list[Column]:
 def _best(name: str, show: Format) -> Callable[[_Row], Cell]:
     def cell(row: _Row) -> Cell:
         best: Best | None = getattr(row.machine, name)
-        return Cell(with_interval(show)(best.of), run=best.run.id) if best else Cell(UNKNOWN)
+        if best is None:
+            return Cell(UNKNOWN)
+        ends = interval(show)(best.of)
+        told = [ends, best.counted.replace(", 95 % interval", "")]
+        shown = f"{show(best.of.value)} ({'; '.join(own for own in told if own != UNKNOWN)})"
+        mark = "" if best.is_result else "soft"
+        return Cell(shown, mark, run=best.run.id, sort=best.of.value)
 
     return cell
 
@@ -109,7 +118,7 @@ def _speedup(row: _Row) -> Cell | None:
     ends = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     if found.low is not None and found.high > 100 * found.low:
         ends = " (too few repeats for an interval)"
-    return Cell(f"{found.value:.2f}{ends}")
+    return Cell(f"{found.value:.2f}{ends}", sort=found.value)
 
 
 def _fastest(row: _Row) -> str:

@@ -1,6 +1,7 @@
 """Images per second and latency: by batch, device and precision."""
 
 import itertools
+import statistics
 from collections.abc import Iterator, Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
@@ -11,7 +12,7 @@ from jaxbench.reports.context import (
     make_section,
     setting_column,
 )
-from jaxbench.reports.fields import Estimate, number, over_runs
+from jaxbench.reports.fields import Estimate, bar_words, known, number, over_runs
 from jaxbench.reports.formats import count, milliseconds, percent, plain, span
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
@@ -79,6 +80,17 @@ def _figure(row: Measurement, what: str) -> Estimate:
     return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
 
 
+def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
+    """Return the figure of one run or of several, and what its bar is."""
+    each = [_figure(row, what) for row in rows]
+    if what == _RATE:
+        of = over_runs(each)
+        return of, bar_words(of, len(rows))
+    ends = (known(own[place] for own in each) for place in range(3))
+    told = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
+    return Estimate(*(statistics.median(own) if own else None for own in ends)), told
+
+
 def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
     rows = sorted(rows, key=lambda row: row.run.batch_size)
     lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
@@ -96,12 +108,15 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
         bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
         bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows"
     together = one_batch and len(rows) > _MOST_DOTS
+    several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
+    if what == _LATENCY:
+        several = "the medians of both"
     if together:
-        bars += "; a dot is the median of runs that differ in the seed, bars from least to most"
+        bars += f"; runs that differ in the seed are one dot: {several}"
     elif one_batch:
         bars += "; a dot is one run"
     elif any(len(set(own)) < len(own) for own in batches):
-        bars += "; of several runs of one batch the median, bars from the least to the most"
+        bars += f"; several runs of one batch (small dots) are one point: {several}"
     title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
     note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
     if one_batch:
@@ -109,18 +124,20 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
         parts = [
             (label, own) for label, line in lines for own in ([line] if together else zip(line))
         ]
-        dots = [
-            Dot(f"{run_ids(own)} {label}", *over_runs([_figure(row, what) for row in own]).span)
-            for label, own in parts
-        ]
+        dots = []
+        for label, own in parts:
+            of, told = _together(own, what)
+            dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=told))
         note = f"global batch {count(run.batch_size)}; {note}"
         return DotChart(title, note, what, dots, table)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
         repeats = grouped(line, key=lambda row: row.run.batch_size).items()
-        points = [
-            Point(x, *over_runs([_figure(row, what) for row in own]).span) for x, own in repeats
-        ]
+        points = []
+        for x, own in repeats:
+            of, told = _together(own, what)
+            runs = [_figure(row, what).value for row in own] if len(own) > 1 else ()
+            points.append(Point(x, *of.span, told, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     return LineChart(title, note, "global batch", what, series, table, x_log=True)

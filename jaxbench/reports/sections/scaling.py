@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import items, number, of_windows, text
+from jaxbench.reports.fields import bar_words, items, number, of_windows, text
 from jaxbench.reports.formats import (
     count,
     giga,
@@ -16,7 +16,7 @@ from jaxbench.reports.formats import (
     span,
     words,
 )
-from jaxbench.reports.runs import RunRecord
+from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.settings import grouped
 from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
 
@@ -27,7 +27,7 @@ _MEASURED = (
     *shared("run"),
     Column("status", "status", status_cell, left=True),
     *(_SCALING, *shared("precision")),
-    Column("device", "run.device_kind"),
+    Column("device", lambda row: _device(row["run"])),
     _NUM_DEVICES,
     Column("global batch", "record.batch_size", count),
     Column("batch per device", "record.batch_per_device", count),
@@ -45,7 +45,7 @@ _ALL_REDUCES = (
 )
 _PREDICTED = (
     *shared("run"),
-    Column("", lambda row: "PREDICTED"),
+    Column("", lambda row: "PREDICTED" + _simulated(row.run)),
     *(_SCALING, _NUM_DEVICES),
     Column("images/s, nothing hidden", "record.images_per_s_no_overlap", plain),
     Column("images/s, all hidden", "record.images_per_s_full_overlap", plain),
@@ -88,7 +88,8 @@ def scaling(context: ReportContext) -> Section | None:
         "scaling",
         "Scaling efficiency",
         "Weak: each device has the same batch, however many take part. Strong: all devices share "
-        "one batch. Efficiency is rate_N / (N × rate_1).",
+        "one batch. Efficiency is rate_N / (N × rate_1). Simulated devices share one "
+        "processor: their efficiencies, and predictions from them, are not those of accelerators.",
         [
             _table(measured),
             make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
@@ -101,7 +102,7 @@ def scaling(context: ReportContext) -> Section | None:
 def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     run, kind = rows[0]["run"], text(rows[0]["record"], "scaling") or "?"
     points = [
-        Point(number(row["record"], "num_devices"), *row["rate"].span)
+        Point(number(row["record"], "num_devices"), *row["rate"].span, bar_words(row["rate"], 1))
         for row in rows
         if row["rate"].value is not None
     ]
@@ -115,11 +116,22 @@ def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
         series.append(Series("ideal: N × rate of one device", ideal, reference=True))
     n = span(row["rate"].n for row in rows if row["rate"].n)
     note = (
-        f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}; bars: 95 % interval "
+        f"{run.network}; {run.precision}, {run.feed} feed; {_device(run)}; bars: 95 % interval "
         f"of the median, n = {n} windows; {run.id}"
     )
-    title, labels = f"{run.experiment}: {kind} scaling", ("devices", "images/s, all devices")
+    title, labels = (
+        f"{run.experiment}: {kind} scaling{_simulated(run)}",
+        ("devices", "images/s, all devices"),
+    )
     return [LineChart(title, note, *labels, series, _table(rows))]
+
+
+def _device(run: ReportedRun) -> str:
+    return run.device_kind + _simulated(run)
+
+
+def _simulated(run: ReportedRun) -> str:
+    return " (simulated devices)" if run.are_simulated(run.num_devices) else ""
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

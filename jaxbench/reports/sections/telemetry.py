@@ -13,7 +13,7 @@ import numpy as np
 from jaxbench.files import open_regular
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import Estimate, find, mapping, number
+from jaxbench.reports.fields import Estimate, find, known, mapping, number
 from jaxbench.reports.formats import count, mebibytes, plain, span, with_interval, words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import in_parts, thinned
@@ -109,7 +109,7 @@ def telemetry(context: ReportContext) -> Section | None:
     corrupt = [run for run, path in files.items() if not _has_header(path)]
     told = f"{_FILE} is corrupt, its first line names no columns: no panels."
     complaints = [f"{run_ids(corrupt)}: {told}"] if corrupt else []
-    longest = sorted(files, key=lambda run: -os.path.getsize(files[run]))[: 2 * _MOST_RUNS]
+    longest = sorted(files, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
     panels = (own for run in longest if (own := [*_panels(run, *read_readings(files[run]))]))
     drawn = [*itertools.islice(panels, _MOST_RUNS)]
     more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
@@ -137,6 +137,12 @@ def telemetry(context: ReportContext) -> Section | None:
         + (more if len(files) > len(drawn) else ""),
         [*complaints, *itertools.chain(*drawn), table],
     )
+
+
+def _duration_s(run: ReportedRun) -> float:
+    """Return how long a run took; of one without a summary, up to its last record with a time."""
+    times_s = known(number(record, "elapsed_s") for record in run.records)
+    return number(run.summary, "wall_s") or max(times_s, default=0.0)
 
 
 def _has_header(path: pathlib.Path) -> bool:
@@ -229,7 +235,8 @@ def buckets(stretches: np.ndarray) -> list[Point]:
         return [Point(float(one["time"]), float(one["mean"])) for one in stretches[:_BUCKETS]]
     place = np.minimum((times - times[0]) // width, _BUCKETS - 1).astype(int)
     found = _merged(stretches, np.flatnonzero(np.diff(place, prepend=-1)))
-    return [Point(*map(float, [one[name] for name in _STRETCH.names[:4]])) for one in found]
+    told = "mean, least to most"
+    return [Point(*map(float, [one[name] for name in _STRETCH.names[:4]]), told) for one in found]
 
 
 def _table(unit: str, y_label: str, series: Sequence[Series]) -> Table:

@@ -11,16 +11,14 @@ from jaxbench.analysis.statistics import spread
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import Estimate, text
+from jaxbench.reports.fields import Estimate
 from jaxbench.reports.formats import count, interval, percent, plain, tera
 from jaxbench.reports.prices import price_label, price_words
-from jaxbench.reports.runs import SCORES, ReportedRun
+from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.reports.tables import Column, make_table, run_cell, run_ids, shared
-from jaxbench.reports.time_to_target import TimeToTarget
+from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
 
-# Fewer seeds are no result.
-_SEEDS = 5
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
@@ -98,11 +96,11 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     (first, price), run = lines[0], lines[0][0].run
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    title = f"{run.experiment}: {SCORES[first.score]} over {what}"
+    title = f"{run.experiment}: {first.title} over {what}"
     told = "a point is an evaluation of the whole test split, n = 1 run a line"
     note = f"{run.network}; {run.data}; {told}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
-    labels = (x_label, f"{SCORES[first.score]} [%]")
+    labels = (x_label, f"{first.title} [%]")
     settings = {one.run: one.run.training_setting() | {"seed": one.run.seed} for one, _ in lines}
     charts = []
     for part in in_parts(labelled(lines, lambda line: settings[line[0].run])):
@@ -116,7 +114,7 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
 
 def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -> Series:
     status = "" if one.run.status == "done" else f" ({one.run.status})"
-    cost = f", {price_label(price)}" if price else ""
+    cost = f", {price_label(price, one.run)}" if price else ""
     # The evaluation that reached the target is drawn, however many there are.
     drawn = {*thinned(one.evaluations, _MOST_POINTS)}
     points = [
@@ -180,12 +178,10 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
 
 
 def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
-    if len(counted) < _SEEDS:
-        yield f"fewer than {_SEEDS} seeds: no result yet"
+    if len(counted) < FEWEST_SEEDS:
+        yield f"fewer than {FEWEST_SEEDS} seeds: no result yet"
     # Some seeds compiled, and others fetched their programs.
-    outcomes = collections.Counter(
-        text(one.run.summary, "compile_cache") or "unknown" for one in counted
-    )
+    outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in counted)
     if len(outcomes) > 1:
         told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
         yield f"compilation cache differs ({told}): compare the epochs alone"
@@ -208,7 +204,7 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
     costs: dict[str, list[float]] = {}
     for one in found:
         # Two offers may have one label.
-        own = {price_label(price): price for price in context.prices.of(one.run)}
+        own = {price_label(price, one.run): price for price in context.prices.of(one.run)}
         for label, price in own.items():
             costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
     return {label: own for label, own in costs.items() if len(own) == len(found)}
