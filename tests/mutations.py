@@ -468,16 +468,16 @@ half_of_a_ring_all_reduce analysis/scaling_model.py: scaling_model
 + return (num_devices - 1) / num_devices * size
 
 gradient_of_the_first_layers_input_not_in_mfu training/network_facts.py: models
-- for product in find_needed(images=True) if
-+ for product in find_needed(images=False) if
+- for product, macs in find_needed(images=True)
++ for product, macs in find_needed(images=False)
 
 macs_of_one_pixel_less xla/flops.py: models
-- return output[spec.out_spec[0]] * pixels * math.prod(kernel)
-+ return (pixels - 1) * math.prod(kernel)
+- pixels = [output[axis] for axis in (spec.out_spec[0], *spec.out_spec[2:])]
++ pixels = [output[axis] for axis in spec.out_spec[2:]][1:]
 
 zeros_of_a_transposed_convolution_counted xla/flops.py: flops
-- pixels = math.prod(min(image[before], output[after]) for before, after in axes)
-+ pixels = math.prod(output[after] for before, after in axes)
+- if math.prod(equation.params["lhs_dilation"]) > 1:
++ if math.prod(equation.params["lhs_dilation"]) > 9:
 
 parts_by_device data/sampler.py: train_step
 - order_SxPxDxN.transpose(2, 0, 1, 3)

@@ -5,8 +5,8 @@ A network of one's own may ignore its `dtype` or `norm_axis`. Then a record of t
 """
 
 import dataclasses
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -150,7 +150,7 @@ def read_facts(traced: Any, updates: Sequence[bool]) -> NetworkFacts:
     for product in find_products(jaxpr):
         primitives.add(product.primitive)
         macs_by_dtype[product.dtype] += product.macs
-        macs_once += product.macs // max(1, product.times)
+        macs_once += product.macs // product.times
     num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
     # The image is the last input; the updated statistics are the last outputs.
     origins = _origins(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
@@ -202,17 +202,34 @@ def _count_training(traced: Any, updates: Sequence[bool]) -> dict[str, Any]:
     num_results = len(forward.out_avals)
     num_images = len(gradient.outvars) - num_results - num_params
 
-    def find_needed(images: bool) -> list[Product]:
+    # A gradient counts as its product: padding makes the sizes of their convolutions differ.
+    counted = defaultdict(set)
+    for product in find_products(forward.jaxpr):
+        counted[product.sizes].add(product.macs // product.times)
+
+    def find_needed(images: bool) -> Iterator[tuple[Product, int]]:
+        """Yield the products that are needed, and how many multiply-accumulates one of each is."""
         needed = [True] * num_results + list(updates) + [images] * num_images
-        return list(find_products(dce_jaxpr(gradient, needed)[0]))
+        for product in find_products(dce_jaxpr(gradient, needed)[0]):
+            macs = product.macs // product.times
+            near = min(counted[product.sizes] or {macs}, key=lambda other: abs(other - macs))
+            yield product, near
 
     step_macs, trained, once = Counter(), set(), 0
-    for product in find_needed(images=False):
-        step_macs[product.reduction] += product.macs - product.masked_macs
-        once += product.macs // max(1, product.times)
+    for product, macs in find_needed(images=False):
+        step_macs[product.reduction] += product.times * macs - product.masked_macs
+        once += macs
         trained.add(product.scope)
-    macs = sum(product.macs for product in find_needed(images=True) if product.scope in trained)
-    return {"training_macs": macs, "step_macs": dict(step_macs), "step_macs_once": once}
+    training_macs = sum(
+        product.times * macs
+        for product, macs in find_needed(images=True)
+        if product.scope in trained
+    )
+    return {
+        "training_macs": training_macs,
+        "step_macs": dict(step_macs),
+        "step_macs_once": once,
+    }
 
 
 def _without_remat(value: Any) -> Any:

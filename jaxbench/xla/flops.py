@@ -25,6 +25,7 @@ class Product(NamedTuple):
       times: how often it runs.
       masked_macs: those of `macs` that a causal mask hides and cuDNN's attention need not do.
       reduction: how many times fewer multiplications fast algorithms need, see `_reduction`.
+      sizes: of its operands and its output, in order: the gradients of a product have the same.
     """
 
     primitive: str
@@ -34,6 +35,7 @@ class Product(NamedTuple):
     times: int
     masked_macs: int = 0
     reduction: float = 1.0
+    sizes: tuple[int, ...] = ()
 
 
 def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Product]:
@@ -60,8 +62,11 @@ def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Produ
                 times,
                 _masked_macs(equation, macs),
                 _reduction(equation),
+                tuple(sorted(x.aval.size for x in (*equation.invars[:2], equation.outvars[0]))),
             )
         repeats = equation.params["length"] if name == "scan" else 1
+        if not repeats:
+            continue
         parts = [
             list(find_products(inner, inner_scope, times * repeats))
             for inner in inner_jaxprs(equation)
@@ -83,13 +88,15 @@ def inner_jaxprs(equation: Any) -> Iterator[Any]:
 
 def _conv_macs(equation) -> int:
     image, kernel = (value.aval.shape for value in equation.invars)
-    output, spec = equation.outvars[0].aval.shape, equation.params["dimension_numbers"]
-    # The kernel is laid on every output pixel; where more of these are made (a transposed
-    # convolution, the gradient of a convolution without padding), on every input pixel: the rest
-    # are products with zeros, which a dilation or padding has put there.
-    axes = zip(spec.lhs_spec[2:], spec.out_spec[2:], strict=True)
-    pixels = math.prod(min(image[before], output[after]) for before, after in axes)
-    return output[spec.out_spec[0]] * pixels * math.prod(kernel)
+    spec = equation.params["dimension_numbers"]
+    # The kernel is laid on every output pixel; a transposed convolution's on every input pixel:
+    # what its dilation puts between them is 0.
+    if math.prod(equation.params["lhs_dilation"]) > 1:
+        pixels = [image[axis] for axis in (spec.lhs_spec[0], *spec.lhs_spec[2:])]
+    else:
+        output = equation.outvars[0].aval.shape
+        pixels = [output[axis] for axis in (spec.out_spec[0], *spec.out_spec[2:])]
+    return math.prod(pixels) * math.prod(kernel)
 
 
 def _dot_macs(equation) -> int:
