@@ -35,9 +35,12 @@ _PRECISIONS = {
 
 
 def precision_of(dtype: str) -> str:
-    """Return the name of the precision that computes in a type, such as `bfloat16`."""
-    [name] = [n for n, p in _PRECISIONS.items() if jnp.dtype(p.compute_dtype).name == dtype]
-    return name
+    """Return the name of the precision that computes in a type, such as `bfloat16`.
+
+    Of a type that no precision computes in, such as `int8`, it is the type's own name.
+    """
+    names = {jnp.dtype(p.compute_dtype).name: name for name, p in _PRECISIONS.items()}
+    return names.get(dtype, dtype)
 
 
 def get_precision(name: str) -> Precision:

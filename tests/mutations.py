@@ -467,9 +467,9 @@ half_of_a_ring_all_reduce analysis/scaling_model.py: scaling_model
 - return 2 * (num_devices - 1) / num_devices * size
 + return (num_devices - 1) / num_devices * size
 
-backward_pass_costs_one_forward xla/flops.py: models
-- TRAINING_FLOPS_PER_MAC = 2 * 3
-+ TRAINING_FLOPS_PER_MAC = 2 * 2
+gradient_of_the_first_layers_input_not_in_mfu training/network_facts.py: models
+- for product, macs in find_needed(images=True)
++ for product, macs in find_needed(images=False)
 
 macs_of_one_pixel_less xla/flops.py: models
 - pixels = [output[axis] for axis in (spec.out_spec[0], *spec.out_spec[2:])]

@@ -5,11 +5,13 @@ from typing import Any
 from jaxbench.analysis.scaling_model import ring_bytes
 
 ASSUMPTIONS = (
-    "the network's own arithmetic at the peak rate, without what a causal mask spares cuDNN's "
-    "attention; arguments are read, results written but for the state that replaces the old one, "
-    "and what is alive at once beyond the L2 cache is written to memory and read again, all at the "
-    "full bandwidth, on a TPU with the padding of tiles; collectives over a ring at the full "
-    "bandwidth of the links, between hosts too; all three at the same time, and nothing else"
+    "the network's own arithmetic at the peak rate, without gradients that no update needs and "
+    "without what a causal mask spares cuDNN's attention; in fp32 on GPUs convolutions with as few "
+    "multiplications as a Fourier transform leaves, outside of tensor cores; arguments are read, "
+    "results written but for the state that replaces the old one, and what is alive at once beyond "
+    "the L2 cache is written to memory and read again, all at the full bandwidth, on a TPU with "
+    "the padding of tiles; collectives over a ring at the full bandwidth of the links, between "
+    "hosts too; all three at the same time, and nothing else"
 )
 
 

@@ -27,7 +27,7 @@ from jaxbench.records.writers.console import Console, create_console
 from jaxbench.training.compilation import compile_step, in_background
 from jaxbench.training.program import Program, build_program
 from jaxbench.training.train_step import TrainState
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
+from jaxbench.xla.flops import FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +112,13 @@ class Job(RunContext):
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
             parts = geometry.gradient_accumulation_steps
-            return TRAINING_FLOPS_PER_MAC * self.program.facts.macs_once * images / parts
+            return FLOPS_PER_MAC * self.program.facts.step_macs_once * images / parts
         if record.function != "eval_step":
             return 0.0
         # An evaluation batch may be shorter than a training batch, and than it could be.
         per_device = (geometry.global_eval_batch, self.feed.num_eval)
         images = min(images, *(count // geometry.devices_per_model for count in per_device))
-        return 2 * self.program.facts.macs_once * images
+        return FLOPS_PER_MAC * self.program.facts.macs_once * images
 
     def _exchange_warnings(self, record: CompileRecord) -> list[str]:
         """Return a warning where the compiled step does not exchange what the config says."""

@@ -22,7 +22,7 @@ from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.jobs.describe import list_layers
 from jaxbench.jobs.refusals import read_refusal
 from jaxbench.jobs.setup import describe_program
-from jaxbench.precision import get_precision, precision_of
+from jaxbench.precision import get_precision
 from jaxbench.records.schema import CompileRecord, TargetRecord
 from jaxbench.training.compilation import compile_with_text
 from jaxbench.training.program import Program, build_program
@@ -136,11 +136,12 @@ def _describe(
 def _ceiling(
     program: Program, target: Target, moved_bytes: int, exchanged_bytes: int
 ) -> dict[str, Any]:
-    geometry, dtype = program.geometry, program.facts.main_dtype
-    peak = find_peak(target.kind, precision_of(dtype) if dtype else program.config.precision)
+    geometry, precision = program.geometry, program.main_precision
+    peak = find_peak(target.kind, precision)
+    fast_rate = fast_convolution_rate(target, precision)
     found = ceiling(
         images_per_step=geometry.images_per_step,
-        flops_per_device=program.least_training_flops * geometry.batch_per_device,
+        flops_per_device=program.least_training_flops(fast_rate) * geometry.batch_per_device,
         bytes_per_device=moved_bytes,
         exchanged_bytes=exchanged_bytes,
         num_devices=geometry.num_devices,
@@ -150,6 +151,18 @@ def _ceiling(
     )
     origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
     return found | origins | {"least_moved_bytes": moved_bytes}
+
+
+def fast_convolution_rate(target: Target, precision: str) -> float:
+    """Return how fast a target may compute Winograd's or Fourier's convolutions, in peaks.
+
+    cuDNN has them for fp32. They run outside of tensor cores, at the rate of IEEE fp32.
+    """
+    peak = find_peak(target.kind, precision)
+    ieee = find_peak(target.kind, "fp32", "highest")
+    if target.platform != "gpu" or precision != "fp32" or not (peak and ieee):
+        return 0.0
+    return ieee.flops_per_s / peak.flops_per_s
 
 
 def _cache_bytes(target: Target) -> int:

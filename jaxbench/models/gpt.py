@@ -107,30 +107,44 @@ class Gpt(Network):
                 **types,
             )(x_BxTxD)
         x_BxTxD = nn.LayerNorm(name="norm", **types)(x_BxTxD)
-        return tied_logits(x_BxTxD, embed.embedding.astype(self.dtype)).astype(self.param_dtype)
+        stored = embed.get_variable("params", "embedding")
+        part = stored if isinstance(stored, nn.meta.AxisMetadata) else None
+        logits_BxTxK = tied_logits(x_BxTxD, embed.embedding.astype(self.dtype), part)
+        return logits_BxTxK.astype(self.param_dtype)
 
 
 @jax.custom_vjp
-def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array) -> jax.Array:
+def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) -> jax.Array:
     """Return logits_BxTxK in at least float32 of operands that may be narrower.
 
     So are the products of the backward pass: JAX's own would multiply the gradient in float32,
     which takes GPUs and TPUs several times as long.
+
+    Args:
+      x_BxTxD, embedding_KxD: the operands.
+      part: a device's part of the embedding, in a box. The backward pass keeps it in place of the
+        embedding, which it gathers again.
     """
     dtype = jnp.promote_types(x_BxTxD.dtype, jnp.float32)
     return jnp.einsum("btd,kd->btk", x_BxTxD, embedding_KxD, preferred_element_type=dtype)
 
 
-def _tied_logits_forward(x_BxTxD, embedding_KxD):
-    return tied_logits(x_BxTxD, embedding_KxD), (x_BxTxD, embedding_KxD)
+def _tied_logits_forward(x_BxTxD, embedding_KxD, part=None):
+    kept = embedding_KxD if part is None else part
+    return tied_logits(x_BxTxD, embedding_KxD, part), (x_BxTxD, kept)
 
 
 def _tied_logits_backward(kept, dlogits_BxTxK):
     x_BxTxD, embedding_KxD = kept
     dlogits_BxTxK = dlogits_BxTxK.astype(x_BxTxD.dtype)
+    if isinstance(embedding_KxD, nn.meta.AxisMetadata):
+        # Behind the barrier, or XLA would keep what the forward pass has gathered.
+        part, dlogits_BxTxK = jax.lax.optimization_barrier((embedding_KxD, dlogits_BxTxK))
+        embedding_KxD = part.unbox().astype(x_BxTxD.dtype)
     return (
         jnp.einsum("btk,kd->btd", dlogits_BxTxK, embedding_KxD),
         jnp.einsum("btk,btd->kd", dlogits_BxTxK, x_BxTxD),
+        None,
     )
 
 

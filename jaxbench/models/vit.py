@@ -32,6 +32,7 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, plain
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
+from jaxbench.models.remat import keep_products_and_sums
 from jaxbench.models.transformer_block import (
     ATTENTION,
     ATTENTION_HELP,
@@ -110,10 +111,13 @@ class ViT(Network):
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
         # The rest is in `param_dtype`, as `layers.classify` says; the head starts at 0.
         types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
+        dense = nn.Dense
+        if self.block is not TransformerBlock:  # as under fsdp: these keep no parameter either
+            dense = nn.remat(dense, policy=keep_products_and_sums)
         if self.pre_logits:
-            x_BxD = jnp.tanh(nn.Dense(self.width, name="pre_logits", **types)(x_BxD))
+            x_BxD = jnp.tanh(dense(self.width, name="pre_logits", **types)(x_BxD))
         zeros = nn.initializers.zeros
-        return nn.Dense(self.num_classes, name="head", kernel_init=zeros, **types)(x_BxD)
+        return dense(self.num_classes, name="head", kernel_init=zeros, **types)(x_BxD)
 
 
 def sincos_positions(rows: int, columns: int, width: int, dtype: jnp.dtype) -> jax.Array:

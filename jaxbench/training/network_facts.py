@@ -1,29 +1,32 @@
-"""What a network does with the options that it is given, read from its traced forward pass.
+"""What a network does with the options that it is given, read from its traced passes.
 
 A network of one's own may ignore its `dtype` or `norm_axis`. Then a record of the config's
 `precision` and `batch_norm` would be false.
 """
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
-from jaxbench.xla.flops import CUDNN_ATTENTION, find_products, inner_jaxprs
+from jaxbench.xla.flops import CUDNN_ATTENTION, Product, find_products, inner_jaxprs
 from jaxbench.xla.least_bytes import count_activation_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFacts:
-    """What the training forward pass of one image does.
+    """What training on one image does; what names no pass is of the forward pass.
 
     Attributes:
       output_shape: of one image.
@@ -34,7 +37,10 @@ class NetworkFacts:
       output_dtype: of its outputs, before they are widened for the loss.
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
-      masked_macs: those that cuDNN's attention need not do, because a causal mask hides them.
+      training_macs: of the forward and the backward pass, for MFU: see `_count_training`.
+      step_macs: multiply-accumulates that a step must do, {`Product.reduction`: count}: without
+        gradients that no update needs, and without what a causal mask hides from cuDNN's attention.
+      step_macs_once: those with each loop's body counted once.
       activation_bytes: the least of activations that training moves, see `least_bytes`; None
         where its rules do not say.
     """
@@ -46,7 +52,9 @@ class NetworkFacts:
     output_dtype: str = "float32"
     cudnn_attention: bool = False
     draws_by_device: bool = False
-    masked_macs: int = 0
+    training_macs: int = 0
+    step_macs: dict[float, int] = dataclasses.field(default_factory=dict)
+    step_macs_once: int = 0
     activation_bytes: int | None = None
 
     @property
@@ -130,15 +138,19 @@ def trace_network(
     return step.trace(key, params, batch_stats, image)
 
 
-def read_facts(traced: Any) -> NetworkFacts:
-    """Return the facts of a traced training forward pass."""
+def read_facts(traced: Any, updates: Sequence[bool]) -> NetworkFacts:
+    """Return the facts of a traced training forward pass.
+
+    Args:
+      traced: what `trace_network` returned.
+      updates: for each parameter whether an update needs its gradient.
+    """
     jaxpr = traced.jaxpr.jaxpr
-    macs_by_dtype, macs_once, masked_macs, primitives = Counter(), 0, 0, set()
+    macs_by_dtype, macs_once, primitives = Counter(), 0, set()
     for product in find_products(jaxpr):
         primitives.add(product.primitive)
         macs_by_dtype[product.dtype] += product.macs
-        macs_once += product.macs // max(1, product.times)
-        masked_macs += product.masked_macs
+        macs_once += product.macs // product.times
     num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
     # The image is the last input; the updated statistics are the last outputs.
     origins = _origins(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
@@ -156,9 +168,85 @@ def read_facts(traced: Any) -> NetworkFacts:
         output_dtype=output.dtype.name,
         cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any(drawn),
-        masked_macs=masked_macs,
         activation_bytes=count_activation_bytes(jaxpr),
+        **_count_training(traced, updates),
     )
+
+
+def _count_training(traced: Any, updates: Sequence[bool]) -> dict[str, Any]:
+    """Return `training_macs`, `step_macs` and `step_macs_once` of `NetworkFacts`.
+
+    They are counted in the gradient of the traced network, without what no result depends on and
+    without rematerialisation. By convention MFU counts a trained layer three times: forward, and
+    for the gradients of its weights and of its input. No step computes the gradient of the images,
+    so `training_macs` adds it in the layers that are trained.
+    """
+    forward = _without_remat(traced.jaxpr)
+    num_params = len(updates)
+
+    def differentiate(key, *arrays):
+        params, statistics, image = arrays[:num_params], arrays[num_params:-1], arrays[-1]
+
+        def network(params, image):
+            outputs, *updated = jaxpr_as_fun(forward)(key, *params, *statistics, image)
+            return outputs, updated
+
+        outputs, pull_back, updated = jax.vjp(network, params, image, has_aux=True)
+        param_grads, image_grad = pull_back(jnp.ones_like(outputs))
+        # Tokens have no gradient.
+        image_grads = [image_grad] * jnp.issubdtype(image.dtype, jnp.inexact)
+        return [outputs, *updated], param_grads, image_grads
+
+    inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in forward.in_avals]
+    gradient = jax.jit(differentiate).trace(*inputs).jaxpr.jaxpr
+    num_results = len(forward.out_avals)
+    num_images = len(gradient.outvars) - num_results - num_params
+
+    # A gradient counts as its product: padding makes the sizes of their convolutions differ.
+    counted = defaultdict(set)
+    for product in find_products(forward.jaxpr):
+        counted[product.sizes].add(product.macs // product.times)
+
+    def find_needed(images: bool) -> Iterator[tuple[Product, int]]:
+        """Yield the products that are needed, and how many multiply-accumulates one of each is."""
+        needed = [True] * num_results + list(updates) + [images] * num_images
+        for product in find_products(dce_jaxpr(gradient, needed)[0]):
+            macs = product.macs // product.times
+            near = min(counted[product.sizes] or {macs}, key=lambda other: abs(other - macs))
+            yield product, near
+
+    step_macs, trained, once = Counter(), set(), 0
+    for product, macs in find_needed(images=False):
+        step_macs[product.reduction] += product.times * macs - product.masked_macs
+        once += macs
+        trained.add(product.scope)
+    training_macs = sum(
+        product.times * macs
+        for product, macs in find_needed(images=True)
+        if product.scope in trained
+    )
+    return {
+        "training_macs": training_macs,
+        "step_macs": dict(step_macs),
+        "step_macs_once": once,
+    }
+
+
+def _without_remat(value: Any) -> Any:
+    """Return a jaxpr, or what holds some, in which the backward pass computes nothing again."""
+    if type(value) in (tuple, list):
+        return type(value)(map(_without_remat, value))
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=_without_remat(value.jaxpr))
+    if not isinstance(value, Jaxpr):
+        return value
+    equations = []
+    for equation in value.eqns:
+        params = {name: _without_remat(param) for name, param in equation.params.items()}
+        if "prevent_cse" in params:
+            params["policy"] = jax.checkpoint_policies.everything_saveable
+        equations.append(equation.replace(params=params))
+    return value.replace(eqns=equations)
 
 
 # Whose images a value comes from: nobody's (0), all devices', those of some, the device's own.

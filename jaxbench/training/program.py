@@ -9,6 +9,7 @@ import flax
 import jax
 import numpy as np
 import optax
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
 from jaxbench.distributed.mesh import AXIS, DataMesh
@@ -33,7 +34,7 @@ from jaxbench.training.train_step import (
     network_input,
     train_metric_names,
 )
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
+from jaxbench.xla.flops import FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +221,18 @@ class Program:
     @functools.cached_property
     def facts(self) -> NetworkFacts:
         """What the network does, found by tracing it."""
-        return read_facts(self.trace_network())
+        return read_facts(self.trace_network(), self._needed_gradients())
+
+    def _needed_gradients(self) -> list[bool]:
+        """Return for each parameter whether the optimizer's update depends on its gradient."""
+        state = self.abstract_train_state()
+        num_params = len(jax.tree.leaves(state.params))
+        can_freeze = self.config.optimizer.name == "own" or self.config.model.trainable_epochs()
+        # A scaled loss needs them all: they tell whether it overflowed.
+        if self.precision.scales_loss or not can_freeze:
+            return [True] * num_params
+        update = jax.make_jaxpr(self.optimizer.update)(state.params, state.opt_state, state.params)
+        return dce_jaxpr(update.jaxpr, [True] * len(update.out_avals))[1][:num_params]
 
     def utilization(self, images_per_s: float, flops: int | None = None) -> dict[str, Any]:
         """Return the fields of `Utilization` at a rate.
@@ -228,12 +240,17 @@ class Program:
         The peak is that of the type that the network does most of its arithmetic in. `flops` are
         those of an image, of a training step where they are not given.
         """
-        dtype = self.facts.main_dtype
-        precision = precision_of(dtype) if dtype else self.config.precision
-        found = utilization(self.mesh, precision, images_per_s, flops or self.training_flops)
+        flops = flops or self.training_flops
+        found = utilization(self.mesh, self.main_precision, images_per_s, flops)
         if tokens := self.config.data.sequence_length:
             found |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
         return found
+
+    @property
+    def main_precision(self) -> str:
+        """The precision that most of the arithmetic is in, see `precision_of`."""
+        dtype = self.facts.main_dtype
+        return precision_of(dtype) if dtype else self.config.precision
 
     @property
     def forward_macs(self) -> int:
@@ -242,13 +259,20 @@ class Program:
 
     @property
     def training_flops(self) -> int:
-        """How many floating-point operations training takes for one image."""
-        return self.forward_macs * TRAINING_FLOPS_PER_MAC
+        """How many floating-point operations training takes for one image, as MFU counts them."""
+        return self.facts.training_macs * FLOPS_PER_MAC
 
-    @property
-    def least_training_flops(self) -> int:
-        """The same without what cuDNN's attention need not do."""
-        return (self.forward_macs - self.facts.masked_macs) * TRAINING_FLOPS_PER_MAC
+    def least_training_flops(self, fast_rate: float = 0.0) -> float:
+        """Return how many floating-point operations a step must at least do for one image.
+
+        Args:
+          fast_rate: the rate of fast algorithms for convolutions, which need fewer operations (see
+            `Product.reduction`), as a fraction of the peak; 0 if there are none.
+        """
+        return FLOPS_PER_MAC * sum(
+            macs / max(1.0, reduction * fast_rate)
+            for reduction, macs in self.facts.step_macs.items()
+        )
 
     def trace_network(self) -> Any:
         """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""

@@ -4,18 +4,14 @@ One multiply-accumulate (MAC) is two floating-point operations. Convolutions and
 count, those inside cuDNN's attention too; the rest (batch norm, ReLU, pooling) is left out, as in
 the published counts: ResNet-50 at 224x224 is 4.089 GMAC, WRN-28-10 at 32x32 5.243 GMAC. Padding
 pixels count like real ones. The body of a scan counts as often as it runs, that of a `while_loop`
-once, and every branch of a `cond`.
+once, and of a `cond` the branch with the least.
 """
 
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
-# A training step computes the forward pass, and in the backward pass the gradients with respect
-# to activations and weights, each as much work again.
-TRAINING_FLOPS_PER_MAC = 2 * 3
+FLOPS_PER_MAC = 2
 
 
 class Product(NamedTuple):
@@ -28,6 +24,8 @@ class Product(NamedTuple):
       dtype: of its operands.
       times: how often it runs.
       masked_macs: those of `macs` that a causal mask hides and cuDNN's attention need not do.
+      reduction: how many times fewer multiplications fast algorithms need, see `_reduction`.
+      sizes: of its operands and its output, in order: the gradients of a product have the same.
     """
 
     primitive: str
@@ -36,6 +34,8 @@ class Product(NamedTuple):
     dtype: str
     times: int
     masked_macs: int = 0
+    reduction: float = 1.0
+    sizes: tuple[int, ...] = ()
 
 
 def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Product]:
@@ -50,13 +50,31 @@ def find_products(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[Produ
         name = equation.primitive.name
         inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
         if name in _MACS:
-            dtype = jnp.result_type(*(operand.aval.dtype for operand in equation.invars[:2]))
+            # The wider one: some pairs of narrow types have no common type.
+            dtypes = (operand.aval.dtype for operand in equation.invars[:2])
+            dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
             macs = times * _MACS[name](equation)
-            masked_macs = _masked_macs(equation, macs)
-            yield Product(name, inner_scope, macs, dtype.name, times, masked_macs)
+            yield Product(
+                name,
+                inner_scope,
+                macs,
+                dtype.name,
+                times,
+                _masked_macs(equation, macs),
+                _reduction(equation),
+                tuple(sorted(x.aval.size for x in (*equation.invars[:2], equation.outvars[0]))),
+            )
         repeats = equation.params["length"] if name == "scan" else 1
-        for inner in inner_jaxprs(equation):
-            yield from find_products(inner, inner_scope, times * repeats)
+        if not repeats:
+            continue
+        parts = [
+            list(find_products(inner, inner_scope, times * repeats))
+            for inner in inner_jaxprs(equation)
+        ]
+        if name == "cond":
+            parts = [min(parts, key=lambda part: sum(product.macs for product in part))]
+        for part in parts:
+            yield from part
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
@@ -93,6 +111,30 @@ def _attention_macs(equation) -> int:
     return 2 * math.prod(query_BxTxNxF) * key_BxSxNxF[1]
 
 
+def _attention_gradient_macs(equation) -> int:
+    # The gradients of both operands of both products.
+    return 2 * _attention_macs(equation)
+
+
+def _reduction(equation: Any) -> float:
+    """Return how many times fewer multiplications a convolution needs by fast algorithms.
+
+    A Fourier transform leaves, for each pair of channels, a complex product for every two pixels of
+    the larger operand or output: two real ones a pixel, in place of one for each pixel and place of
+    the kernel. Transforms count nothing. Winograd's algorithms that libraries have (tiles of 4x4
+    for 3x3 kernels, of 5x5 for 5x5) need more. Libraries have neither for strides and dilations.
+    The gradient of a kernel is such a convolution too, whose output has the kernel's size.
+    """
+    params = equation.params
+    names = ("window_strides", "lhs_dilation", "rhs_dilation")
+    if any(math.prod(params.get(name, (2,))) > 1 for name in names):
+        return 1.0
+    spec = params["dimension_numbers"]
+    kernel, output = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
+    places = math.prod(kernel[axis] for axis in spec.rhs_spec[2:])
+    return max(1.0, min(places, math.prod(output[axis] for axis in spec.out_spec[2:])) / 2)
+
+
 def _masked_macs(equation: Any, macs: int) -> int:
     """Return how many of a product's `macs` a causal mask of cuDNN's hides."""
     if "CAUSAL" not in getattr(equation.params.get("mask_type"), "name", ""):
@@ -103,8 +145,10 @@ def _masked_macs(equation: Any, macs: int) -> int:
 
 # JAX's own name of what `jax.nn.dot_product_attention(implementation="cudnn")` calls.
 CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"
+_CUDNN_ATTENTION_GRADIENT = "dot_product_attention_bwd_wrapper"
 _MACS = {
     "conv_general_dilated": _conv_macs,
     "dot_general": _dot_macs,
     CUDNN_ATTENTION: _attention_macs,
+    _CUDNN_ATTENTION_GRADIENT: _attention_gradient_macs,
 }

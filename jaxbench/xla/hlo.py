@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 # `%name = type opcode(operands), attributes`. The type of a tuple holds spaces; an opcode is the
 # first word that a parenthesis follows at once.
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
 # `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY stands before the program's.
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -25,6 +25,7 @@ class Instruction(NamedTuple):
     type: str  # of the result, such as `f32[8,4]{1,0}` or a tuple of types in parentheses
     opcode: str  # such as `fusion`
     rest: str  # the operands, a closing parenthesis, the attributes
+    is_root: bool = False  # whether it is the result of its computation
 
 
 def instructions(hlo: str) -> Iterator[Instruction]:
@@ -32,7 +33,8 @@ def instructions(hlo: str) -> Iterator[Instruction]:
     computation = ""
     for line in _COMMENT.sub("", hlo).splitlines():
         if match := _INSTRUCTION.match(line):
-            yield Instruction(computation, *match.groups())
+            root, *parts = match.groups()
+            yield Instruction(computation, *parts, is_root=bool(root))
         elif match := _COMPUTATION.match(line):
             computation = "ENTRY" if match[1] else match[2]
 
@@ -55,10 +57,13 @@ def operands(rest: str) -> list[str]:
 
 def operand_type(operand: str, types: dict[str, str]) -> str:
     """Return the type before an operand's name, else the type of the instruction of that name."""
-    if "[" in operand:
-        return operand
+    return operand if "[" in operand else types.get(operand_name(operand), "")
+
+
+def operand_name(operand: str) -> str:
+    """Return the name of the instruction that an operand is the result of."""
     match = _NAME.search(operand)
-    return types.get(match[1], "") if match else ""
+    return match[1] if match else ""
 
 
 class Array(NamedTuple):

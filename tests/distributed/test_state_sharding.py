@@ -5,15 +5,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Literal
 
 from jaxbench.checkpoints.checkpointer import Checkpoints
 from jaxbench.cli import registry
+from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
 from jaxbench.distributed.state_sharding import Shard, split_axis
 from jaxbench.errors import BadInput
+from jaxbench.models.gpt import GptConfig
+from jaxbench.models.vit import ViTConfig
 from jaxbench.training.program import build_program
+from jaxbench.xla.flops import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
 from tests.conftest import MICRO, needs_devices, set_fields, step_losses
+
+GPT = (
+    "gpt124m_synthetic",
+    {
+        "model": GptConfig(width=32, depth=1, heads=2),
+        "data__num_classes": 64,
+        "data__sequence_length": 8,
+    },
+)
+VIT = MICRO, {"model": ViTConfig(patch=4, width=32, depth=1, heads=2)}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +109,42 @@ def test_the_numbers_are_those_of_pmap(train, fields):
         for leaf in jax.tree.leaves(fsdp.state.params)
     ]
     assert 8 in parts and 1 in parts
+
+
+@pytest.mark.parametrize(
+    ("network", "remat"),
+    [(GPT, "none"), (GPT, "blocks"), (VIT, "none"), (VIT, "blocks"), ((MICRO, {}), "none")],
+)
+def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
+    """Whatever the backward pass needs it gathers itself."""
+    needs_devices(8)
+    name, fields = network
+    config = registry.load(name)
+    set_fields(config, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
+    config.validate()
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    labels = program.task.label_shape(config.data.example_shape)
+    args = abstract_args(config, program.geometry, labels, program.precision.param_dtype)
+    jaxpr = program.train_step.trace(program.abstract_placed_state(), *args).jaxpr.jaxpr
+    gathered, kept = set(), []
+    for equation in per_device_jaxpr(jaxpr).eqns:
+        inputs = {value for value in equation.invars if not isinstance(value, Literal)}
+        if "transpose(" in str(equation.source_info.name_stack):
+            kept += [value.aval.str_short() for value in inputs & gathered]
+        elif equation.primitive.name == "all_gather" or inputs and inputs <= gathered:
+            gathered |= set(equation.outvars)
+    assert gathered and not kept
+
+
+def per_device_jaxpr(jaxpr):
+    """The body of the first shard_map in a jaxpr."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "shard_map":
+            return equation.params["jaxpr"]
+        for inner in inner_jaxprs(equation):
+            if body := per_device_jaxpr(inner):
+                return body
+    return None
 
 
 @pytest.mark.parametrize(("first", "then"), [("fsdp", "fsdp"), ("pmap", "fsdp"), ("fsdp", "pmap")])

@@ -106,7 +106,6 @@ def test_an_unknown_field_of_a_description_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "target"), sorted({each[:2] for each in published_rates()}))
 def test_the_fastest_published_rate_lies_below_the_ceiling(experiment, target):
-    """But for one: docs/decisions/published.md."""
     rates = [each for each in published_rates() if each[:2] == (experiment, target)]
     fastest = max(rates, key=lambda each: each.images_per_s)
     [record] = describe(
@@ -115,9 +114,7 @@ def test_the_fastest_published_rate_lies_below_the_ceiling(experiment, target):
         f"--experiment.batch_size={fastest.batch_size}",
         f"--experiment.precision={fastest.precision}",
     )
-    above = (experiment, target) == ("wrn28_10_2019", "gpu:rtx2080ti")
-    share = fastest.images_per_s / record["ceiling"]["images_per_s"]
-    assert 0.01 < share < (1.05 if above else 1), record["ceiling"]
+    assert 0.01 < fastest.images_per_s / record["ceiling"]["images_per_s"] < 1, record["ceiling"]
 
 
 def test_a_step_compiles_for_tpus_that_are_not_here():

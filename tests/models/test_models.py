@@ -14,7 +14,6 @@ from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.training.program import build_program
-from jaxbench.xla.flops import TRAINING_FLOPS_PER_MAC
 
 
 def program_of(model, **data):
@@ -70,8 +69,9 @@ def test_resnet_50_has_25557032_parameters_and_4_089_gmac():
     macs = program.forward_macs
     assert macs / 1e9 == pytest.approx(4.089, abs=0.001)
     # Two operations each, and the backward pass twice the forward one.
-    assert macs * TRAINING_FLOPS_PER_MAC / 1e9 == pytest.approx(24.54, abs=0.01)
-    assert macs * TRAINING_FLOPS_PER_MAC == STANDARD.networks[0].flops_per_image
+    assert program.training_flops == 6 * macs
+    assert program.training_flops / 1e9 == pytest.approx(24.54, abs=0.01)
+    assert program.training_flops == STANDARD.networks[0].flops_per_image
 
 
 def unet_parameters(channels, width, levels, norm):

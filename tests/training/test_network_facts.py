@@ -6,12 +6,16 @@ import os
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
+from jaxbench.hardware import peaks
+from jaxbench.hardware.peak_table import find_peak
+from jaxbench.jobs.describe import list_layers
 from jaxbench.jobs.memory import measure_memory
 from jaxbench.jobs.setup import setup_job
 from jaxbench.records.writers.console import PlainConsole
@@ -144,6 +148,41 @@ def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
     ]
 
 
+class Typed(nn.Module):
+    """Multiplies in a type that no precision computes in."""
+
+    product_dtype: str
+
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        x = images.reshape(len(images), -1)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], 10))
+        logits = x @ kernel
+        x, kernel = (array.astype(self.product_dtype) for array in (x, jnp.tile(kernel, 9)))
+        wide = jax.lax.dot_general(x, kernel, (((1,), (0,)), ((), ())), None, "float32")
+        return logits + jnp.real(wide)[:, :10].astype(logits.dtype)
+
+
+@dataclasses.dataclass(kw_only=True)
+class TypedConfig(ModelConfig):
+    product_dtype: str = ""
+
+    def create(self, **_):
+        return Typed(self.product_dtype)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int8", "float8_e4m3fn"])
+def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
+    config = registry.load(MICRO)
+    set_fields(config, model=TypedConfig(product_dtype=dtype), num_devices=1)
+    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
+        assert job.program.main_precision == dtype
+        assert job.program.utilization(1.0)["mfu"] is None
+        [warning] = job.warnings([])
+        assert f"multiplications are in {dtype};" in warning
+
+
 @pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
 @pytest.mark.parametrize("exchanged", ["nothing", "a part", "gradients"])
 def test_an_exchange_that_is_not_the_configs(replicas, exchanged):
@@ -174,6 +213,61 @@ def step_args(job):
     """A job's training step and its arguments."""
     [batch] = job.feed.train_batches(0, 1)
     return job.program.train_step, job.program.place_train_state(), job.feed.train_data, batch
+
+
+def convolve_frozen(images, kernel, *args, **options):
+    return jax.lax.conv_general_dilated(images, jax.lax.stop_gradient(kernel), *args, **options)
+
+
+class Partly(nn.Module):
+    """Two convolutions and a head, of which the first layers may be frozen or computed again."""
+
+    frozen: str
+    remat: bool
+
+    @nn.compact
+    def __call__(self, images, train=False, keys_B=None):
+        conv = nn.remat(nn.Conv) if self.remat else nn.Conv
+        options = {"conv_general_dilated": convolve_frozen} if self.frozen == "first" else {}
+        x = nn.relu(conv(4, (3, 3), use_bias=False, name="first", **options)(images))
+        x = nn.relu(conv(6, (3, 3), padding="VALID", name="second")(x)).mean((1, 2))
+        if self.frozen == "both":
+            x = jax.lax.stop_gradient(x)
+        return nn.Dense(10, name="head")(x)
+
+
+@dataclasses.dataclass(kw_only=True)
+class PartlyConfig(ModelConfig):
+    frozen: str = ""
+    remat: bool = False
+    frozen_by_optimizer: bool = False
+
+    def create(self, **_):
+        return Partly(self.frozen, self.remat)
+
+    def trainable_epochs(self):
+        return {"first/kernel": 0.0} if self.frozen_by_optimizer else {}
+
+
+@pytest.mark.parametrize(
+    ("model", "counted", "computed"),
+    [
+        ({}, (3, 3, 3), (2, 3, 3)),
+        ({"remat": True}, (3, 3, 3), (2, 3, 3)),
+        ({"frozen": "first"}, (1, 3, 3), (1, 2, 3)),
+        ({"frozen_by_optimizer": True}, (1, 3, 3), (1, 2, 3)),
+        ({"frozen": "both"}, (1, 1, 2), (1, 1, 2)),
+    ],
+)
+def test_frozen_layers_and_the_gradient_of_the_images_are_not_computed(model, counted, computed):
+    """By layer, in forward passes; MFU counts three by convention, but of frozen layers."""
+    config = registry.load(MICRO)
+    set_fields(config, model=PartlyConfig(**model), num_devices=1)
+    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    layers = {row["layer"]: row["forward_macs_per_image"] for row in list_layers(program)}
+    macs = [layers[name] for name in ("first", "second", "head")]
+    assert program.training_flops == 2 * np.dot(macs, counted)
+    assert program.least_training_flops() == 2 * np.dot(macs, computed)
 
 
 class Norm(nn.Module):

@@ -72,14 +72,22 @@ def test_what_a_loop_moves_counts_as_often_as_it_runs():
     assert looped["transposes"] == once["transposes"]
 
 
-@pytest.mark.parametrize("bound, runs", [("s32[] constant(4)", 4), ("pred[] constant(true)", 1)])
-def test_a_loop_that_does_not_tell_how_often_it_runs_is_asked_for_its_end(bound, runs):
+@pytest.mark.parametrize(
+    "bound, root, runs",
+    [
+        ("s32[] constant(4)", "bitcast(%less)", 4),
+        ("s32[] constant(4)", "and(%less, %go)", 1),
+        ("pred[] constant(true)", "bitcast(%less)", 1),
+    ],
+)
+def test_a_loop_that_does_not_tell_how_often_it_runs_is_asked_for_its_end(bound, root, runs):
     """As of a TPU: the condition has the constant that a counter stays below."""
     condition = f"""
 %cond (s: (bf16[4,8,16])) -> pred[] {{
   %end = {bound}
   %i = s32[] parameter(0)
-  ROOT %less = pred[] compare(%i, %end), direction=LT
+  %less = pred[] compare(%i, %end), direction=LT
+  ROOT %on = pred[] {root}
 }}
 """
     looped, once = count_work(condition + GPU, ()), count_work(GPU, ())
@@ -129,3 +137,70 @@ def test_a_real_program_is_counted_as_xla_counts_it():
     work = count_work(compiled.as_text(), {64 * 16})
     assert work["moved_bytes"] == compiled.cost_analysis()["bytes accessed"]
     assert work["written"]["f32"]["bytes"] % (4 * 64 * 16) == 0 and work["while_loops"] == 0
+
+
+def moved_bytes(function, *args, donate=()):
+    compiled = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+    return count_work(compiled.as_text(), ())["moved_bytes"]
+
+
+def test_of_an_array_that_is_indexed_only_what_is_used_counts():
+    """XLA fuses the index into a fusion's parameter or root."""
+    table_50257x768, rows_1024 = jnp.ones((50_257, 768)), jnp.arange(1024)
+    row_bytes = 768 * 4
+    gathered = moved_bytes(lambda table, rows: table[rows], table_50257x768, rows_1024)
+    assert 2 * 1024 * row_bytes <= gathered < 2.01 * 1024 * row_bytes
+
+    def write_row(table, row, index):
+        return jax.lax.dynamic_update_slice(table, row, (index, 0))
+
+    def add_row(table, row, index):
+        return table.at[index].add(row[0])
+
+    for update in (write_row, add_row):
+        args = table_50257x768, table_50257x768[:1], 5
+        written = moved_bytes(update, *args, donate=(0,))
+        assert 2 * row_bytes <= written < 4 * row_bytes, update
+        kept = moved_bytes(update, *args)  # the old table stays: it is copied first
+        assert kept > 2 * table_50257x768.nbytes
+
+
+def test_layers_in_a_loop_move_what_unrolled_layers_do():
+    kernels_32x256x256, x_16x256 = jnp.ones((32, 256, 256)), jnp.ones((16, 256))
+
+    def scanned(kernels, x):
+        return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels)[0]
+
+    def unrolled(kernels, x):
+        for index in range(32):
+            x = jnp.tanh(x @ kernels[index])
+        return x
+
+    in_loop, in_line = (moved_bytes(f, kernels_32x256x256, x_16x256) for f in (scanned, unrolled))
+    assert in_loop == pytest.approx(in_line, rel=0.01)
+
+    def gradient(function):
+        return jax.grad(lambda kernels, x: jnp.sum(function(kernels, x)))
+
+    # Forward and backward pass read each kernel, and its gradient is written; the loop also clears
+    # the gradients.
+    backward = moved_bytes(gradient(scanned), kernels_32x256x256, x_16x256)
+    assert 3 * kernels_32x256x256.nbytes < backward < 4 * in_loop
+
+
+def test_what_need_not_move_counts_nothing():
+    """A branch that need not run, a workspace, an operand that is read a second time."""
+    text = """
+%branch (p: f32[256]) -> f32[256] {
+  %p = f32[256]{0} parameter(0)
+  ROOT %n = f32[256]{0} negate(%p)
+}
+
+ENTRY %main {
+  %a = f32[256]{0} parameter(0)
+  %i = s32[] parameter(1)
+  %c = f32[256]{0} conditional(%i, %a, %a), branch_computations={%branch, %branch}
+  ROOT %d = (f32[256]{0}, s8[4096]{0}) custom-call(%c, %c), custom_call_target="__cublas$gemm"
+}
+"""
+    assert count_work(text, ())["moved_bytes"] == 2 * 1024
