@@ -108,3 +108,4 @@ _MACS = {
     "dot_general": _dot_macs,
     CUDNN_ATTENTION: _attention_macs,
 }
+PRODUCTS = frozenset(_MACS)
