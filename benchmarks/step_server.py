@@ -182,15 +182,11 @@ def run_pytorch(task: dict[str, Any], answers: TextIO) -> None:
     labels = torch.from_numpy(labels_Bx.astype(np.int64)).to(device).flatten()
 
     rule = task["optimizer"]
-    embeddings = [m.weight for m in network.modules() if isinstance(m, torch.nn.Embedding)]
-    vectors = [x for x in network.parameters() if x.ndim == 1]
-    others = {id(x): x for x in embeddings + vectors}
-    kernels = [x for x in network.parameters() if id(x) not in others]
-    decay = rule["weight_decay"]
+    decay, parameters = rule["weight_decay"], [*network.parameters()]
     groups = [
-        {"params": kernels, "weight_decay": decay},
+        {"params": [x for x in parameters if x.ndim > 1], "weight_decay": decay},
         {
-            "params": [*others.values()],
+            "params": [x for x in parameters if x.ndim == 1],
             "weight_decay": decay if rule["weight_decay_on"] == "all" else 0.0,
         },
     ]

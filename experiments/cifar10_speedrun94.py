@@ -38,6 +38,7 @@ def get_config() -> Config:
             learning_rate=0.24,
             momentum=0.6,
             newton_schulz_steps=3,
+            norm_interval=(1, 1),
             bias_learning_rate=106,
             head_learning_rate=1340,
             sgd_momentum=0.85,

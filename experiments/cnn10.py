@@ -23,7 +23,7 @@ def get_config() -> Config:
             learning_rate=0.1,
             base_batch_size=128,
             schedule="step",
-            decay_epochs=(50, 80),
+            decay_at=(0.5, 0.8),
             decay_factor=0.1,
         ),
         batch_size=128,
@@ -39,5 +39,5 @@ def tiny(config: Config) -> Config:
     config.data.eval_examples = 100
     config.batch_size = 64
     config.epochs = 2
-    config.optimizer.decay_epochs = (1,)
+    config.optimizer.decay_at = (0.5,)
     return config

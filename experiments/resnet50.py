@@ -7,7 +7,7 @@ after 64 epochs and 76.4 % after 86 on a Cloud TPU v2-8 at 2796 images/s (bf16),
 four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch (Goyal et al.
 2017), five epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on
 kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
-`--experiment.optimizer.schedule=step --experiment.optimizer.decay_epochs=30,60,80`.
+`--experiment.optimizer.schedule=step --experiment.optimizer.decay_at=0.3333,0.6667,0.8889`.
 FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded on the fly, in random windows
 for training. With `--experiment.data.feed=resident
 --experiment.data.random_resized_crop=false` they are read whole (as many as fit in memory:

@@ -24,7 +24,7 @@ def get_config() -> Config:
             learning_rate=0.1,
             weight_decay=5e-4,
             schedule="step",
-            decay_epochs=(60, 120, 160),
+            decay_at=(0.3, 0.6, 0.8),
             decay_factor=0.2,
         ),
         batch_size=128,
@@ -40,5 +40,5 @@ def tiny(config: Config) -> Config:
     config.data.eval_examples = 100
     config.batch_size = 64
     config.epochs = 2
-    config.optimizer.decay_epochs = (1,)
+    config.optimizer.decay_at = (0.5,)
     return config

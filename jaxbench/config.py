@@ -99,8 +99,9 @@ class Config(Experiment):
     gradient_accumulation_steps: int = number(
         1,
         low=1,
-        help="Parts into which each device splits its batch; their gradients are added up. For a "
-        "batch that does not fit in memory at once. Batch norm then sees one part at a time.",
+        help="Parts N into which each device splits its batch; their gradients are added up. For a "
+        "batch that does not fit in memory at once. Batch norm then sees one part at a time, and "
+        "its running averages move N times in a step.",
     )
     eval_batch_size: int = number(
         0,

@@ -20,9 +20,9 @@ class OptimizerConfig(HoldsCode):
         "lars",
         "muon",
         "own",
-        help="Update rule. muon: the momentum of every kernel but the head's is orthogonalised, "
-        "and each of these kernels is rescaled to its norm; all other parameters take Nesterov "
-        "steps, and they alone decay. own: that of `optimizer.update_rule`.",
+        help="Update rule. muon: the momentum of every kernel but the last layer's is "
+        "orthogonalised; all other parameters, embeddings too, take Nesterov steps, and only they "
+        "decay. own: that of `optimizer.update_rule`.",
     )
     update_rule: Code | None = own(
         as_code,
@@ -39,14 +39,14 @@ class OptimizerConfig(HoldsCode):
     bias_learning_rate: float = number(
         0.0,
         low=0,
-        help="Learning rate of biases and of batch norm's parameters, scaled like "
+        help="Learning rate of vectors, which are biases and the parameters of norms, scaled like "
         "`optimizer.learning_rate`; 0 takes that rate.",
     )
     head_learning_rate: float = number(
         0.0,
         low=0,
         help="Learning rate of the last layer's kernel, scaled like `optimizer.learning_rate`; 0 "
-        "takes that rate.",
+        "takes that rate. The last layer is the one that makes the outputs, whatever its name.",
     )
     base_batch_size: int = number(
         128, low=1, help="Global batch, in images, for which the learning rates are given."
@@ -100,11 +100,12 @@ class OptimizerConfig(HoldsCode):
         help="Factors (a,b,c) of an iteration, X -> a X + b XX'X + c XX'XX'X.",
     )
     norm_interval: tuple[int, ...] = number(
-        (1, 1),
+        (),
         low=1,
         only_with=("name", "muon"),
-        help="Steps from one rescaling of Muon's kernels to the next, (at first, at last); in "
-        "between they grow linearly, rounded down. (1,1) rescales in every step.",
+        help="Rescale Muon's kernels to a norm of the root of their outputs, which suits kernels "
+        "that batch norm follows. Steps from one rescaling to the next, (at first, at last); in "
+        "between they grow linearly, rounded down. (1,1) rescales in every step, () never.",
     )
     sgd_momentum: float = number(
         0.9,
@@ -130,8 +131,8 @@ class OptimizerConfig(HoldsCode):
     weight_decay_on: str = choice(
         "all",
         "kernels",
-        help="Which parameters decay. all: every parameter. kernels: not biases and batch norm's "
-        "parameters.",
+        help="Which parameters decay. all: every parameter. kernels: those of two or more axes, so "
+        "embeddings too, but neither biases nor the parameters of norms.",
     )
     max_gradient_norm: float = number(
         0.0,
@@ -147,21 +148,24 @@ class OptimizerConfig(HoldsCode):
         "one_cycle",
         "triangle",
         help="How the learning rate changes during training. step: multiplied by "
-        "`optimizer.decay_factor` after each of `optimizer.decay_epochs`. cosine, linear: falls to "
+        "`optimizer.decay_factor` at each of `optimizer.decay_at`. cosine, linear: falls to "
         "0. one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in "
         "PyTorch's OneCycleLR. triangle: rises and falls linearly.",
     )
-    decay_epochs: tuple[int, ...] = number(
+    decay_at: tuple[float, ...] = number(
         (),
-        low=1,
-        help="For `optimizer.schedule=step`: epochs after which the learning rate is multiplied by "
-        "`optimizer.decay_factor`.",
+        low=0,
+        high=1,
+        only_with=("schedule", "step"),
+        help="Fractions of all steps after which the learning rate is multiplied by "
+        "`optimizer.decay_factor`: (0.3,0.6,0.8) is after 60, 120 and 160 of 200 epochs.",
     )
     decay_factor: float = number(
         0.1,
         low=0,
         high=1,
-        help="For `optimizer.schedule=step`: factor by which the learning rate is multiplied.",
+        only_with=("schedule", "step"),
+        help="Factor by which the learning rate is multiplied at each of `optimizer.decay_at`.",
     )
     pct_start: float = number(
         0.3,
@@ -204,17 +208,20 @@ class OptimizerConfig(HoldsCode):
                 f"optimizer.newton_schulz_coefficients={self.newton_schulz_coefficients}: must be "
                 "(a,b,c), such as (3.4445,-4.775,2.0315)"
             )
-        if len(self.norm_interval) != 2 or self.norm_interval[0] > self.norm_interval[1]:
+        interval = self.norm_interval
+        if interval and (len(interval) != 2 or interval[0] > interval[1]):
             raise BadInput(
-                f"optimizer.norm_interval={self.norm_interval}: must be (at first,at last) in "
-                "steps, the last no shorter, such as (2,17)"
+                f"optimizer.norm_interval={interval}: must be () or (at first,at last) in steps, "
+                "the last no shorter, such as (2,17)"
             )
-        if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
+        # The ends stand for a decay before the first step and for one after the last.
+        ends_and_decays = [0, *self.decay_at, 1]
+        if ends_and_decays != sorted(set(ends_and_decays)):
             raise BadInput(
-                f"optimizer.decay_epochs={self.decay_epochs}: epochs must rise from one to the next"
+                f"optimizer.decay_at={self.decay_at}: must rise, between 0 and 1, such as (0.3,0.6)"
             )
-        if self.schedule == "step" and not self.decay_epochs:
-            raise BadInput("optimizer.schedule='step' needs optimizer.decay_epochs, e.g. (60,120)")
+        if self.schedule == "step" and not self.decay_at:
+            raise BadInput("optimizer.schedule='step' needs optimizer.decay_at, such as (0.3,0.6)")
         if self.warmup_epochs > epochs:
             raise BadInput(
                 f"optimizer.warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"

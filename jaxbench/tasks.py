@@ -93,12 +93,8 @@ class Classification:
         return (1 - smoothing) * losses_B + smoothing * even_B
 
     def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
-        correct_B = jnp.argmax(outputs_Bx, axis=-1) == labels_Bx
-        own_Bx1 = jnp.take_along_axis(outputs_Bx, labels_Bx[:, None], axis=-1, mode="clip")
-        # Counting the better classes needs no sort.
-        # Written so that nan is among no image's best.
-        top5_B = jnp.sum(~(outputs_Bx <= own_Bx1), axis=-1) < 5
-        return _sums(mask_B, loss=losses_B, top1=correct_B, top5=top5_B)
+        better_B = _num_better(outputs_Bx, labels_Bx)
+        return _sums(mask_B, loss=losses_B, top1=better_B < 1, top5=better_B < 5)
 
     def compute(self, sums):
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
@@ -138,7 +134,7 @@ class Segmentation:
 
         both_B = share_B(predicted_BxHxW & true_BxHxW)
         either_B = share_B(predicted_BxHxW) + share_B(true_BxHxW)
-        right_B = share_B(predicted_BxHxW == true_BxHxW)
+        right_B = share_B((predicted_BxHxW == true_BxHxW) & ~jnp.isnan(outputs_Bx))
         # A sum of 0 has no pixel in it on either side: nothing to find, and nothing found.
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
         return _sums(
@@ -194,7 +190,7 @@ class LanguageModel:
         return jnp.mean(Classification().losses(outputs_Bx, labels_BxT, smoothing), axis=-1)
 
     def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
-        correct_BxT = jnp.argmax(outputs_Bx, axis=-1) == labels_Bx
+        correct_BxT = _num_better(outputs_Bx, labels_Bx) < 1
         # Shares of a sequence rather than tokens: float32 counts exactly only to 2^24.
         return _sums(mask_B, loss=losses_B, top1=jnp.mean(correct_BxT, -1, dtype=losses_B.dtype))
 
@@ -202,6 +198,19 @@ class LanguageModel:
         means = {name: sums[name] / sums["count"] for name in ("loss", "top1")}
         figures = means | {"bits_per_byte": means["loss"] / np.log(2)}
         return {name: figures[name] for name in self.eval_figures}
+
+
+def _num_better(logits_BxK: jax.Array, labels_B: jax.Array) -> jax.Array:
+    """Return how many classes come before the label's: larger logits, and of equal ones the first.
+
+    nan comes before all numbers. Before a label whose own logit is nan come infinitely many.
+    """
+    labels_Bx1 = labels_B[..., None].astype(jnp.int32)
+    label_Bx1 = jnp.take_along_axis(logits_BxK, labels_Bx1, axis=-1, mode="clip")
+    earlier_BxK = jnp.arange(logits_BxK.shape[-1]) < labels_Bx1
+    # Counting needs no sort.
+    better_BxK = ~(logits_BxK <= label_Bx1) | ((logits_BxK == label_Bx1) & earlier_BxK)
+    return jnp.where(jnp.isnan(label_Bx1[..., 0]), jnp.inf, jnp.sum(better_BxK, axis=-1))
 
 
 def _sums(mask_B: jax.Array, *, loss: jax.Array, **values_B: jax.Array) -> dict[str, jax.Array]:

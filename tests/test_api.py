@@ -76,14 +76,14 @@ def test_progress_is_shown(capsys):
 
 def test_fields_have_three_spellings():
     config = registry.load(MICRO)
-    fields = {"optimizer": {"learning_rate": 0.5, "decay_epochs": [1, 2], "schedule": "step"}}
+    fields = {"optimizer": {"learning_rate": 0.5, "decay_at": [0.5, 0.8], "schedule": "step"}}
     described = jaxbench.describe(
         config, batch_size=np.int64(32), **fields, **{"data.flip": True, "model.hidden": [4]}
     )
     given = described["config"]
     assert given["batch_size"] == 32 and type(given["batch_size"]) is int
     assert given["optimizer"]["learning_rate"] == 0.5
-    assert given["optimizer"]["decay_epochs"] == (1, 2)
+    assert given["optimizer"]["decay_at"] == (0.5, 0.8)
     assert given["data"]["flip"] and given["model"]["hidden"] == (4,)
     # The caller's config is as it was.
     assert dataclasses.asdict(config) == dataclasses.asdict(registry.load(MICRO))

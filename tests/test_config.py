@@ -21,9 +21,10 @@ from tests.conftest import set_fields
         ("optimizer__learning_rate", float("nan"), "must be at least 0"),
         ("optimizer__learning_rate", float("inf"), "must be at least 0"),
         ("optimizer__momentum", 1.5, "must be within [0, 1]"),
-        ("optimizer__decay_epochs", (60, 60), "epochs must rise"),
-        ("optimizer__decay_epochs", (0.5,), "must be whole numbers in parentheses"),
-        ("optimizer__schedule", "step", "needs optimizer.decay_epochs"),
+        ("optimizer__norm_interval", (0.5,), "must be whole numbers in parentheses"),
+        ("optimizer__decay_at", (60, 120), "must be within [0, 1]"),
+        ("optimizer__decay_at", (0.5,), "it goes with optimizer.schedule=step"),
+        ("optimizer__schedule", "step", "needs optimizer.decay_at"),
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
         ("model__depth", 18, "near it: 16 and 22"),
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
@@ -74,14 +75,14 @@ def test_published_recipes_are_what_was_published():
     assert (paper.epochs, paper.batch_size) == (200, 128)
     assert (paper.optimizer.name, paper.optimizer.momentum) == ("nesterov", 0.9)
     assert (paper.optimizer.learning_rate, paper.optimizer.weight_decay) == (0.1, 5e-4)
-    assert (paper.optimizer.decay_epochs, paper.optimizer.decay_factor) == ((60, 120, 160), 0.2)
+    assert (paper.optimizer.decay_at, paper.optimizer.decay_factor) == ((0.3, 0.6, 0.8), 0.2)
     assert (paper.data.flip, paper.data.crop_padding) == (True, 4)
     for name in ("cnn10", "wrn28_10_2019"):
         config = registry.load(name)
         assert (config.epochs, config.optimizer.name) == (100, "sgd")
         assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.1)
         assert config.optimizer.base_batch_size == 128
-        assert (config.optimizer.decay_epochs, config.optimizer.decay_factor) == ((50, 80), 0.1)
+        assert (config.optimizer.decay_at, config.optimizer.decay_factor) == ((0.5, 0.8), 0.1)
 
 
 OWN = """

@@ -252,7 +252,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.batch_size=1.5"], "=1.5: must be a whole number"),
         ([Q, "--experiment.data.flip=perhaps"], "=perhaps: must be true or false"),
         ([Q, "--experiment.optimizer.momentum=x"], "=x: must be a number"),
-        ([Q, "--experiment.optimizer.decay_epochs=3,x"], "must be whole numbers in parentheses"),
+        ([Q, "--experiment.optimizer.norm_interval=3,x"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.batch_size"], "Missing value"),
         (["--experiment.batch_size=0", Q], "must be within [1, 2147483647]"),
         ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),

@@ -192,3 +192,35 @@ def test_people_read_of_sequences_and_records_of_images(tmp_path):
     words = (tmp_path / "out").read_text()
     assert "of 100 test sequences" in words and "bits per byte" in words
     assert "tokens/s" in words and "sequences/s" in words and "images/s" not in words
+
+
+@pytest.mark.parametrize("name", ["classification", "language_model"])
+def test_only_what_is_ranked_first_is_a_hit(name):
+    """Of equal logits the first class is ahead, as argmax has it, and nan is never a hit."""
+    task, labels = get_task(name), np.arange(8) % 7
+    logits = np.zeros((8, 7), np.float32)
+    logits[7] = np.nan
+    shapes = (8, 7) if name == "classification" else (8, 1, 7)
+    labels = labels.reshape(shapes[:-1])
+    sums = task.batch_metrics(
+        jnp.zeros(8), jnp.asarray(logits.reshape(shapes)), jnp.asarray(labels), jnp.ones(8, bool)
+    )
+    # Of rows 0 to 6 the labels are 0 to 6; row 7's is 0.
+    assert float(sums["top1"]) == 1
+    assert name == "language_model" or float(sums["top5"]) == 5
+
+
+def test_of_fewer_than_five_classes_nan_is_no_hit():
+    logits = jnp.array([[jnp.nan, 0.0, 1.0], [jnp.nan, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    sums = get_task("classification").batch_metrics(
+        jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
+    )
+    # nan is ahead of the second row's label; the third row's is the last of three.
+    assert (float(sums["top1"]), float(sums["top5"])) == (0, 2)
+    pixels = TASK.batch_metrics(
+        jnp.zeros(1),
+        jnp.full((1, 2, 2), jnp.nan),
+        jnp.zeros((1, 2, 2), jnp.int32),
+        jnp.ones(1, bool),
+    )
+    assert float(pixels["right"]) == 0

@@ -24,6 +24,9 @@ from jaxbench.training.compilation import compile_step
 from jaxbench.training.program import Program, build_program
 from jaxbench.xla.flops import find_products
 
+# Names of a group that are shown whole.
+_MOST_NAMES = 4
+
 
 def describe(config: Experiment) -> dict[str, Any]:
     """Return the fields that `--mode=describe` shows; nothing is trained, no data set is read.
@@ -47,6 +50,7 @@ def describe(config: Experiment) -> dict[str, Any]:
             "config": config_record(config),
             "devices": [device.device_kind for device in mesh.devices],
             "layers": list_layers(program),
+            "parameter_groups": program.parameter_groups(),
             "warnings": [
                 *unused_accelerators(mesh.devices[0].platform),
                 *program.facts.warnings(config, program.precision),
@@ -120,6 +124,7 @@ def print_description(
         for part in wrap(f"warning: {line}"):
             console.print(part, soft_wrap=True)
     totals = _print_layers(console, description)
+    _print_groups(console, description["parameter_groups"])
     memory = description["planned_memory_per_device"]
     if memory:
         totals.add_row(
@@ -159,6 +164,30 @@ def _print_layers(console: Console, description: dict[str, Any]) -> Table:
         "training, one image", f"{description['training_flops_per_image'] / 1e9:.4g} GFLOP"
     )
     return totals
+
+
+def _print_groups(console: Console, groups: list[dict[str, Any]]) -> None:
+    """Print which parameters the update rule treats alike; of many the last parts of the names."""
+    table = _table("groups of parameters", "group")
+    for heading in ("parameters", "rate", "decay"):
+        table.add_column(heading, justify="right")
+    table.add_column("names", overflow="fold")
+    for row in groups:
+        names = Counter(row["names"])
+        if len(names) > _MOST_NAMES:
+            names = Counter(name.rpartition("/")[2] for name in names)
+        rate = f"{row['learning_rate']:g}"
+        if row["epochs"]:
+            rate += f", {row['epochs']:g} epochs"
+        table.add_row(
+            row["group"],
+            f"{row['parameters']:,}",
+            rate,
+            f"{row['weight_decay']:g}",
+            ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items()),
+        )
+    if groups:
+        console.print(table)
 
 
 def _describe_devices(description: dict[str, Any]) -> str:

@@ -20,15 +20,16 @@ class NetworkAdapter:
 
     Logits come back in at least `logits_dtype`. What draws dropout's masks for a whole array, as
     `nn.Dropout` does, gets the key of the device's first example: its masks, unlike those of
-    `jaxbench.models.layers.dropout`, depend on how many devices share the batch.
+    `jaxbench.models.layers.dropout`, depend on how many devices share the batch. The initial values
+    of the parameters are those of `drawn`, the same network with narrower types, if it is given.
 
     Attributes:
       label: the name of its class.
       takes_train: whether the network knows training from evaluation.
     """
 
-    def __init__(self, module: nn.Module, logits_dtype: Any):
-        self._module, self._logits_dtype = module, logits_dtype
+    def __init__(self, module: nn.Module, logits_dtype: Any, drawn: nn.Module | None = None):
+        self._module, self._logits_dtype, self._drawn = module, logits_dtype, drawn
         # Imported by networks of NNX alone: it would be a tenth of a start's imports.
         nnx = sys.modules.get("flax.nnx")
         self._is_nnx = nnx is not None and isinstance(module, nnx.bridge.ToLinen)
@@ -46,7 +47,11 @@ class NetworkAdapter:
           BadInput: it keeps others.
         """
         keys = {"params": key, "dropout": jax.random.fold_in(key, 1)}
-        variables = self._module.init(keys, images_BxHxWxC, **self._arguments(False, None))
+        arguments = self._arguments(False, None)
+        variables = self._module.init(keys, images_BxHxWxC, **arguments)
+        if self._drawn is not None:
+            drawn = self._drawn.init(keys, images_BxHxWxC, **arguments)
+            variables = jax.tree.map(lambda leaf, of: of.astype(leaf.dtype), variables, drawn)
         others = [n for n in variables if n not in _COLLECTIONS and n != "intermediates"]
         if others:
             raise BadInput(

@@ -69,7 +69,9 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
     """
 
     def one(key, x):
-        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
+        # float32 by name: under fp64 the default would draw other bits.
+        kept = jnp.float32(1 - rate)
+        keep = jax.random.bernoulli(jax.random.fold_in(key, layer), kept, x.shape)
         return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
     return jax.vmap(one)(keys_B, x_Bx)

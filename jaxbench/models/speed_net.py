@@ -34,7 +34,7 @@ _HEAD_SCALE = 1 / 16
 # Images whose patches are in memory at once.
 _CHUNK = 250
 # As published: x times the normal distribution's share below x. The form with tanh has no finite
-# gradient in fp16 from 200 on.
+# gradient in fp16 from 150 on.
 _gelu = functools.partial(nn.gelu, approximate=False)
 _ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
 

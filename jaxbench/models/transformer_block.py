@@ -75,8 +75,18 @@ class TransformerBlock(nn.Module):
         y_BxTxD = nn.Dense(width, name="out", **types, **last)(y_BxTxNxF.reshape(x_BxTxD.shape))
         x_BxTxD = x_BxTxD + y_BxTxD
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
-        y_BxTxM = nn.gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
+        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """Apply GELU in its tanh form, as GPT-2 does; of fp16 values in float32.
+
+    In fp16 the cube in it overflows from 41 on, and its gradient is nan from about 150 on.
+    """
+    if x.dtype == jnp.float16:
+        return nn.gelu(x.astype(jnp.float32)).astype(x.dtype)
+    return nn.gelu(x)
 
 
 def check_width(width: int, multiple: int, why: str) -> None:

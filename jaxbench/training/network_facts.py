@@ -5,6 +5,7 @@ A network of one's own may ignore its `dtype` or `norm_axis`. Then a record of t
 """
 
 import dataclasses
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
@@ -20,7 +21,8 @@ from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.precision import Precision
-from jaxbench.xla.flops import CUDNN_ATTENTION, Product, find_products, inner_jaxprs
+from jaxbench.xla.dataflow import Dataflow
+from jaxbench.xla.flops import CUDNN_ATTENTION, Product, find_products
 from jaxbench.xla.least_bytes import count_activation_bytes
 
 
@@ -153,13 +155,15 @@ def read_facts(traced: Any, updates: Sequence[bool]) -> NetworkFacts:
         macs_once += product.macs // product.times
     num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
     # The image is the last input; the updated statistics are the last outputs.
-    origins = _origins(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
+    origins = _ORIGINS.outputs(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
     output, updated = traced.out_info
     num_statistics = len(jax.tree.leaves(updated))
     found = {*origins[num_outputs - num_statistics :]} - {0}
     batch_norm = _NAMES[found.pop() if len(found) == 1 else _PARTLY] if found else None
     # The key is the first input, and what comes of it is followed as images are.
-    drawn = _origins(jaxpr, [_LOCAL] + [0] * (num_inputs - 1))[: num_outputs - num_statistics]
+    drawn = _ORIGINS.outputs(jaxpr, [_LOCAL] + [0] * (num_inputs - 1))[
+        : num_outputs - num_statistics
+    ]
     return NetworkFacts(
         output.shape[1:],
         dict(macs_by_dtype),
@@ -255,55 +259,17 @@ _NAMES = {_SYNC: "sync", _PARTLY: "partly sync", _LOCAL: "local"}
 _REDUCTIONS = ("psum", "pmax", "pmin", "all_gather")
 
 
-def _origins(jaxpr: Any, given: list[int]) -> list[int]:
-    """Return whose images each output of a jaxpr comes from, given the same of its inputs.
-
-    A value that comes from several is the one of them that fewest devices share.
-    """
-    known = dict(zip(jaxpr.invars, given, strict=True))
-
-    def origin(value: Any) -> int:
-        return 0 if isinstance(value, Literal) else known.get(value, 0)
-
-    for equation in jaxpr.eqns:
-        found = _equation_origins(equation, [origin(value) for value in equation.invars])
-        known.update(zip(equation.outvars, found, strict=True))
-    return [origin(value) for value in jaxpr.outvars]
+def _exchanged(equation: Any, origins: list[int]) -> list[int] | None:
+    """Return the origins of what devices exchange; None for any other equation."""
+    params = equation.params
+    if equation.primitive.name not in _REDUCTIONS:
+        return None
+    axes = params.get("axes", params.get("axis_name", ()))
+    if AXIS not in (axes if isinstance(axes, (tuple, list)) else (axes,)):
+        return None
+    exchanged = _SYNC if params.get("axis_index_groups") is None else _PARTLY
+    return [min(origin, exchanged) for origin in origins]
 
 
-def _equation_origins(equation: Any, given: list[int]) -> list[int]:
-    name, params = equation.primitive.name, equation.params
-    inner = list(inner_jaxprs(equation))
-    if name in _REDUCTIONS:
-        axes = params.get("axes", params.get("axis_name", ()))
-        if AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,)):
-            exchanged = _SYNC if params.get("axis_index_groups") is None else _PARTLY
-            return [min(origin, exchanged) for origin in given]
-    if name == "scan":
-        if "ft_in" in params:  # JAX 0.12 has groups of inputs in place of their numbers
-            consts, carries, _ = (len(list(group)) for group in params["ft_in"].unpack())
-        else:
-            consts, carries = params["num_consts"], params["num_carry"]
-        return _loop_origins(inner[0], given, consts, carries)
-    if name == "while":
-        body = params["body_jaxpr"].jaxpr
-        given = given[params["cond_nconsts"] :]
-        consts = params["body_nconsts"]
-        return _loop_origins(body, given, consts, len(given) - consts)
-    if name == "cond":
-        branches = [_origins(branch, given[1:]) for branch in inner]
-        return [max(given[0], *each) for each in zip(*branches, strict=True)]
-    if len(inner) == 1 and len(inner[0].invars) == len(given):
-        return _origins(inner[0], given)
-    return [max(given, default=0)] * len(equation.outvars)
-
-
-def _loop_origins(body: Any, given: list[int], consts: int, carries: int) -> list[int]:
-    """Return the origins of what a loop returns, whose carried values feed the next round."""
-    while True:
-        found = _origins(body, given)
-        carried = slice(consts, consts + carries)
-        merged = list(map(max, given[carried], found[:carries]))
-        if merged == given[carried]:
-            return found
-        given = [*given[:consts], *merged, *given[carried.stop :]]
+# A value that comes from several is the one of them that fewest devices share.
+_ORIGINS = Dataflow(functools.partial(max, default=0), _exchanged)

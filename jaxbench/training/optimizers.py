@@ -18,6 +18,12 @@ from jaxbench.config import Config, ModelConfig, OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.own.code import Code
 from jaxbench.own.errors import describe_error
+from jaxbench.training.parameter_groups import (
+    ParameterUses,
+    is_matrix,
+    parameter_groups,
+    path_text,
+)
 
 
 def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
@@ -33,11 +39,8 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
         case "constant":
             schedule = optax.constant_schedule(peak)
         case "step":
-            # Boundaries count from the end of warm-up once the two are joined below.
-            factors = {
-                epoch * steps_per_epoch - warmup_steps: optimizer.decay_factor
-                for epoch in optimizer.decay_epochs
-            }
+            decays = collections.Counter(round(at * total_steps) for at in optimizer.decay_at)
+            factors = {step: optimizer.decay_factor**times for step, times in decays.items()}
             schedule = optax.piecewise_constant_schedule(peak, factors)
         case "cosine":
             schedule = optax.cosine_decay_schedule(peak, decay_steps)
@@ -46,11 +49,7 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
         case "one_cycle" | "triangle" if total_steps == 1:  # no room to rise and fall
             schedule = optax.constant_schedule(peak)
         case "one_cycle":
-            # From 1/25 of the peak to 1/10,000 of that, as PyTorch's OneCycleLR. The top is where
-            # `pct_start` of the steps are done, the end after the last: both one step later there.
-            schedule = optax.piecewise_interpolate_schedule(
-                "cosine", peak / 25, {top: 25.0, total_steps: 1 / (25 * 1e4)}
-            )
+            schedule = _one_cycle(peak, optimizer.pct_start, total_steps)
         case "triangle":
             up = optax.linear_schedule(optimizer.start_factor * peak, peak, top)
             down = optax.linear_schedule(peak, optimizer.end_factor * peak, total_steps - top)
@@ -61,7 +60,28 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
         return schedule
     # The first step already moves: the rate reaches its peak in `warmup_steps` equal rises.
     warmup = optax.linear_schedule(peak / warmup_steps, peak, max(1, warmup_steps - 1))
+    if optimizer.schedule == "step":  # decays count from the start, also those inside warm-up
+        return lambda step: schedule(step) * (warmup(step) / peak if peak else 1.0)
     return optax.join_schedules([warmup, schedule], [warmup_steps])
+
+
+def _one_cycle(peak: float, pct_start: float, total_steps: int) -> optax.Schedule:
+    """Return PyTorch's OneCycleLR: both its rise and its fall follow a cosine.
+
+    The peak is at step `pct_start * total_steps - 1`, the end at the last step.
+    """
+    top, last = pct_start * total_steps - 1, total_steps - 1
+
+    def between(start, end, progress):
+        return end + (start - end) / 2 * (1 + jnp.cos(jnp.pi * progress))
+
+    def schedule(step):
+        step = jnp.minimum(step, last)
+        rise = between(peak / 25, peak, step / top if top > 0 else 1.0)
+        fall = between(peak, peak / 25 / 1e4, (step - top) / (last - top) if last > top else 0.0)
+        return jnp.where(step <= top, rise, fall)
+
+    return schedule
 
 
 def num_updates(opt_state: optax.OptState) -> jax.Array:
@@ -74,31 +94,39 @@ def num_updates(opt_state: optax.OptState) -> jax.Array:
 
 
 def create_optimizer(
-    config: Config, schedule: optax.Schedule, steps_per_epoch: int
+    config: Config,
+    schedule: optax.Schedule,
+    steps_per_epoch: int,
+    uses: Callable[[], ParameterUses],
 ) -> optax.GradientTransformation:
-    """Build the update rule that a config names: clipping, and all groups with their decay."""
-    rule = _grouped_rule(config, schedule, steps_per_epoch)
-    norm = config.optimizer.max_gradient_norm
+    """Build the update rule that a config names: clipping, and all groups with their decay.
+
+    `uses` is called once the parameters are known, and only if a field needs it.
+    """
+    optimizer, early = config.optimizer, config.model.trainable_epochs()
+    if optimizer.name == "own":
+        return _own_rule(optimizer.update_rule, schedule, config.model, early)
+    grouped = functools.partial(_grouped_rule, config, schedule, steps_per_epoch, uses)
+    rule = optax.GradientTransformation(
+        lambda params: grouped(params).init(params),
+        lambda updates, state, params: grouped(params).update(updates, state, params),
+    )
+    norm = optimizer.max_gradient_norm
     return optax.chain(optax.clip_by_global_norm(norm), rule) if norm else rule
 
 
 def _grouped_rule(
-    config: Config, schedule: optax.Schedule, steps_per_epoch: int
+    config: Config,
+    schedule: optax.Schedule,
+    steps_per_epoch: int,
+    uses: Callable[[], ParameterUses],
+    params: Any,
 ) -> optax.GradientTransformation:
     """Build the update rule of all groups of parameters, weight decay included."""
     optimizer, early = config.optimizer, config.model.trainable_epochs()
-    if optimizer.name == "own":
-        return _own_rule(optimizer.update_rule, schedule, config.model, early)
-    batches = config.batch_size / optimizer.base_batch_size
-    rate = optimizer.learning_rate * batches
     total_steps = config.schedule_steps(steps_per_epoch)
     create_rule = functools.partial(_create_rule, total_steps=total_steps)
-    # The full rate of each group.
-    rates = {
-        "kernel": rate,
-        "head": optimizer.head_learning_rate * batches or rate,
-        "bias": optimizer.bias_learning_rate * batches or rate,
-    }
+    rate, rates = full_rates(config)
     if set(rates.values()) == {rate} and not early and optimizer.name != "muon":
         return create_rule(optimizer, schedule, rate)
     # Muon is for kernels; all other parameters take plain steps.
@@ -106,23 +134,68 @@ def _grouped_rule(
     if optimizer.name == "muon":
         plain = dataclasses.replace(optimizer, name="nesterov", momentum=optimizer.sgd_momentum)
 
-    def scaled(own_rate: float) -> optax.Schedule:
-        return lambda step: schedule(step) * (own_rate / rate if rate else 0.0)
+    def scaled(group_rate: float) -> optax.Schedule:
+        return lambda step: schedule(step) * (group_rate / rate if rate else 0.0)
 
-    rules = {
-        group: create_rule(optimizer if group == "kernel" else plain, scaled(own_rate), own_rate)
-        for group, own_rate in rates.items()
+    rules, groups = {}, parameter_groups(config, params, uses)
+    for path, group in jax.tree_util.tree_leaves_with_path(groups):
+        name, group_rate = path_text(path), rates[group]
+        if name not in early:
+            kind = optimizer if group == "kernel" else plain
+            rules[group] = create_rule(kind, scaled(group_rate), group_rate)
+        elif steps := round(early[name] * steps_per_epoch):
+            falling = optax.linear_schedule(group_rate, 0.0, steps)
+            rules[name] = create_rule(plain, falling, group_rate)
+        else:
+            rules[name] = optax.set_to_zero()
+
+    def label(path, group):
+        return name if (name := path_text(path)) in early else group
+
+    return optax.partition(rules, jax.tree_util.tree_map_with_path(label, groups))
+
+
+def describe_groups(
+    config: Config, params: Any, uses: Callable[[], ParameterUses]
+) -> list[dict[str, Any]]:
+    """Return a row for each group: its parameters, full learning rate and weight decay.
+
+    A custom update rule knows no groups, and has no rows.
+    """
+    optimizer, early = config.optimizer, config.model.trainable_epochs()
+    if optimizer.name == "own":
+        return []
+    rates, rows = full_rates(config)[1], {}
+    groups = parameter_groups(config, params, uses)
+    leaves = jax.tree.leaves_with_path(params)
+    for (path, leaf), group in zip(leaves, jax.tree.leaves(groups), strict=True):
+        name = path_text(path)
+        decays = optimizer.weight_decay_on == "all" or is_matrix(path, leaf)
+        decays &= optimizer.name != "muon" or group != "kernel"
+        epochs = early.get(name)
+        row = {
+            "group": group,
+            "learning_rate": 0.0 if epochs == 0 else rates[group],
+            "epochs": epochs,
+            "weight_decay": optimizer.weight_decay if decays else 0.0,
+        }
+        row = rows.setdefault(tuple(row.values()), row | {"parameters": 0, "names": []})
+        row["parameters"] += leaf.size
+        row["names"].append(name)
+    return sorted(rows.values(), key=lambda row: -row["parameters"])
+
+
+def full_rates(config: Config) -> tuple[float, dict[str, float]]:
+    """Return the full learning rate for the global batch, and that of each group."""
+    optimizer = config.optimizer
+    batches = config.batch_size / optimizer.base_batch_size
+    rate = optimizer.learning_rate * batches
+    return rate, {
+        "kernel": rate,
+        "embedding": rate,
+        "head": optimizer.head_learning_rate * batches or rate,
+        "bias": optimizer.bias_learning_rate * batches or rate,
     }
-    for path, epochs in early.items():
-        steps, own_rate = round(epochs * steps_per_epoch), rates[_group(path)]
-        falling = optax.linear_schedule(own_rate, 0.0, steps)
-        rules[path] = create_rule(plain, falling, own_rate) if steps else optax.set_to_zero()
-
-    def group(path, _):
-        name = "/".join(key.key for key in path)
-        return name if name in early else _group(name)
-
-    return optax.partition(rules, functools.partial(jax.tree_util.tree_map_with_path, group))
 
 
 class OwnState(NamedTuple):
@@ -169,13 +242,6 @@ def _own_rule(
     return optax.GradientTransformation(init, update)
 
 
-def _group(path: str) -> str:
-    """Return the group of a parameter (`layer/kernel`); each group has a rate of its own."""
-    if not path.endswith("/kernel"):
-        return "bias"
-    return "head" if path == "head/kernel" else "kernel"
-
-
 def _create_rule(
     optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float, total_steps: int
 ) -> optax.GradientTransformation:
@@ -201,16 +267,19 @@ def _create_rule(
                 weight_decay_mask=mask or True,
                 # Layer-wise rates suit kernels; batch norm's parameters and biases take plain
                 # steps.
-                trust_ratio_mask=_is_kernel,
+                trust_ratio_mask=_are_matrices,
                 momentum=optimizer.momentum,
             )
         case "muon":
             # As published, momentum is a plain sum: optax's own is corrected for its start.
+            rescaling = optimizer.norm_interval and (
+                _keep_norms(optimizer.norm_interval, total_steps),
+            )
             return optax.chain(
                 optax.trace(optimizer.momentum, nesterov=True),
                 _orthogonalize(optimizer.newton_schulz_coefficients, optimizer.newton_schulz_steps),
                 optax.scale_by_learning_rate(schedule),
-                _keep_norms(optimizer.norm_interval, total_steps),
+                *rescaling,
             )
         case unknown:
             raise ValueError(f"no optimizer {unknown!r}")
@@ -230,7 +299,7 @@ def _with_decay(
 
 def _decay_mask(optimizer: OptimizerConfig) -> Callable[[Any], Any] | None:
     """Return which parameters decay; None for all."""
-    return _is_kernel if optimizer.weight_decay_on == "kernels" else None
+    return _are_matrices if optimizer.weight_decay_on == "kernels" else None
 
 
 def _orthogonalize(
@@ -302,6 +371,6 @@ def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTr
     return optax.GradientTransformation(init, keep_all)
 
 
-def _is_kernel(params: Any) -> Any:
-    """Return a tree of booleans: true for kernels, false for biases and batch norm's scales."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+def _are_matrices(params: Any) -> Any:
+    """Return a tree of booleans: true for kernels and embeddings, see `is_matrix`."""
+    return jax.tree_util.tree_map_with_path(is_matrix, params)

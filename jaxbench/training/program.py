@@ -25,7 +25,8 @@ from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.tasks import Task, get_task, metrics_by_name
 from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
-from jaxbench.training.optimizers import create_optimizer, create_schedule
+from jaxbench.training.optimizers import create_optimizer, create_schedule, describe_groups
+from jaxbench.training.parameter_groups import ParameterUses, read_uses
 from jaxbench.training.train_step import (
     TrainState,
     make_eval_step,
@@ -246,6 +247,11 @@ class Program:
             found |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
         return found
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return a row for each group of parameters that the update rule treats alike."""
+        params = self.abstract_train_state().params
+        return describe_groups(self.config, params, lambda: read_uses(self.trace_network(), params))
+
     @property
     def main_precision(self) -> str:
         """The precision that most of the arithmetic is in, see `precision_of`."""
@@ -301,7 +307,15 @@ def build_program(
     precision = get_precision(config.precision)
     model = _create_network(config, mesh, precision)
     schedule = create_schedule(config, steps_per_epoch)
-    optimizer = create_optimizer(config, schedule, steps_per_epoch)
+
+    @functools.cache
+    def uses() -> ParameterUses:
+        image = network_input((1, *config.data.example_shape), precision)
+        variables = jax.eval_shape(model.init, jax.random.key(0), image)
+        traced = trace_network(model, mesh, variables["params"], variables["batch_stats"], image)
+        return read_uses(traced, variables["params"])
+
+    optimizer = create_optimizer(config, schedule, steps_per_epoch, uses)
     task = get_task(
         config.task,
         test_time_augmentation=config.test_time_augmentation != "none",
@@ -334,15 +348,19 @@ def build_program(
 
 
 def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:
-    try:
-        module = config.model.create(
+    def create(precision: Precision) -> Any:
+        return config.model.create(
             num_classes=config.data.num_classes,
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
             **block_options(config, compute_capability(mesh.devices[0]), precision.compute_dtype),
         )
-        return NetworkAdapter(module, precision.param_dtype)
+
+    try:
+        # Drawn in float64, initial parameters would be others than those of fp32.
+        drawn = create(get_precision("fp32")) if precision.name == "fp64" else None
+        return NetworkAdapter(create(precision), precision.param_dtype, drawn)
     except BadInput:
         raise
     except Exception as error:

@@ -152,3 +152,4 @@ _MACS = {
     CUDNN_ATTENTION: _attention_macs,
     _CUDNN_ATTENTION_GRADIENT: _attention_gradient_macs,
 }
+PRODUCTS = frozenset(_MACS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.data.images.encoded import Files
+from jaxbench.data.images.encoded import ExampleDraws, Files
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh, create_training_mesh
 from jaxbench.errors import BadInput, CorruptDataError
@@ -25,6 +25,12 @@ from tests.data.encoded_images import (
     global_batches,
     spoil,
 )
+
+
+def test_no_example_is_cropped_by_the_numbers_that_order_the_epoch():
+    order = np.random.Generator(np.random.Philox(key=[3, 2])).random(1000)
+    crops = np.array([ExampleDraws(3, 2).of(index) for index in range(50)])
+    assert not np.isin(crops, order).any() and len(np.unique(crops)) == crops.size
 
 
 def test_threads_and_devices_change_no_pixel(folder):

@@ -149,7 +149,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         data__crop_padding=2,
         optimizer__weight_decay=0.01,
         optimizer__schedule="step",
-        optimizer__decay_epochs=(1,),
+        optimizer__decay_at=(0.5,),
         optimizer__warmup_epochs=0,
         optimizer__learning_rate=0.4,
     )

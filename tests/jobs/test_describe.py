@@ -69,3 +69,18 @@ def test_rows_add_up(name):
     rows, program = rows_of(registry.load(name))
     assert sum(row["parameters"] for row in rows.values()) == program.num_parameters()
     assert sum(row["forward_macs_per_image"] for row in rows.values()) == program.forward_macs
+
+
+def test_the_groups_of_parameters_have_their_rates_and_decays():
+    config = registry.load("cifar10_speedrun94:tiny")
+    _, program = rows_of(config)
+    groups = program.parameter_groups()
+    assert sum(row["parameters"] for row in groups) == program.num_parameters()
+    by_name = {name: row for row in groups for name in row["names"]}
+    of = [by_name[name] for name in ("conv1_1/kernel", "head/kernel", "norm1_1/bias")]
+    assert [(row["group"], row["learning_rate"], row["weight_decay"]) for row in of] == [
+        ("kernel", 0.24, 0.0),
+        ("head", 40, 0.004),
+        ("bias", 2, 0.004),
+    ]
+    assert (by_name["whiten/kernel"]["epochs"], by_name["whiten/bias"]["epochs"]) == (0, 3)

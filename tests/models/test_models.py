@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxbench.cards.preset import STANDARD
@@ -9,10 +10,12 @@ from jaxbench.cli import registry
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.cnn10 import Cnn10Config
+from jaxbench.models.layers import dropout
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
+from jaxbench.precision import get_precision
 from jaxbench.training.program import build_program
 
 
@@ -223,3 +226,27 @@ def test_vgg_without_batch_norm_has_none():
     config.model.norm = "none"
     parameters = program_of(config.model).abstract_train_state().params
     assert not [name for name in parameters if name.startswith("norm")]
+
+
+@pytest.mark.parametrize("name", ["cnn10", "mnist_cnn", "vgg_cifar10", "vit_cifar10", "gpt_bytes"])
+def test_fp64_begins_with_the_parameters_of_fp32(name):
+    drawn = {}
+    for precision in ("fp32", "fp64"):
+        config = registry.load(f"{name}:tiny")
+        config.precision, config.num_devices = precision, 1
+        with get_precision(precision).enabled():
+            program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+            drawn[precision] = jax.device_get(program.create_train_state().params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(drawn["fp64"])} == {np.dtype(np.float64)}
+    jax.tree.map(np.testing.assert_array_equal, drawn["fp32"], drawn["fp64"])
+
+
+def test_fp64_drops_what_fp32_drops():
+    keys_B, x_Bx = jax.random.split(jax.random.key(0), 4), np.ones((4, 100))
+    masks = []
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            x = jnp.asarray(x_Bx)
+            assert x.dtype == (jnp.float64 if wide else jnp.float32)
+            masks.append(np.asarray(dropout(x, 0.3, keys_B, layer=2) > 0))
+    assert (masks[0] == masks[1]).all() and 0.6 < masks[0].mean() < 0.8

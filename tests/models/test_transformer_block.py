@@ -1,11 +1,12 @@
 """The block of the transformers: its arithmetic by hand, causality, rotary positions, remat."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.models.transformer_block import TransformerBlock, block_class, rotate
+from jaxbench.models.transformer_block import TransformerBlock, block_class, gelu, rotate
 from tests.conftest import equations
 
 X_BxTxD = np.random.default_rng(0).normal(size=(2, 5, 8))
@@ -118,3 +119,12 @@ def test_half_precision_is_that_of_the_output_and_not_of_the_gradients():
 
     grads = jax.eval_shape(jax.grad(loss), variables, x)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(grads)} == {"float32"}
+
+
+def test_gelu_has_a_gradient_at_every_fp16_value():
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)]
+    gradient = np.asarray(jax.jit(jax.vmap(jax.grad(gelu)))(x), np.float32)
+    assert np.isfinite(gradient).all()
+    in_fp32 = jax.jit(jax.vmap(jax.grad(nn.gelu)))(x.astype(np.float32))
+    assert gradient == pytest.approx(np.asarray(in_fp32), abs=1e-3)

@@ -39,8 +39,8 @@ QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
     [
         ("batch_size=64,128", "batch_size", ("64", "128")),
         (
-            "optimizer.decay_epochs=(1,2),(3,),(4,5,6)",
-            "optimizer.decay_epochs",
+            "model.channels=(1,2),(3,),(4,5,6)",
+            "model.channels",
             ("(1,2)", "(3,)", "(4,5,6)"),
         ),
         ("experiment=cnn10:tiny,my/own.py", "experiment", ("cnn10:tiny", "my/own.py")),

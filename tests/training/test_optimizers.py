@@ -13,6 +13,7 @@ from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.training import optimizers
 from jaxbench.training.optimizers import create_optimizer, create_schedule
+from jaxbench.training.parameter_groups import ParameterUses
 
 
 def config_with(epochs=10, batch_size=128, **optimizer):
@@ -30,6 +31,13 @@ def rates(steps_per_epoch=10, **fields):
     return np.asarray(jax.vmap(schedule)(updates))
 
 
+def create(config, steps_per_epoch=10, **uses):
+    """The update rule for a network that does this with its parameters."""
+    uses = ParameterUses(**{use: frozenset(uses.get(use, ())) for use in ParameterUses._fields})
+    schedule = create_schedule(config, steps_per_epoch)
+    return create_optimizer(config, schedule, steps_per_epoch, lambda: uses)
+
+
 def choices(field):
     return OptimizerConfig.__dataclass_fields__[field].metadata["choices"]
 
@@ -45,7 +53,7 @@ def test_the_configs_choices_are_those_that_are_built(field, build):
     config = registry.load("quickstart")
     setattr(config.optimizer, field, "unheard_of")
     with pytest.raises(ValueError, match="'unheard_of'"):
-        create_optimizer(config, create_schedule(config, 10), 10)
+        create(config).init({})
 
 
 def test_schedules():
@@ -54,11 +62,32 @@ def test_schedules():
     assert linear[[0, 50, 99]] == pytest.approx([1, 0.5, 0.01], rel=1e-4)
     cosine = rates(schedule="cosine", learning_rate=1.0)
     assert cosine[[0, 25, 50]] == pytest.approx([1, (1 + np.cos(np.pi / 4)) / 2, 0.5], rel=1e-4)
-    step = rates(schedule="step", learning_rate=1.0, decay_epochs=(3, 7), decay_factor=0.5)
+    step = rates(schedule="step", learning_rate=1.0, decay_at=(0.3, 0.7), decay_factor=0.5)
     assert step[[29, 30, 69, 70]] == pytest.approx([1, 0.5, 0.5, 0.25])
-    one_cycle = rates(schedule="one_cycle", learning_rate=1.0, pct_start=0.4)
-    assert one_cycle.argmax() == 40 and one_cycle.max() == pytest.approx(1)
-    assert one_cycle[0] == pytest.approx(1 / 25) and one_cycle[-1] < 0.01
+
+
+def test_one_cycle_is_pytorchs():
+    """The rates of its OneCycleLR with max_lr=2, total_steps=10 and pct_start=0.35."""
+    torch = [0.08, 0.7433437, 1.816656, 1.970942, 1.748512]
+    torch += [1.354607, 0.8794678, 0.4319415, 0.1145515, 8e-6]
+    fields = {"schedule": "one_cycle", "learning_rate": 2.0}
+    assert rates(1, pct_start=0.35, **fields) == pytest.approx(torch, rel=1e-5)
+    # Its peak is at pct_start * steps - 1.
+    long = rates(**fields)
+    assert long.argmax() == 29 and long[[29, 99]] == pytest.approx([2, 2 / 25 / 1e4], rel=1e-5)
+
+
+def test_a_shorter_run_decays_at_the_same_fractions():
+    config = registry.load("wrn28_10")
+    config.epochs = 50
+    schedule = create_schedule(config, 390)
+    before_and_after = [float(schedule(390 * epoch + s)) for epoch in (15, 30, 40) for s in (-1, 0)]
+    expected = [0.1, 0.02, 0.02, 0.004, 0.004, 0.0008]
+    assert before_and_after == pytest.approx(expected)
+    # Of two decays that fall on one step both count.
+    assert rates(1, epochs=3, schedule="step", learning_rate=1.0, decay_at=(0.6, 0.7))[
+        [1, 2]
+    ] == pytest.approx([1, 0.01])
 
 
 def test_a_fraction_of_an_epoch_ends_schedule_and_training():
@@ -89,22 +118,33 @@ def test_a_triangle_rises_and_falls_straight():
 def test_a_rate_that_rises_and_falls_does_both(schedule, pct_start, epochs):
     """However few steps there are, and wherever its top should be."""
     found = rates(1, schedule=schedule, pct_start=pct_start, epochs=epochs, learning_rate=2.0)
-    assert found.max() == pytest.approx(2)
     top = found.argmax()
-    assert top == min(max(1, round(pct_start * epochs)), epochs - 1)
     assert (np.diff(found[: top + 1]) > 0).all() and (np.diff(found[top:]) < 0).all()
+    if schedule == "triangle":
+        assert found.max() == pytest.approx(2)
+        assert top == min(max(1, round(pct_start * epochs)), epochs - 1)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear"])
 def test_warmup_rises_to_the_rate_and_moves_no_boundary(schedule):
     fields = {"schedule": schedule, "learning_rate": 1.0}
     if schedule == "step":
-        fields |= {"decay_epochs": (5,)}
+        fields |= {"decay_at": (0.5,)}
     warm = rates(warmup_epochs=2, **fields)
     assert warm[:20] == pytest.approx(np.arange(1, 21) / 20, rel=1e-5)
     assert warm[20] == pytest.approx(1, rel=1e-4)
     if schedule == "step":
         assert warm[[49, 50]] == pytest.approx([1, 0.1], rel=1e-5)
+
+
+def test_a_decay_inside_warmup_comes_at_its_own_step():
+    """The rise goes on from there, to the decayed rate."""
+    warm = rates(
+        4, schedule="step", learning_rate=1.0, epochs=10, warmup_epochs=2, decay_at=(0.1, 0.5)
+    )
+    rise = np.arange(1, 9) / 8
+    assert warm[:8] == pytest.approx(rise * ([1] * 4 + [0.1] * 4))
+    assert warm[[8, 19, 20]] == pytest.approx([0.1, 0.1, 0.01])
 
 
 def test_the_rate_scales_linearly_with_the_batch():
@@ -116,14 +156,14 @@ def test_the_rate_scales_linearly_with_the_batch():
 def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
     """What `steps` equal gradients do to a kernel and a bias of one value each."""
     config = config_with(**{"learning_rate": 0.1} | optimizer)
-    transform = create_optimizer(config, create_schedule(config, 10), 10)
-    params = {"layer": {"kernel": jnp.full((1,), param), "bias": jnp.full((1,), param)}}
+    transform = create(config)
+    params = {"layer": {"kernel": jnp.full((1, 1), param), "bias": jnp.full((1,), param)}}
     grads = jax.tree.map(lambda p: jnp.full_like(p, gradient), params)
     state = transform.init(params)
     for _ in range(steps):
         updates, state = transform.update(grads, state, params)
         params = jax.tree.map(jnp.add, params, updates)
-    return float(params["layer"]["kernel"][0]), float(params["layer"]["bias"][0])
+    return float(params["layer"]["kernel"][0, 0]), float(params["layer"]["bias"][0])
 
 
 def test_gradients_are_clipped_before_all_else():
@@ -191,20 +231,20 @@ def test_biases_and_the_head_have_rates_of_their_own():
     config = config_with(
         name="adam", learning_rate=0.1, head_learning_rate=0.4, batch_size=256, schedule="linear"
     )
-    transform = create_optimizer(config, create_schedule(config, 10), 10)
-    params = {name: {"kernel": jnp.ones((2, 2))} for name in ("stem", "head")}
+    transform = create(config, last=("last/weights",))
+    params = {name: {"weights": jnp.ones((2, 2))} for name in ("head", "last")}
     updates, _ = transform.update(params, transform.init(params), params)
     # adam's first step is the rate, for twice the base batch.
-    assert np.asarray(updates["stem"]["kernel"]) == pytest.approx(-0.2, rel=1e-5)
-    assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.8, rel=1e-5)
+    assert np.asarray(updates["head"]["weights"]) == pytest.approx(-0.2, rel=1e-5)
+    assert np.asarray(updates["last"]["weights"]) == pytest.approx(-0.8, rel=1e-5)
 
 
 def test_the_biases_rate_scales_with_the_batch_too():
     config = config_with(name="sgd", learning_rate=0.1, bias_learning_rate=0.3, batch_size=256)
-    transform = create_optimizer(config, create_schedule(config, 10), 10)
-    params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
+    transform = create(config)
+    params = {"layer": {"kernel": jnp.ones((1, 1)), "bias": jnp.ones((1,))}}
     updates, _ = transform.update(params, transform.init(params), params)
-    assert float(updates["layer"]["kernel"][0]) == pytest.approx(-0.2)
+    assert float(updates["layer"]["kernel"][0, 0]) == pytest.approx(-0.2)
     assert float(updates["layer"]["bias"][0]) == pytest.approx(-0.6)
 
 
@@ -212,7 +252,7 @@ def test_some_parameters_never_learn_and_some_for_a_while(monkeypatch):
     early = {"layer/kernel": 0.0, "layer/bias": 2.0}
     config = config_with(name="sgd", learning_rate=0.1, momentum=0.0)
     monkeypatch.setattr(type(config.model), "trainable_epochs", lambda self: early)
-    transform = create_optimizer(config, create_schedule(config, 3), 3)
+    transform = create(config, 3)
     params = {"layer": {"kernel": jnp.ones((1,)), "bias": jnp.ones((1,))}}
     state, moved = transform.init(params), []
     for _ in range(8):
@@ -226,22 +266,23 @@ def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
     config = config_with(
         name="muon", learning_rate=0.1, momentum=0.6, sgd_momentum=0.0, bias_learning_rate=0.5
     )
-    transform = create_optimizer(config, create_schedule(config, 10), 10)
+    uses = {"multiplied": ("conv/kernel", "head/kernel", "tokens/table"), "last": ("head/kernel",)}
+    transform = create(config, looked_up=("tokens/table",), **uses)
     kernel = jax.random.normal(jax.random.key(0), (3, 3, 4, 8))
     params = {"conv": {"kernel": kernel, "bias": jnp.ones(8)}, "head": {"kernel": jnp.ones((8, 2))}}
+    params |= {"tokens": {"table": jnp.ones((9, 4))}, "places": {"table": jnp.ones((3, 4))}}
     grads = jax.tree.map(lambda p: 1e-3 * jax.random.normal(jax.random.key(1), p.shape), params)
     updates, _ = transform.update(grads, transform.init(params), params)
     moved = jax.tree.map(jnp.add, params, updates)
-    # What is not the kernel's rescaling to the root of 8 is 0.1 times a matrix all of whose
-    # singular values are about 1, along the gradient.
-    scaled = np.asarray(kernel) * np.sqrt(8) / np.linalg.norm(kernel)
-    step = (scaled - np.asarray(moved["conv"]["kernel"])).reshape(36, 8)
+    # The step is 0.1 times a matrix all of whose singular values are about 1, along the gradient.
+    step = np.asarray(kernel - moved["conv"]["kernel"]).reshape(36, 8)
     values = np.linalg.svd(step, compute_uv=False)
     assert values.min() > 0.06 and values.max() < 0.13
     left, _, right = np.linalg.svd(np.asarray(grads["conv"]["kernel"]).reshape(36, 8), False)
     assert np.sum(step * (left @ right)) > 0.95 * np.linalg.norm(step) * np.sqrt(8)
     assert np.asarray(updates["conv"]["bias"]) == pytest.approx(-0.5 * grads["conv"]["bias"])
-    assert np.asarray(updates["head"]["kernel"]) == pytest.approx(-0.1 * grads["head"]["kernel"])
+    for layer, name in (("head", "kernel"), ("tokens", "table"), ("places", "table")):
+        assert np.asarray(updates[layer][name]) == pytest.approx(-0.1 * grads[layer][name])
 
 
 def muon_as_published(
@@ -275,7 +316,8 @@ def muon_as_published(
 @pytest.mark.parametrize(
     ("fields", "published"),
     [
-        ({}, {}),
+        ({}, {"rescaled": lambda step: False}),
+        ({"norm_interval": (1, 1)}, {}),
         (
             {"newton_schulz_coefficients": (3.4576, -4.7391, 2.0843), "norm_interval": (2, 3)},
             # 2 + 1 x progress, rounded down: 2 until the sixth and last step.
@@ -288,12 +330,15 @@ def test_muon_is_that_of_its_publications(fields, published):
         **{"name": "muon", "learning_rate": 0.1, "momentum": 0.6, "sgd_momentum": 0.0},
         **{"newton_schulz_steps": 3, "epochs": 1, **fields},
     )
-    transform = create_optimizer(config, create_schedule(config, 6), 6)
     # Two are one batch, as matrices of 36 x 8; the others have a shape of their own.
     shapes = {"a": (3, 3, 4, 8), "b": (1, 1, 4, 8), "c": (2, 2, 9, 8), "d": (3, 3, 4, 40)}
     keys = dict(zip(shapes, jax.random.split(jax.random.key(0), len(shapes)), strict=True))
     params = {n: {"kernel": jax.random.normal(keys[n], shapes[n])} for n in shapes}
     grads = {n: {"kernel": jax.random.normal(keys[n], (6, *shapes[n]))} for n in shapes}
+    params["head"] = {"kernel": jnp.ones((2, 2))}
+    grads["head"] = {"kernel": jnp.ones((6, 2, 2))}
+    kernels = [f"{name}/kernel" for name in params]
+    transform = create(config, 6, multiplied=kernels, last=("head/kernel",))
     start, state = params, transform.init(params)
     for step in range(6):
         own = jax.tree.map(lambda grad: grad[step], grads)  # noqa: B023
@@ -333,7 +378,7 @@ def test_norms_are_kept_at_intervals_that_grow():
     [
         ({"name": "sgd", "sgd_momentum": 0.5}, "it goes with optimizer.name=muon"),
         ({"name": "sgd", "norm_interval": (2, 17)}, "it goes with optimizer.name=muon"),
-        ({"name": "muon", "norm_interval": (2,)}, r"must be \(at first,at last\) in steps"),
+        ({"name": "muon", "norm_interval": (2,)}, r"must be \(\) or \(at first,at last\) in steps"),
         ({"name": "muon", "norm_interval": (3, 2)}, "the last no shorter"),
         ({"name": "muon", "norm_interval": (0, 2)}, "must be at least 1"),
         ({"name": "muon", "newton_schulz_coefficients": (3.0, 1.0)}, r"must be \(a,b,c\)"),
@@ -342,6 +387,13 @@ def test_norms_are_kept_at_intervals_that_grow():
         ({"name": "adam", "momentum": 0.5}, "momentum=0.5 does nothing with optimizer.name='adam'"),
         ({"name": "sgd", "b1": 0.5}, "it goes with optimizer.name=adam or adamw"),
         ({"name": "sgd", "rho": 0.5}, "it goes with optimizer.name=adadelta"),
+        ({"decay_at": (0.5,)}, "it goes with optimizer.schedule=step"),
+        ({"decay_factor": 0.5, "schedule": "cosine"}, "it goes with optimizer.schedule=step"),
+        ({"schedule": "step"}, r"needs optimizer.decay_at, such as \(0.3,0.6\)"),
+        *(
+            ({"schedule": "step", "decay_at": at}, "must (rise, between 0 and 1|be within)")
+            for at in ((0.6, 0.3), (0.5, 0.5), (0.0, 0.5), (0.5, 1.0), (60, 120))
+        ),
         ({"pct_start": 0.5}, "it goes with optimizer.schedule=one_cycle"),
         ({"schedule": "one_cycle", "warmup_epochs": 1}, "warmup_epochs=1 does nothing"),
     ],

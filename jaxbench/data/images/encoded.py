@@ -171,6 +171,7 @@ class ExampleDraws:
         self._bits = np.random.Philox(key=[seed, epoch])
         self._generator = np.random.Generator(self._bits)
         self._state = self._bits.state
+        self._state["state"]["counter"][2] = 1  # at 0 the epoch's order is drawn with this key
 
     def of(self, index: int) -> list[float]:
         """Return an example's draws, evenly from [0, 1): one for mirroring, then the crop's."""

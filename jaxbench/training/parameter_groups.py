@@ -1,0 +1,123 @@
+"""Group a network's parameters by their shapes and by what its traced forward pass does with them.
+
+Only the names `bias` and `scale` count: flax stacks such vectors (`nn.scan`, heads of attention).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxbench.config import Config
+from jaxbench.errors import BadInput
+from jaxbench.xla.dataflow import Dataflow
+from jaxbench.xla.flops import PRODUCTS
+
+
+class ParameterUses(NamedTuple):
+    """What a forward pass does with its parameters, each named by its path (`block1/mlp1/kernel`).
+
+    Attributes:
+      multiplied: operands of a matrix product or a convolution.
+      looked_up: tables from which the data choose rows.
+      last: operands of the last product before the outputs.
+    """
+
+    multiplied: frozenset[str]
+    looked_up: frozenset[str]
+    last: frozenset[str]
+
+
+class _Value(NamedTuple):
+    """A value of the forward pass.
+
+    Attributes:
+      parameters: those that it is computed from; None if it depends on the images too.
+      last: the parameters of the last product that it comes from.
+    """
+
+    parameters: frozenset[str] | None = frozenset()
+    last: frozenset[str] = frozenset()
+
+
+def path_text(path: tuple[Any, ...]) -> str:
+    """Return a parameter's path in the tree as text."""
+    return "/".join(key.key for key in path)
+
+
+def read_uses(traced: Any, params: Any) -> ParameterUses:
+    """Return what the forward pass that `trace_network` traced does with these parameters."""
+    multiplied, looked_up = set(), set()
+
+    def merge(values):
+        parameters = [value.parameters for value in values]
+        all_known = None not in parameters
+        last = frozenset().union(*(value.last for value in values))
+        return _Value(frozenset().union(*parameters) if all_known else None, last)
+
+    def rule(equation, inputs):
+        name = equation.primitive.name
+        if name == "gather" and inputs[0].parameters and inputs[1].parameters is None:
+            looked_up.update(inputs[0].parameters)
+            return [_Value(None)]
+        weights = frozenset().union(*(value.parameters or () for value in inputs))
+        if name not in PRODUCTS or not weights:
+            return None
+        multiplied.update(weights)
+        return [merge(inputs)._replace(last=weights)]
+
+    paths = [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    jaxpr = traced.jaxpr.jaxpr
+    # The key, the parameters, the running statistics, the image.
+    inputs = [_Value(), *(_Value(frozenset((path,))) for path in paths)]
+    inputs += [_Value()] * (len(jaxpr.invars) - len(inputs) - 1) + [_Value(None)]
+    outputs, *_ = Dataflow(merge, rule).outputs(jaxpr, inputs)
+    return ParameterUses(frozenset(multiplied), frozenset(looked_up), outputs.last)
+
+
+def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Return whether a parameter is a kernel or an embedding, not a bias or a norm's scale."""
+    return leaf.ndim >= 2 and path[-1].key not in ("bias", "scale")
+
+
+def parameter_groups(config: Config, params: Any, uses: Callable[[], ParameterUses]) -> Any:
+    """Return each parameter's group, in a tree like that of the parameters.
+
+    `bias` is every vector. A matrix is `head` if it makes the outputs, `kernel` if it multiplies
+    activations, and otherwise `embedding`. Without a field that needs the distinction every matrix
+    is a `kernel`, and `uses` is not called.
+
+    Raises:
+      BadInput: a field needs the head, and it cannot be determined.
+    """
+    matrices = {
+        path_text(path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if is_matrix(path, leaf)
+    }
+    heads, kernels = frozenset(), matrices
+    if field := _field_that_needs_the_head(config):
+        used = uses()
+        heads = used.last & matrices
+        if len(heads) != 1:
+            raise BadInput(
+                f"{field} needs the kernel of the last layer, and the outputs of "
+                f"{config.model.network_name} come from {' and '.join(sorted(heads)) or 'none'}"
+            )
+        kernels = used.multiplied - used.looked_up
+
+    def group(path, _):
+        name = path_text(path)
+        if name not in matrices:
+            return "bias"
+        return "head" if name in heads else "kernel" if name in kernels else "embedding"
+
+    return jax.tree_util.tree_map_with_path(group, params)
+
+
+def _field_that_needs_the_head(config: Config) -> str:
+    optimizer = config.optimizer
+    if optimizer.name == "muon":
+        return "optimizer.name='muon'"
+    rate = optimizer.head_learning_rate
+    return f"optimizer.head_learning_rate={rate:g}" if rate else ""
