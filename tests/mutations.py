@@ -269,9 +269,9 @@ a_data_folder_names_any_class data/sources/feature_classes.py: hostile_files
 - if isinstance(name, str) and not _is_known(name):
 + if name == "":
 
-a_pickle_calls_anything data/sources/pickled_arrays.py: sources hostile_files
-- if name not in _KNOWN:
-+ if not name:
+a_pickle_calls_anything data/sources/cifar10_batches.py: hostile_files
+- if hashlib.md5(content, usedforsecurity=False).hexdigest() != _PICKLES_MD5[name]:
++ if not content:
 
 an_arrays_claim_is_believed data/sources/npz.py: hostile_files
 - if begin + header.size_bytes != info.file_size:
