@@ -11,7 +11,7 @@ import pytest
 from jaxbench.config import DataConfig
 from jaxbench.data.sources import download, tfds
 from jaxbench.errors import BadInput
-from tests.conftest import records, run_json
+from tests.conftest import MICRO, records, run_json
 from tests.data.cifar10_files import batches
 from tests.data.file_server import Server, cifar10_archive, mnist_files
 from tests.tfds_files import image_feature, write_tfds
@@ -274,18 +274,19 @@ def test_an_archive_whose_members_are_others_is_one_line(server, load):
             load("whole")
 
 
-def test_a_run_fetches_and_says_so_and_what_needs_no_data_does_not(
-    server, load, tmp_path, run_cli, monkeypatch
+def test_a_run_fetches_and_says_so_and_a_description_does_not(
+    server, tmp_path, run_cli, monkeypatch
 ):
     table = server.write_table(tmp_path / "table.csv", "whole")
     monkeypatch.setenv("JAXBENCH_DOWNLOADS", table)
     monkeypatch.delenv("JAXBENCH_DOWNLOAD")
-    small = ("--experiment=cnn10", "--experiment.batch_size=16")
-    for mode in ("describe", "memory"):
-        done = run_cli(*small, f"--mode={mode}")
-        assert done.returncode == 0, done.stderr
+    run = [f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.batch_size=16"]
+    run += ["--experiment.data.source=tfds", "--experiment.data.name=cifar10"]
+    run += ["--experiment.data.image_shape=(32,32,3)", "--experiment.data.train_examples=48"]
+    done = run_cli(*run, "--mode=describe")
+    assert done.returncode == 0, done.stderr
     assert not server.requests
-    done = run_cli(*small, "--experiment.epochs=1", "--workdir=run", "--experiment.num_devices=1")
+    done = run_cli(*run, "--experiment.epochs=1", "--workdir=run")
     assert done.returncode == 0, done.stderr
     assert f"fetching {CIFAR10} (1 MB) into" in done.stdout and len(server.requests) == 1
     assert f"{CIFAR10} sha256" in run_json(tmp_path / "run")["data"]["description"]

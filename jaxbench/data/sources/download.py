@@ -207,7 +207,7 @@ def _size(path: pathlib.Path) -> int:
 
 
 def _megabytes(size_bytes: int) -> int:
-    return -(-size_bytes // 10**6)
+    return max(1, round(size_bytes / 1e6))
 
 
 def _is_safe(url: str) -> bool:

@@ -43,7 +43,8 @@ def load(data: DataConfig, progress: Callable[[str], None], bar: download.Bar) -
         files = _read_files(data, folder, progress, bar)
         splits = _READERS[data.name](files)
     except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror or first_line(error)}") from error
+        reason = error.strerror or first_line(error)
+        raise BadInput(f"{folder}: {reason}; data.path names another folder") from error
     except (ValueError, KeyError, struct.error, EOFError, tarfile.TarError, zlib.error) as error:
         raise BadInput(f"{folder}: cannot be read: {first_line(error)}") from error
     digests = ", ".join(
