@@ -26,8 +26,9 @@ class DataConfig(HoldsCode):
         "synthetic",
         "own",
         help="Where the images come from. digits: handwritten digits that ship with scikit-learn. "
-        "tfds: a prepared TensorFlow data set. cifar10_batches: the Python version of CIFAR-10. "
-        "npz: a NumPy file. folder: JPEG files in one folder for each class. text: the bytes of a "
+        "tfds: a prepared TensorFlow data set; cifar10 and mnist are fetched if none is prepared. "
+        "cifar10_batches: the binary or the Python version of CIFAR-10. npz: a NumPy file. "
+        "folder: JPEG files in one folder for each class. text: the bytes of a "
         "file, or of the documentation of Python's language that its standard library holds, as "
         "sequences of tokens. synthetic: generated images or sequences. own: what `data.load` "
         "returns.",
@@ -79,10 +80,17 @@ class DataConfig(HoldsCode):
     path: str = plain(
         "",
         only_with=("source", "tfds", "cifar10_batches", "npz", "folder", "text"),
-        help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`. cifar10_batches: "
-        "the folder that holds `data_batch_1`. npz: the file. folder: the folder that holds "
+        help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`, or into which a set "
+        "is fetched (default: `~/.cache/jaxbench/data`). cifar10_batches: the folder that holds "
+        "`data_batch_1.bin` or `data_batch_1`. npz: the file. folder: the folder that holds "
         "`train/<class>/*.JPEG` and the evaluation split. text: any file; empty takes the "
         "standard library's.",
+    )
+    download: bool = plain(
+        True,
+        only_with=("source", "tfds"),
+        help="Fetch a data set that is missing. `JAXBENCH_DOWNLOAD=0` in the environment "
+        "forbids it.",
     )
     train_split: str = plain("train", help="Name of the split to train on.")
     eval_split: str = plain("test", help="Name of the split to evaluate on.")

@@ -1,8 +1,11 @@
 """Paths as users give them."""
 
+import contextlib
+import fcntl
 import os
 import pathlib
 import re
+from collections.abc import Callable, Iterator
 
 from jaxbench.errors import BadInput
 
@@ -26,6 +29,39 @@ def user_path(path: str | pathlib.Path, instead: str = "") -> pathlib.Path:
         raise BadInput(
             f"{path}: there is no such home folder{instead and f'; {instead}'}"
         ) from error
+
+
+def user_cache(name: str, instead: str = "") -> pathlib.Path:
+    """Return a folder of the user's cache, the same from every working directory.
+
+    Raises:
+      BadInput: as `user_path`.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification ignores a relative path.
+    return user_path(f"{home if os.path.isabs(home) else '~/.cache'}/jaxbench/{name}", instead)
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time make a file or folder; the system frees a dead process's lock.
+
+    A path that exists in a folder that cannot be written in needs no lock: it is only read.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(f"{path}.lock", "w"))
+        except OSError:
+            if not path.exists():
+                raise
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def check_can_be_made(path: pathlib.Path, flag: str) -> None:

@@ -26,6 +26,8 @@ OPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization
 UNOPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=0"}
 # Simulated devices are the CPU's, whatever else the machine has.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests need no network, and do not look for one.
+os.environ["JAXBENCH_DOWNLOAD"] = "0"
 # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

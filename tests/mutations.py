@@ -273,9 +273,25 @@ a_data_folder_names_any_class data/sources/feature_classes.py: hostile_files
 - if isinstance(name, str) and not _is_known(name):
 + if name == "":
 
-a_pickle_calls_anything data/sources/pickled_arrays.py: sources hostile_files
-- if name not in _KNOWN:
-+ if not name:
+a_pickle_calls_anything data/sources/cifar10_batches.py: hostile_files
+- if hashlib.md5(content, usedforsecurity=False).hexdigest() != _PICKLES_MD5[name]:
++ if not content:
+
+a_download_is_believed data/sources/download.py: download
+- return content if hashlib.sha256(content).hexdigest() == file.sha256 else None
++ return content
+
+a_redirect_leads_anywhere data/sources/download.py: download
+- if not _is_safe(url) or (request.type == "https" and not url.startswith("https:")):
++ if not url:
+
+what_is_left_over_is_forgotten data/sources/download.py: download
+- headers["Range"] = f"bytes={begun}-"
++ headers["Range"] = "bytes=0-"
+
+copies_belong_to_the_working_directory data/sources/cache.py: cache
+- os.path.realpath(os.path.dirname(_shared_prefix(split))),
++ os.path.realpath(data.path),
 
 an_arrays_claim_is_believed data/sources/npz.py: hostile_files
 - if begin + header.size_bytes != info.file_size:

@@ -40,6 +40,7 @@ _FREE = {
     "num_devices",
     "parallelism",
     "data.path",
+    "data.download",
     "data.num_threads",
     "data.num_workers",
     "data.prefetch_batches",

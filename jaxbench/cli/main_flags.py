@@ -154,7 +154,7 @@ OF_ALL = (
     "profile",
     "target_accuracy",
 )
-OF_EACH = ("path", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
+OF_EACH = ("path", "download", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 # The flags that go with --target, beside those of every mode.
 OF_TARGETS = ("target", "json", "workdir", "scaling", "experiment", "mode")
 # The modes that a flag is for; all others are for every mode.

@@ -213,7 +213,7 @@ def setup_job(
         dataset = None
         if config.data.feed != "synthetic":
             with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
-                dataset = load_dataset(config, console.say)
+                dataset = load_dataset(config, console.say, console.progress)
                 if coordination.count() > 1:
                     coordination.check_same("the data", dataset.fingerprint())
         data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)

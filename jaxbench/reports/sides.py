@@ -16,7 +16,8 @@ from jaxbench.terminal import printable
 # What makes the work of one step or epoch another one, beside all of the network's fields ...
 _WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "replicas")
 # ... and those of the data that do not only say how it is read.
-_READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "cache", "cache_dir"}
+_READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
+_READING |= {"cache", "cache_dir"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import jax
 
 from jaxbench.errors import BadInput
-from jaxbench.paths import user_path
+from jaxbench.paths import user_cache, user_path
 
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
@@ -60,9 +60,8 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
 
 def cache_folder(setting: str = "") -> pathlib.Path:
     """Return the folder of `use_compile_cache`; raise BadInput where a home folder is missing."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     given = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return user_path(given or f"{home}/jaxbench/xla").resolve()
+    return (user_path(given) if given else user_cache("xla")).resolve()
 
 
 class CacheWatch:

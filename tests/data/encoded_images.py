@@ -91,13 +91,12 @@ def check_same(ones, others):
             assert np.array_equal(one[name], other[name]), name
 
 
-def check_tfds_images(tmp_path, num_workers):
-    """A prepared set like imagenet2012: images of many sizes, encoded until they are needed."""
+def write_imagenet2012(root):
+    """Writes a prepared set like imagenet2012: images of many sizes; the label is the colour."""
     generator = np.random.default_rng(0)
 
     def example(number):
         height, width = generator.integers(20, 50, 2)
-        # The label is also the colour.
         return {"image": np.full((height, width, 3), 20 * number, np.uint8), "label": number % 2}
 
     label = {
@@ -105,7 +104,12 @@ def check_tfds_images(tmp_path, num_workers):
         "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
     }
     splits = {"train": [example(n) for n in range(10)], "validation": [example(n) for n in (4, 7)]}
-    write_tfds(tmp_path, "imagenet2012", {"image": image_feature(3), "label": label}, splits)
+    write_tfds(root, "imagenet2012", {"image": image_feature(3), "label": label}, splits)
+
+
+def check_tfds_images(tmp_path, num_workers):
+    """Images of a prepared set stay encoded until they are needed."""
+    write_imagenet2012(tmp_path)
     config = config_of(
         tmp_path, source="tfds", eval_split="validation", batch_size=4, num_threads=2
     )

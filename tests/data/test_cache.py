@@ -18,6 +18,7 @@ from tests.data.encoded_images import (
     global_batches,
     load,
     resized,
+    write_imagenet2012,
 )
 
 
@@ -43,6 +44,25 @@ def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeyp
         assert np.array_equal(one["labels"], other["labels"])
         assert np.array_equal(one["indices"], other["indices"])
         assert np.abs(one["images"].astype(int) - other["images"]).mean() < 8
+
+
+def test_copies_belong_to_the_folder_that_is_read(tmp_path, monkeypatch):
+    """Found by a default or a variable, from any working directory; those of another are others."""
+    for name in ("one", "other"):
+        write_imagenet2012(tmp_path / name)
+        (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
+
+    def made(folder, path=""):
+        monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / folder))
+        config = resized(path, tmp_path, source="tfds", eval_split="validation")
+        config.data.name = "imagenet2012"
+        return load(config)[0].cache["train"]["made"]
+
+    assert made("one") == "none yet"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert made("one") == made("to-one") == made("other", tmp_path / "one") == "before"
+    assert made("other") == "none yet"
 
 
 def test_what_is_copied_stays_good(test_data, tmp_path):

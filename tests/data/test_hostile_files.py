@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import struct
-import time
 import zipfile
 
 import numpy as np
@@ -14,10 +12,10 @@ from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.sources import cifar10_batches, feature_classes, npz, tfds
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.data.sources.pickled_arrays import as_array, as_labels, read_pickle
 from jaxbench.errors import BadInput
+from tests.data.cifar10_files import OFFICIAL_NAMES, write_batches
 from tests.data.encoded_images import config_of
-from tests.data.test_sources import arrays, write_batches
+from tests.data.test_sources import arrays
 from tests.tfds_files import image_feature, write_tfds
 
 # A class of a module that notes its import, under each name and in each place that TFDS reads.
@@ -109,131 +107,33 @@ def test_a_tfds_splits_name_steers_no_terminal(tmp_path):
     assert "it has tra?[2J?in" in error and error.isprintable()
 
 
-# Pickles -------------------------------------------------------------------------------------
+# CIFAR-10's batches ----------------------------------------------------------------------------
 
 
-def content(keys, labels=10):
-    data = np.random.default_rng(0).integers(0, 256, (10, 3072), dtype=np.uint8)
-    return {keys("data"): data, keys("labels"): [3] * labels, keys("filenames"): [keys("a.png")]}
+class Attack:
+    """Pickles as a call of Python's own."""
 
-
-@pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize("keys", [str, str.encode], ids=["text", "bytes"])
-@pytest.mark.parametrize("order", "CF")
-def test_pickles_of_all_protocols_are_read(protocol, keys, order):
-    made = content(keys)
-    made[keys("data")] = np.array(made[keys("data")], order=order)
-    found = read_pickle(pickle.dumps(made, protocol=protocol))
-    assert set(found) == {"data", "labels", "filenames"}
-    assert np.array_equal(as_array(found["data"]), made[keys("data")])
-    assert as_labels(found["labels"]).tolist() == [3] * 10
-
-
-def short_text(text):
-    return b"U" + bytes([len(text)]) + text
-
-
-def python2_batch(pixels):
-    """A batch as Python 2 wrote those that are handed out: protocol 2, all text in bytes."""
-    return b"".join(
-        [
-            *(b"\x80\x02}q\x01(", short_text(b"data"), b"q\x02"),
-            *(b"cnumpy.core.multiarray\n_reconstruct\nq\x03", b"cnumpy\nndarray\nq\x04"),
-            *(b"K\x00\x85q\x05", short_text(b"b"), b"\x87q\x06Rq\x07"),
-            *(b"(K\x01", b"J" + struct.pack("<i", len(pixels)), b"M\x00\x0c\x86q\x08"),
-            *(b"cnumpy\ndtype\nq\x09", short_text(b"u1"), b"K\x00K\x01\x87q\x0aRq\x0b"),
-            *(b"(K\x03", short_text(b"|"), b"NNN", b"J\xff\xff\xff\xff" * 2, b"K\x00tb\x89"),
-            *(b"T" + struct.pack("<i", pixels.size), pixels.tobytes(), b"tb"),
-            *(short_text(b"labels"), b"]q\x0c(", b"K\x06" * len(pixels), b"eu."),
-        ]
-    )
-
-
-def test_a_batch_of_python_2_is_read(tmp_path):
-    pixels = np.random.default_rng(2).integers(0, 256, (7, 3072), dtype=np.uint8)
-    written = python2_batch(pixels)
-    own = pickle.loads(written, encoding="bytes")  # it is one
-    assert np.array_equal(own[b"data"], pixels)
-    folder = write_batches(tmp_path / "batches")
-    (folder / "test_batch").write_bytes(written)
-    split = cifar10_batches.load(DataConfig(path=str(folder))).eval
-    assert split.labels_Nx.tolist() == [6] * 7
-    assert np.array_equal(split.images_NxHxWxC.transpose(0, 3, 1, 2).reshape(7, 3072), pixels)
-
-
-class Reduced:
-    """Pickles as the calls that are given."""
-
-    def __init__(self, *parts):
-        self.parts = parts
+    def __init__(self, code):
+        self.code = code
 
     def __reduce__(self):
-        return self.parts
+        return (exec, (self.code,))
 
 
-def pointers():
-    """An array of objects whose pointers are bytes of the file, with a type that hides it."""
-    kind = Reduced(np.dtype, ("O8", False, True), (3, "|", None, None, None, 8, 8, 0))
-    state = (1, (4,), kind, False, b"A" * 32)
-    return Reduced(np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), state)
-
-
-HUGE = struct.pack("<Q", 2**40)
-NESTED = b"\x80\x02})" + b"\x85" * 200_000
-ATTACKS = {
-    "pointers": pickle.dumps({b"data": np.zeros((4, 3072), "u1"), b"labels": pointers()}, 2),
-    "deep keys": NESTED + b"K\x01s.",
-    "doubling keys": b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.",
-    "a far memo": b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b".",
-    "a far memo in text": b"\x80\x02}p" + b"9" * 30 + b"\n.",
-    "long bytes": b"\x80\x05\x96" + HUGE + b"x.",
-    "long text": b"\x80\x05\x8d" + HUGE + b"x.",
-    "a codec": pickle.dumps(Reduced(__import__("_codecs").encode, ("x", "evil")), protocol=2),
-    "a class": b"\x80\x02cnumpy\nndarray\n}b.",
-    "no end": b"\x80\x02}",
-    "nothing": b"",
-    "an empty stack": b"\x80\x020.",
-    "a mark too many": b"\x80\x02(}.",
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_hostile_pickle_is_one_line(tmp_path, attack):
-    folder = write_batches(tmp_path / "batches")
-    (folder / "data_batch_1").write_bytes(ATTACKS[attack])
-    with pytest.raises(BadInput, match="data_batch_1: corrupt or not a CIFAR-10 batch") as error:
-        cifar10_batches.load(DataConfig(path=str(folder)))
-    assert str(error.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({b"data": np.zeros((10, 3072), np.int8)}, "expected uint8"),
-        ({b"data": [[0] * 3072]}, "where an array is expected"),
-        ({b"labels": [0.5] * 10}, "not allowed"),
-        ({b"labels": [2**31] * 10}, "no list of whole numbers"),
-        ({b"labels": [[0]] * 10}, "no list of whole numbers"),
-    ],
-)
-def test_other_arrays_and_labels_are_told(tmp_path, changes, told):
-    folder = write_batches(tmp_path / "batches", **{"x": 1})
-    (folder / "test_batch").write_bytes(pickle.dumps(content(str.encode) | changes, protocol=2))
-    with pytest.raises(BadInput, match=told):
-        cifar10_batches.load(DataConfig(path=str(folder)))
-
-
-def test_an_array_has_as_many_bytes_as_its_shape_says():
-    written = python2_batch(np.zeros((7, 3072), np.uint8))
-    claimed = written.replace(b"J" + struct.pack("<i", 7), b"J" + struct.pack("<i", 2**30))
-    with pytest.raises(ValueError, match="not as many as its shape says"):
-        as_array(read_pickle(claimed)["data"])
+def test_a_pickle_other_than_the_official_one_is_not_run(tmp_path):
+    attack = pickle.dumps({b"data": Attack(f"open({str(tmp_path / 'ran')!r}, 'w')")}, protocol=2)
+    for name in OFFICIAL_NAMES:
+        (tmp_path / name).write_bytes(attack)
+    with pytest.raises(BadInput, match="data_batch_1: it is not the official file") as error:
+        cifar10_batches.load(DataConfig(path=str(tmp_path)))
+    assert "data_batch_1.bin" in str(error.value) and "data.source=npz" in str(error.value)
+    assert str(error.value).isprintable() and not (tmp_path / "ran").exists()
 
 
 def test_a_pipe_among_the_batches_does_not_block(tmp_path):
     folder = write_batches(tmp_path / "batches")
-    (folder / "data_batch_2").unlink()
-    os.mkfifo(folder / "data_batch_2")
+    (folder / "data_batch_2.bin").unlink()
+    os.mkfifo(folder / "data_batch_2.bin")
     with pytest.raises(BadInput, match="is no regular file"):
         cifar10_batches.load(DataConfig(path=str(folder)))
 
@@ -316,28 +216,3 @@ def test_an_npz_is_not_compressed_as_numpy_never_does(tmp_path):
     file = save_npz(tmp_path / "set.npz", zipfile.ZIP_LZMA)
     with pytest.raises(BadInput, match="compressed as NumPy never does"):
         npz.load(DataConfig(path=file))
-
-
-def test_a_shape_of_long_numbers_takes_no_time():
-    number = pickle.dumps(2**2000 - 1, protocol=2)[2:-1]
-    shape = b"(" + number + b"q\x05" + b"h\x05" * 10_000 + b"t"
-    array = b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01" + shape
-    array += b"cnumpy\ndtype\n(X\x02\0\0\0u1tR\x89C\x00tb"
-    begin = time.process_time()
-    with pytest.raises(ValueError, match="shape"):
-        as_array(read_pickle(b"\x80\x02}X\x04\0\0\0data" + array + b"s.")["data"])
-    assert time.process_time() - begin < 2
-
-
-def test_a_pickle_of_too_many_instructions_is_refused():
-    """Each empty list takes 70 bytes for one of the file: 18 GB in all."""
-    with pytest.raises(ValueError, match="more than 1,048,576 instructions"):
-        read_pickle(b"\x80\x02" + b"]" * (2**20 + 2) + b".")
-
-
-def test_keys_are_short():
-    key = b"c_codecs\nencode\n(X" + struct.pack("<I", 2000) + b"a" * 2000 + b"X\6\0\0\0latin1tR"
-    for long in (key, b"X" + struct.pack("<I", 2000) + b"a" * 2000):
-        for pickled in (b"\x80\2}(" + long + b"K\1u.", b"\x80\2}" + long + b"K\1s."):
-            with pytest.raises(ValueError, match="too long"):
-                read_pickle(pickled)

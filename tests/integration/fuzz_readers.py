@@ -10,7 +10,6 @@ of several lines, or too much memory. A crash or a hang ends the process; its fi
 import contextlib
 import json
 import pathlib
-import pickle
 import random
 import resource
 import signal
@@ -31,6 +30,7 @@ from jaxbench.data.sources import cifar10_batches, npz, tfds
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
 from jaxbench.records.run_dir import create_run_dir
+from tests.data.cifar10_files import write_batches
 from tests.tfds_files import image_feature, write_tfds
 
 # More than any of these small files needs; less than what a few bytes can claim.
@@ -117,15 +117,10 @@ def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
         data = DataConfig(path=str(folder / f"set.{name}"), image_shape=(8, 8, 3))
         yield name, Reader(folder / f"set.{name}", lambda data=data: npz.load(data).check())
 
-    for protocol in (2, 4, 5):
-        batches = folder / f"protocol{protocol}"
-        batches.mkdir()
-        made = {b"data": generator.integers(0, 256, (3, 3072), dtype=np.uint8), b"labels": [1] * 3}
-        for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-            (batches / name).write_bytes(pickle.dumps(made, protocol=protocol))
-        data = DataConfig(path=str(batches))
-        read = lambda data=data: cifar10_batches.load(data).check()  # noqa: E731
-        yield f"pickle {protocol}", Reader(batches / "data_batch_1", read)
+    batches = write_batches(folder / "batches")
+    data = DataConfig(path=str(batches))
+    read = lambda data=data: cifar10_batches.load(data).check()  # noqa: E731
+    yield "batches", Reader(batches / "data_batch_1.bin", read)
 
     label = {
         "classLabel": {"numClasses": "2"},

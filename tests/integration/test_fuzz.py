@@ -13,7 +13,7 @@ CASES = {"images": 500, "sets": 200, "records": 200, "commands": 50}
 READERS = {
     "images": {"jpg", "progressive.jpg", "png"},
     "sets": {
-        *("npz", "small.npz", "pickle 2", "pickle 4", "pickle 5"),
+        *("npz", "small.npz", "batches"),
         *("tfds dataset_info.json", "tfds features.json", "tfds small-train"),
     },
     "records": {"run.json", "metrics.jsonl", "results.jsonl", "prices", "manifest.json"},

@@ -8,7 +8,6 @@ renamed when all is written, and made again when the originals or the settings d
 import concurrent.futures
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -27,12 +26,12 @@ from jaxbench.data.images.encoded import EncodedSplit, Source
 from jaxbench.data.images.resize import shrink
 from jaxbench.errors import BadInput
 from jaxbench.hardware.system import available_cores
-from jaxbench.paths import user_path
+from jaxbench.paths import locked, user_cache, user_path
 
 # Examples between two reports of progress.
 _CHUNK = 512
 # Changed whenever older copies must not be used any more.
-_VERSION = 3
+_VERSION = 4
 _RECORDS, _ABOUT = "images.array_record", "about.json"
 # How many images, evenly spaced, are compared with their pixels before they were encoded.
 _COMPARED = 64
@@ -165,7 +164,8 @@ def _copy_to_disk(
     folder = _folder(split, name, data)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, progress):
+        waiting = f"waiting for another process that makes copies in {folder}"
+        with locked(folder, lambda: progress(waiting)):
             originals = _fingerprint(split)
             about, why = _check(folder, originals)
             if about is None:
@@ -202,12 +202,13 @@ def _copy_to_disk(
 
 def _folder(split: EncodedSplit, name: str, data: DataConfig) -> pathlib.Path:
     """Return one folder for each set and setting, so that a newer copy replaces an older one."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = user_path(data.cache_dir or f"{home}/jaxbench/images", "give data.cache_dir")
+    if data.cache_dir:
+        root = user_path(data.cache_dir)
+    else:
+        root = user_cache("images", "give data.cache_dir")
     settings = (
-        data.source,
-        data.name,
-        os.path.realpath(os.path.expanduser(data.path)),
+        # Links and relative paths lead to the same originals.
+        os.path.realpath(os.path.dirname(_shared_prefix(split))),
         (data.train_split, data.eval_split)[name == "eval"],
         len(split),
         data.cache_side,
@@ -217,31 +218,19 @@ def _folder(split: EncodedSplit, name: str, data: DataConfig) -> pathlib.Path:
     return root.resolve() / f"{name}-{data.cache_side}px-{digest}"
 
 
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Let one process at a time make or check a copy; the system frees a dead process's lock."""
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open(f"{folder}.lock", "w"))
-        except OSError:
-            if not folder.exists():
-                raise
-            # Somebody else's copies, which can only be read.
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another process that makes copies in {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _shared_prefix(split: EncodedSplit) -> str:
+    """Return what the paths of all originals begin with."""
+    files = split.files()
+    # All strings lie between the least and the greatest, and share what those two share.
+    return os.path.commonprefix([min(files), max(files)])
 
 
 def _fingerprint(split: EncodedSplit) -> str:
     """Return a digest of the originals' names, sizes and times, to tell whether they changed."""
     digest = hashlib.sha256(str(_VERSION).encode())
+    prefix = len(_shared_prefix(split))
     for path in split.files():
-        digest.update(os.fsencode(path))
+        digest.update(os.fsencode(path[prefix:]))
         try:
             stat = os.stat(path)
             digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())

@@ -1,9 +1,9 @@
 """Load the data set that a config names.
 
-A new source is a module with a function `load(data, *, masks, progress) -> Dataset`, a line in
+A new source is a module with a function `load(data, *, masks, progress, bar) -> Dataset`, a line in
 `_SOURCES` and its name among the choices of `DataConfig.source` (and of `path`, if it reads files).
 `masks` asks for segmentation, `progress` is called now and then with a line that says how far the
-reading is.
+reading is, `bar` with what is fetched (see `download.Bar`).
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset, check_image_shape
 from jaxbench.data.sources import cifar10_batches, digits, folder, npz, own, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
+from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
 
@@ -28,7 +29,11 @@ _SOURCES = {
 }
 
 
-def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: None) -> Dataset:
+def load_dataset(
+    config: Config,
+    progress: Callable[[str], None] = lambda text: None,
+    bar: Bar = lambda *_: None,
+) -> Dataset:
     """Read both splits, or open them, and check them against each other and the config.
 
     Raises:
@@ -36,7 +41,7 @@ def load_dataset(config: Config, progress: Callable[[str], None] = lambda text: 
     """
     data, task = config.data, get_task(config.task)
     masks = not data.sequence_length and bool(task.label_shape(data.image_shape))
-    dataset = _SOURCES[data.source](data, masks=masks, progress=progress)
+    dataset = _SOURCES[data.source](data, masks=masks, progress=progress, bar=bar)
     dataset.check(task.label_shape(dataset.image_shape))
     dataset = dataclasses.replace(
         dataset,

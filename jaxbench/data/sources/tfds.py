@@ -21,6 +21,8 @@ from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.data.images.decode import MAX_PIXELS
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
+from jaxbench.data.sources import download, official
+from jaxbench.data.sources.download import Bar
 from jaxbench.data.sources.feature_classes import (
     check_folders_below,
     check_prepared_folder,
@@ -39,14 +41,19 @@ _BACKGROUND = {"oxford_iiit_pet": 2}
 
 
 def load(
-    data: DataConfig, *, masks: bool = False, progress: Callable[[str], None] = lambda text: None
+    data: DataConfig,
+    *,
+    masks: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+    bar: Bar = lambda *_: None,
 ) -> Dataset:
     """Read a data set of images with labels, or with masks, whole; or open it for streaming.
 
     Args:
       data: `name` is the builder's, `cifar10`, `cifar10:3.0.2` or `name/config`; `path` the folder
         that holds `cifar10/3.0.2/`, by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. Images
-        decoded on the fly stay encoded.
+        decoded on the fly stay encoded. CIFAR-10 and MNIST are read from their official files if
+        they are not prepared.
       masks: read images with masks, both resized to `data.image_shape`.
 
     Raises:
@@ -55,7 +62,13 @@ def load(
     """
     if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
-    folder = _prepared_folder(data.name, data.path)
+    data_dir = _data_dir(data.path)
+    folder = _find(data.name, data_dir)
+    if folder is None:
+        _check_near_misses(data.name, data_dir)
+        if official.has(data, masks):
+            return official.load(data, progress, bar)
+        folder = _prepare(data, data_dir)
     # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     import tensorflow_datasets as tfds
@@ -180,25 +193,18 @@ def _corrupt_is_bad_input(folder: pathlib.Path):
         raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
 
 
-def _prepared_folder(name: str, given: str) -> pathlib.Path:
-    """Return the newest prepared version's folder; prepare the data set where there is none."""
+def _data_dir(given: str) -> pathlib.Path:
+    """Return the folder of all prepared data sets."""
     default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     data_dir = user_path(given or default, "give data.path")
     if given and not data_dir.is_dir():
         hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
         raise BadInput(f"data.path={given!r}: no such folder{hint}")
-    if (data_dir / "data_batch_1").is_file():
+    if any((data_dir / f"data_batch_1{suffix}").is_file() for suffix in ("", ".bin")):
         raise BadInput(
             f"data.path={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
         )
-    found = _find(name, data_dir)
-    if found is None:
-        _check_near_misses(name, data_dir)
-        _prepare(name, data_dir)
-        found = _find(name, data_dir)
-        if found is None:
-            raise BadInput(f"data.name={name!r}: preparing it left nothing in {data_dir}")
-    return found
+    return data_dir
 
 
 def _check_near_misses(name: str, data_dir: pathlib.Path) -> None:
@@ -240,26 +246,27 @@ def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
     return info.parent
 
 
-def _prepare(name: str, data_dir: pathlib.Path) -> None:
-    ways = (
-        f"data.name={name!r} is not prepared in {data_dir}; three ways on: (1) with a network, "
-        "pip install 'jaxbench[prepare]' and start again; (2) copy a folder prepared elsewhere "
-        "and give --experiment.data.path=FOLDER; (3) give local files with "
-        "--experiment.data.source=cifar10_batches or npz and --experiment.data.path=PATH"
-    )
-    # Only searched for, never imported here.
-    if importlib.util.find_spec("tensorflow") is None:
-        raise BadInput(f"{ways} (TensorFlow, which prepares, is not installed)")
+def _prepare(data: DataConfig, data_dir: pathlib.Path) -> pathlib.Path:
+    """Prepare a data set, and return its folder."""
+    name = data.name
     root = data_dir / name.partition(":")[0].partition("/")[0]
-    with _corrupt_is_bad_input(root):
-        check_folders_below(root)
-    child = subprocess.run(
-        [sys.executable, "-m", "jaxbench.data.sources.prepare", name, str(data_dir)],
-        # The accelerator belongs to the training process.
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if child.returncode:
+    if not download.may_download(data.download):
+        reason = download.FORBIDDEN
+    # Only searched for, never imported here.
+    elif importlib.util.find_spec("tensorflow") is None:
+        reason = "TensorFlow, which prepares it, is not installed: pip install 'jaxbench[prepare]'"
+    else:
+        with _corrupt_is_bad_input(root):
+            check_folders_below(root)
+        child = subprocess.run(
+            [sys.executable, "-m", "jaxbench.data.sources.prepare", name, str(data_dir)],
+            # The accelerator belongs to the training process.
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        folder = None if child.returncode else _find(name, data_dir)
+        if folder is not None:
+            return folder
         reason = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        raise BadInput(f"{ways} ({reason})")
+    raise BadInput(f"data.name={name!r} is not prepared in {data_dir}: {reason}{download.WAYS}")

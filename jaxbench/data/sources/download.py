@@ -1,0 +1,240 @@
+"""Fetch the official files of CIFAR-10 and MNIST: once for a user, and never used unverified.
+
+`downloads.csv` holds their addresses, sizes and SHA-256 digests. The first address of a file is the
+preferred one; the others serve the same bytes. `$JAXBENCH_DOWNLOADS` names another such table, for
+the mirrors of a site.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import hashlib
+import http.client
+import os
+import pathlib
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from jaxbench import __version__
+from jaxbench.clock import Stopwatch
+from jaxbench.errors import BadInput, first_line
+from jaxbench.files import open_regular
+from jaxbench.paths import locked
+from jaxbench.terminal import printable
+
+_TABLE = pathlib.Path(__file__).with_name("downloads.csv")
+_MAX_TABLE_BYTES = 2**20
+_COLUMNS = {
+    "dataset": r"\w+",
+    "file": r"\w[\w.-]*",
+    "size_bytes": r"\d{1,12}",
+    "sha256": "[0-9a-f]{64}",
+    "url": ".+",
+}
+# A server that sends nothing for so long is given up.
+_TIMEOUT_S = 30.0
+# How often an address is tried again that was interrupted after it had sent something.
+_MAX_ATTEMPTS = 5
+_CHUNK_BYTES = 2**18
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+# For whoever is told that a data set is missing.
+FORBIDDEN = "data.download=False or JAXBENCH_DOWNLOAD=0 forbids fetching it"
+WAYS = (
+    ". Other ways: --experiment.data.path=FOLDER of a set that TFDS prepared; local files with "
+    "--experiment.data.source=cifar10_batches or npz and their data.path; without data, "
+    "--mode=throughput"
+)
+
+# Shows a title, what is done, the whole, and a unit with anything else.
+Bar = Callable[[str, int, int, str], None]
+
+
+class Unreachable(Exception):
+    """A file cannot be fetched; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A file to fetch."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    urls: tuple[str, ...]
+
+
+def listed_files(dataset: str) -> list[RemoteFile]:
+    """Return the official files of a data set; none if the table does not list it.
+
+    Raises:
+      BadInput: `$JAXBENCH_DOWNLOADS` is no such table.
+    """
+    table = os.environ.get("JAXBENCH_DOWNLOADS") or _TABLE
+    files: dict[str, RemoteFile] = {}
+    try:
+        with open_regular(table) as stream:
+            rows = list(csv.DictReader(stream.read(_MAX_TABLE_BYTES).splitlines()))
+        for row in rows:
+            for column, allowed in _COLUMNS.items():
+                if not re.fullmatch(allowed, row.get(column) or ""):
+                    raise ValueError(f"{column} is {row.get(column)!r}")
+            name, url = row["file"], row["url"]
+            if not _is_safe(url):
+                raise ValueError(f"url is {url!r}, expected https")
+            if row["dataset"] == dataset:
+                urls = (*(files[name].urls if name in files else ()), url)
+                files[name] = RemoteFile(name, int(row["size_bytes"]), row["sha256"], urls)
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: {printable(first_line(error))}") from error
+    return list(files.values())
+
+
+def may_download(allowed: bool) -> bool:
+    """Return whether `data.download` and `$JAXBENCH_DOWNLOAD` both allow fetching."""
+    return allowed and os.environ.get("JAXBENCH_DOWNLOAD", "").lower() not in ("0", "false", "no")
+
+
+def read_verified(file: RemoteFile, folder: pathlib.Path) -> bytes | None:
+    """Return a file's bytes if they are there and have the pinned digest."""
+    try:
+        with open_regular(folder / file.name, "rb") as stream:
+            content = stream.read(file.size_bytes + 1)
+    except FileNotFoundError:
+        return None
+    return content if hashlib.sha256(content).hexdigest() == file.sha256 else None
+
+
+def fetch(
+    file: RemoteFile, folder: pathlib.Path, progress: Callable[[str], None], bar: Bar
+) -> bytes:
+    """Fetch a file into a folder, unless another process is faster, and return its bytes.
+
+    What an interrupted process has fetched stays in a `.partial` file, and the next one resumes it.
+
+    Raises:
+      Unreachable: no address serves the file.
+      OSError: the folder cannot be written in, or the disk is full; then nothing is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, partial = folder / file.name, folder / f"{file.name}.partial"
+    with locked(path, lambda: progress(f"waiting for another process that fetches {file.name}")):
+        content = read_verified(file, folder)
+        if content is not None:
+            return content
+        progress(f"fetching {file.name} ({_megabytes(file.size_bytes)} MB) into {folder}")
+        try:
+            content = _fetch_from_any(file, partial, progress, bar)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        return content
+
+
+def _fetch_from_any(
+    file: RemoteFile, partial: pathlib.Path, progress: Callable[[str], None], bar: Bar
+) -> bytes:
+    """Fill a partial file from the first address that serves the pinned bytes; return them."""
+    reasons, fetched = [], dataclasses.replace(file, name=partial.name)
+    for url in file.urls:
+        for _ in range(_MAX_ATTEMPTS):
+            resumed = begun = _size(partial)
+            try:
+                if begun < file.size_bytes:
+                    resumed = _transfer(file, url, partial, bar)
+                content = read_verified(fetched, partial.parent)
+                if content is not None:
+                    return content
+                partial.unlink()
+                reason = "its bytes are not the published ones"
+                again = resumed > 0  # what was there before may be what is wrong
+            except Unreachable as error:
+                reason, again = str(error), _size(partial) > begun
+            if not again:
+                break
+            progress(f"{urlsplit(url).hostname}: {reason}; trying again")
+        reasons.append(f"{urlsplit(url).hostname}: {reason}")
+    kept = _size(partial)
+    rest = f"; {_megabytes(kept)} MB are kept, the next start resumes there" if kept else ""
+    raise Unreachable("; ".join(reasons) + rest)
+
+
+def _transfer(file: RemoteFile, url: str, partial: pathlib.Path, bar: Bar) -> int:
+    """Fetch what is missing of a file, or all of it if the server cannot send a part.
+
+    Returns:
+      How many of its bytes were there before.
+    """
+    begun = _size(partial)
+    headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
+    if begun:
+        headers["Range"] = f"bytes={begun}-"
+    with _network_errors():
+        opener = urllib.request.build_opener(_SafeRedirects)
+        response = opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S)
+    with response:
+        if response.status != 206:
+            begun = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+            raise Unreachable("it sends another part of the file than it was asked for")
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and begun + int(length) != file.size_bytes:
+            raise Unreachable(f"it has {begun + int(length):,} bytes, not {file.size_bytes:,}")
+        watch, done = Stopwatch(), begun
+        with open(partial, "ab") as stream:
+            stream.truncate(begun)
+            while done < file.size_bytes:
+                with _network_errors():
+                    chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
+                if not chunk:
+                    raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
+                stream.write(chunk)
+                done += len(chunk)
+                rate = (done - begun) / 1e6 / max(watch.elapsed_s(), 1e-3)
+                counts = _megabytes(done), _megabytes(file.size_bytes)
+                bar(f"fetching {file.name}", *counts, f"MB  {rate:,.1f} MB/s")
+            stream.flush()
+            os.fsync(stream.fileno())
+    return begun
+
+
+def _size(path: pathlib.Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _megabytes(size_bytes: int) -> int:
+    return max(1, round(size_bytes / 1e6))
+
+
+def _is_safe(url: str) -> bool:
+    """Return whether an address is encrypted, or this machine's own."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return bool(parts.hostname)
+    return parts.scheme == "http" and parts.hostname in _THIS_MACHINE
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow a redirect to https only; from this machine's own server also to itself."""
+
+    def redirect_request(self, request, response, code, message, headers, url):
+        if not _is_safe(url) or (request.type == "https" and not url.startswith("https:")):
+            raise urllib.error.URLError(f"it redirects to {url[:100]}, which is not https")
+        return super().redirect_request(request, response, code, message, headers, url)
+
+
+@contextlib.contextmanager
+def _network_errors() -> Iterator[None]:
+    """Raise Unreachable for anything that urllib raises for a server or the way to it."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Unreachable(f"HTTP {error.code} {error.reason}"[:100]) from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise Unreachable(first_line(reason)[:200] if str(reason) else repr(reason)) from error

@@ -1,0 +1,127 @@
+"""A server on this machine that serves official archives, well or badly; `$JAXBENCH_DOWNLOADS`."""
+
+import contextlib
+import gzip
+import hashlib
+import http.server
+import io
+import re
+import struct
+import tarfile
+import threading
+import time
+
+import numpy as np
+
+from tests.data.cifar10_files import batches
+
+
+def cifar10_archive(made=None, compresslevel=1):
+    """The binary version of CIFAR-10 as an archive, with what else is in the official one."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=compresslevel) as archive:
+        folder = tarfile.TarInfo("cifar-10-batches-bin")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        contents = {"readme.html": b"<html>", "batches.meta.txt": b""}
+        for name, records_NxR in (made or batches()).items():
+            contents[f"{name}.bin"] = records_NxR.tobytes()
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def mnist_files(count=10):
+    """{file: its bytes}, in the idx format."""
+    generator, files = np.random.default_rng(2), {}
+    for prefix in ("train", "t10k"):
+        images = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        header = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28)
+        files[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(header + images.tobytes())
+        labels = struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(range(count))
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(labels)
+    return files
+
+
+class Server:
+    """Serves `files` under each of its ways: /WAY/FILE. `requests` has (way, file, Range).
+
+    whole: all that is asked for. norange: the whole file, whatever is asked for. cut: a third of
+    the file in each answer. broken: a third, and nothing of the rest. stalled: the same, but the
+    connection stays open. slow: 4 kB in 10 ms. wrong: other bytes. long: more bytes. gone: 404.
+    moved: to `whole`. out: to another site without encryption. portal: a page.
+    """
+
+    def __init__(self, files):
+        self.files, self.requests, self.ending = files, [], threading.Event()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                with contextlib.suppress(ConnectionError):
+                    outer._serve(self)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self):
+        self.ending.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _serve(self, handler):
+        _, way, name = handler.path.split("/")
+        asked = handler.headers.get("Range")
+        self.requests.append((way, name, asked))
+        content = self.files[name]
+        if way == "gone":
+            handler.send_error(404)
+            return
+        if way in ("moved", "out"):
+            handler.send_response(302)
+            to = self.address if way == "moved" else "http://example.invalid"
+            handler.send_header("Location", f"{to}/whole/{name}")
+            handler.end_headers()
+            return
+        if way in ("wrong", "long", "portal"):
+            content = {
+                "wrong": bytes(len(content)),
+                "long": content + bytes(10**6),
+                "portal": b"<html>sign in",
+            }[way]
+        begin = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and way != "norange" else 0
+        handler.send_response(206 if begin else 200)
+        if begin:
+            handler.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        if way != "long":
+            handler.send_header("Content-Length", str(len(content) - begin))
+        handler.end_headers()
+        part = content[begin:]
+        if way in ("cut", "broken", "stalled"):
+            part = part[: 0 if begin and way != "cut" else len(content) // 3]
+        for start in range(0, len(part), 4096):
+            handler.wfile.write(part[start : start + 4096])
+            time.sleep(0.01 if way == "slow" else 0)
+        if way == "stalled":
+            handler.wfile.flush()
+            self.ending.wait()
+
+    def write_table(self, path, *ways, dataset="cifar10"):
+        """Writes a table of downloads that has each file at these ways."""
+        lines = ["dataset,file,size_bytes,sha256,url"]
+        for name, content in self.files.items():
+            digest = hashlib.sha256(content).hexdigest()
+            for way in ways:
+                url = f"{self.address}/{way}/{name}"
+                lines.append(f"{dataset},{name},{len(content)},{digest},{url}")
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)

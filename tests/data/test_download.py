@@ -1,0 +1,293 @@
+"""Official files from a server on this machine: fetched once, resumed, verified, or one line."""
+
+import csv
+import errno
+import io
+import os
+
+import numpy as np
+import pytest
+
+from jaxbench.config import DataConfig
+from jaxbench.data.sources import download, tfds
+from jaxbench.errors import BadInput
+from tests.conftest import MICRO, records, run_json
+from tests.data.cifar10_files import batches
+from tests.data.file_server import Server, cifar10_archive, mnist_files
+from tests.tfds_files import image_feature, write_tfds
+
+CIFAR10 = "cifar-10-binary.tar.gz"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serves CIFAR-10 to a user with an empty home, who may fetch."""
+    server = Server({CIFAR10: cifar10_archive()})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "TFDS_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAXBENCH_DOWNLOAD", "1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download, "_TIMEOUT_S", 0.5)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def load(server, tmp_path, monkeypatch):
+    """Loads CIFAR-10 from a server of these ways; returns the set, the lines and the bar."""
+
+    def load(*ways, name="cifar10", **fields):
+        table = server.write_table(tmp_path / "table.csv", *ways, dataset=name)
+        monkeypatch.setenv("JAXBENCH_DOWNLOADS", table)
+        lines, bar = [], []
+        data = DataConfig(source="tfds", name=name, **fields)
+        dataset = tfds.load(data, progress=lines.append, bar=lambda *shown: bar.append(shown))
+        return dataset, lines, bar
+
+    return load
+
+
+def cache(tmp_path, name="cifar10"):
+    return tmp_path / "home" / ".cache" / "jaxbench" / "data" / name
+
+
+def left(folder):
+    """The files that are more than a lock."""
+    return sorted(path.name for path in folder.glob("*") if not path.name.endswith(".lock"))
+
+
+def check_is_cifar10(dataset):
+    dataset.check()
+    made = batches()
+    stored = np.concatenate([made[f"data_batch_{number}"] for number in range(1, 6)])
+    assert dataset.train.labels_Nx.tolist() == stored[:, 0].tolist()
+    images_NxP = dataset.train.images_NxHxWxC.transpose(0, 3, 1, 2).reshape(50, -1)
+    assert np.array_equal(images_NxP, stored[:, 1:])
+    assert dataset.eval.labels_Nx.tolist() == list(range(10))
+
+
+def test_the_table_is_whole():
+    """Every digest is said to be from somewhere, and no address is without encryption."""
+    with open(download._TABLE) as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["url"].startswith("https://") and row["digest_from"] for row in rows)
+    assert all(row["url"].endswith(f"/{row['file']}") for row in rows)
+    [cifar10] = download.listed_files("cifar10")
+    assert (cifar10.name, cifar10.size_bytes) == (CIFAR10, 170_052_171)
+    mnist = download.listed_files("mnist")
+    assert {file.name for file in mnist} == set(mnist_files())
+    assert all(len(file.urls) == 2 for file in mnist)
+    assert not download.listed_files("oxford_iiit_pet")
+
+
+def test_it_is_fetched_once_for_all_working_directories(server, load, tmp_path, monkeypatch):
+    dataset, lines, bar = load("whole")
+    check_is_cifar10(dataset)
+    [file] = download.listed_files("cifar10")
+    assert f"{CIFAR10} sha256 {file.sha256[:12]}" in dataset.description
+    assert left(cache(tmp_path)) == [CIFAR10]
+    assert len(lines) == 1 and str(cache(tmp_path)) in lines[0]
+    assert bar[-1][1] == bar[-1][2] == 1
+    monkeypatch.chdir(tmp_path)
+    again, lines, bar = load("gone")
+    check_is_cifar10(again)
+    assert not lines and not bar and len(server.requests) == 1
+
+
+def test_mnist_is_four_files(server, load, tmp_path):
+    server.files = mnist_files()
+    dataset, lines, _ = load("gone", "whole", name="mnist", train_split="test")
+    dataset.check()
+    assert dataset.image_shape == (28, 28, 1) and len(dataset.eval) == 10
+    assert sorted(server.files) == left(cache(tmp_path, "mnist"))
+    for name in server.files:
+        assert name in dataset.description
+
+
+@pytest.mark.parametrize(
+    "ways", [("norange",), ("cut",), ("slow",), ("moved",), ("long",), ("gone", "whole")]
+)
+def test_servers_of_all_kinds_will_do(load, tmp_path, ways):
+    check_is_cifar10(load(*ways)[0])
+    assert left(cache(tmp_path)) == [CIFAR10]
+
+
+@pytest.mark.parametrize(
+    ("way", "told", "kept"),
+    [
+        ("broken", "ended after", True),
+        ("stalled", "timed out", True),
+        ("wrong", "not the published ones", False),
+        ("portal", "it has 13 bytes, not", False),
+        ("gone", "HTTP 404", False),
+        ("out", "redirects to http://example.invalid", False),
+    ],
+)
+def test_a_server_that_will_not_do_is_one_line(server, load, tmp_path, way, told, kept):
+    with pytest.raises(BadInput) as error:
+        load(way)
+    message = str(error.value)
+    assert told in message and "\n" not in message and ("next start resumes" in message) == kept
+    assert "--experiment.data.path=FOLDER" in message and "cifar10_batches" in message
+    assert left(cache(tmp_path)) == ([f"{CIFAR10}.partial"] if kept else [])
+    assert len(server.requests) <= download._MAX_ATTEMPTS
+    # The next server takes its place, and goes on with what is there.
+    check_is_cifar10(load(way, "whole")[0])
+    assert left(cache(tmp_path)) == [CIFAR10]
+    assert (server.requests[-1][2] is not None) == kept
+
+
+def test_nobody_answers(server, load):
+    server.close()
+    with pytest.raises(BadInput, match="127.0.0.1: .*Connection refused.* Other ways: "):
+        load("whole")
+
+
+@pytest.mark.parametrize("way", ["whole", "norange"])
+@pytest.mark.parametrize("partial", ["begun", "other bytes", "as long", "longer", "complete"])
+def test_what_is_left_over_is_resumed_or_thrown_away(server, load, tmp_path, partial, way):
+    content = server.files[CIFAR10]
+    half = len(content) // 2
+    folder = cache(tmp_path)
+    folder.mkdir(parents=True)
+    (folder / f"{CIFAR10}.partial").write_bytes(
+        {
+            "begun": content[:half],
+            "other bytes": bytes(half),
+            "as long": bytes(len(content)),
+            "longer": content + b"x",
+            "complete": content,
+        }[partial]
+    )
+    check_is_cifar10(load(way)[0])
+    assert left(folder) == [CIFAR10]
+    asked = {"begun": [f"bytes={half}-"], "complete": []}
+    if way == "whole" and partial in asked:
+        assert [request[2] for request in server.requests] == asked[partial]
+
+
+def test_a_damaged_file_is_never_used(load, tmp_path):
+    load("whole")
+    file = cache(tmp_path) / CIFAR10
+    content = file.read_bytes()
+    file.write_bytes(content[:500] + bytes(4) + content[504:])
+    with pytest.raises(BadInput, match="HTTP 404"):
+        load("gone")
+    check_is_cifar10(load("whole")[0])
+    assert file.read_bytes() == content
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(server, load, tmp_path, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, chunk):
+            if self.tell():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(chunk[:100])
+
+    def open_full(path, mode):
+        return io.BufferedWriter(Full(path, "a"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "open", open_full, raising=False)
+        with pytest.raises(BadInput, match="data/cifar10: No space left on device"):
+            load("whole")
+    assert left(cache(tmp_path)) == []
+    check_is_cifar10(load("whole")[0])
+
+
+def test_a_folder_that_cannot_be_written_in_is_one_line(load, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".cache").write_text("")
+    with pytest.raises(BadInput, match="data/cifar10: Not a directory"):
+        load("whole")
+
+
+def test_fetching_can_be_forbidden(server, load, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="data.download=False or JAXBENCH_DOWNLOAD=0 forbids"):
+        load("whole", download=False)
+    monkeypatch.setenv("JAXBENCH_DOWNLOAD", "0")
+    with pytest.raises(BadInput, match="data.download=False or JAXBENCH_DOWNLOAD=0 forbids"):
+        load("whole")
+    assert not server.requests
+    # What is there already is read.
+    cache(tmp_path).mkdir(parents=True)
+    (cache(tmp_path) / CIFAR10).write_bytes(server.files[CIFAR10])
+    check_is_cifar10(load("whole")[0])
+
+
+def test_a_prepared_set_is_preferred(server, load, tmp_path):
+    label = {
+        "classLabel": {"numClasses": "10"},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+    example = {"image": np.zeros((32, 32, 3), np.uint8), "label": 1}
+    features = {"image": image_feature(3), "label": label}
+    write_tfds(tmp_path, "cifar10", features, {"train": [example], "test": [example]})
+    assert load("whole", path=str(tmp_path))[0].description == "tfds cifar10/1.0.0"
+    # Elsewhere it is not: then that is the folder to fetch into.
+    (tmp_path / "empty").mkdir()
+    check_is_cifar10(load("whole", path=str(tmp_path / "empty"))[0])
+    assert left(tmp_path / "empty" / "cifar10") == [CIFAR10] and not cache(tmp_path).exists()
+
+
+def test_what_the_official_files_do_not_hold_is_not_fetched(server, load):
+    with pytest.raises(BadInput, match="has no split 'tset'; it has train, test"):
+        load("whole", eval_split="tset")
+    for fields in ({"name": "cifar10:3.0.2"}, {"random_resized_crop": True, "feed": "stream"}):
+        with pytest.raises(BadInput, match="TensorFlow, which prepares it"):
+            load("whole", **fields)
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("dataset,file,size_bytes,sha256,url\ncifar10,a,1,00,https://x.y/a", "sha256 is '00'"),
+        ("dataset,file,size_bytes,sha256\ncifar10,a,1," + "0" * 64, "url is None"),
+        (
+            "dataset,file,size_bytes,sha256,url\ncifar10,../a,1," + "0" * 64 + ",https://x.y/a",
+            "file is '../a'",
+        ),
+        (
+            "dataset,file,size_bytes,sha256,url\ncifar10,a,1," + "0" * 64 + ",http://x.y/a",
+            "url is 'http://x.y/a', expected https",
+        ),
+        (None, "No such file"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path, monkeypatch, text, told):
+    monkeypatch.setenv("JAXBENCH_DOWNLOADS", str(tmp_path / "table.csv"))
+    if text:
+        (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(BadInput) as error:
+        download.listed_files("cifar10")
+    assert told in str(error.value)
+
+
+def test_an_archive_whose_members_are_others_is_one_line(server, load):
+    large = cifar10_archive({"data_batch_1": np.zeros((10_001, 3073), np.uint8)})
+    cut = cifar10_archive()[:9000]
+    for content, told in ((large, "no file of at most"), (cut, "cannot be read")):
+        server.files = {CIFAR10: content}
+        with pytest.raises(BadInput, match=told):
+            load("whole")
+
+
+def test_a_run_fetches_and_says_so_and_a_description_does_not(
+    server, tmp_path, run_cli, monkeypatch
+):
+    table = server.write_table(tmp_path / "table.csv", "whole")
+    monkeypatch.setenv("JAXBENCH_DOWNLOADS", table)
+    monkeypatch.delenv("JAXBENCH_DOWNLOAD")
+    run = [f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.batch_size=16"]
+    run += ["--experiment.data.source=tfds", "--experiment.data.name=cifar10"]
+    run += ["--experiment.data.image_shape=(32,32,3)", "--experiment.data.train_examples=48"]
+    done = run_cli(*run, "--mode=describe")
+    assert done.returncode == 0, done.stderr
+    assert not server.requests
+    done = run_cli(*run, "--experiment.epochs=1", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    assert f"fetching {CIFAR10} (1 MB) into" in done.stdout and len(server.requests) == 1
+    assert f"{CIFAR10} sha256" in run_json(tmp_path / "run")["data"]["description"]
+    assert records(tmp_path / "run", "epoch")
