@@ -573,6 +573,14 @@ verdict_on_single_runs analysis/comparison.py: compare
 - if count < 2]:
 + if count < 1]:
 
+verdict_on_runs_one_after_another analysis/comparison.py: compare
+- is_sound = not same_host or
++ is_sound = True or not same_host or
+
+ratios_judged_one_by_one analysis/comparison.py: compare
+- quantile = 1 - (1 - _LEVEL) / 2 / num_verdicts
++ quantile = 1 - (1 - _LEVEL) / 2
+
 repeats_taken_for_one_population analysis/comparison.py: compare
 - float(stdtrit(freedom, quantile)) * math.sqrt(between),
 + 1.96 * math.sqrt(between),

@@ -66,7 +66,7 @@ def test_verdicts_on_equal_sides_are_rarely_wrong(load_script):
         "A A A B B B, days 2 %",
         "A A A A B A B, drift 3 %",
     }
-    biased = verdicts.DESIGNS["3 + 3 in turns, drift 3 %"]
+    biased = verdicts.DESIGNS["3 + 3 interleaved, drift 3 %"]
     # One place of five, between the means of A's and of B's places.
     assert verdicts.simulate(biased, 100, seed=1)["bias"] == pytest.approx(-0.006, abs=1e-3)
 

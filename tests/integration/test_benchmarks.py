@@ -37,6 +37,13 @@ def test_the_training_loop_keeps_up_with_the_bare_step():
     assert ratio and 0.5 < float(ratio[1]) < 1.5
 
 
+def test_simulated_verdicts_and_intervals_are_rarely_wrong():
+    done = script("verdicts", "--comparisons=1000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 + 3 interleaved, drift 3 %" in done.stdout and "50, AR(1) 0.8" in done.stdout
+    assert done.stdout.endswith("wrong too often, or blind: none\n")
+
+
 def test_the_start_up_is_split_into_parts_that_add_up():
     against = f"--against={ROOT}"
     done = script("startup", "--experiment=quickstart:tiny", ONE, "--rounds=1", against)
