@@ -121,13 +121,17 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 0)
     shapes = [jax.ShapeDtypeStruct((2, 16, 3, 8), jnp.bfloat16)] * 3
 
-    def products(implementation):
+    def products(implementation, differentiated=False):
         def attend(*args):
             return jax.nn.dot_product_attention(
                 *args, is_causal=True, implementation=implementation
             )
 
-        return list(find_products(jax.jit(attend).trace(*shapes).jaxpr.jaxpr))
+        def gradients(*args):
+            return jax.grad(lambda *args: jnp.sum(attend(*args)), (0, 1, 2))(*args)
+
+        function = gradients if differentiated else attend
+        return list(find_products(jax.jit(function).trace(*shapes).jaxpr.jaxpr))
 
     assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
     [own] = products("cudnn")
@@ -135,3 +139,7 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
     # Each of 16 tokens sees itself and those before it; XLA multiplies what the mask hides, too.
     assert own.macs - own.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
     assert not any(product.masked_macs for product in products("xla"))
+    # The backward pass has twice as much, by either implementation.
+    for implementation in ("cudnn", "xla"):
+        trained = sum(product.macs for product in products(implementation, differentiated=True))
+        assert trained == 3 * own.macs
