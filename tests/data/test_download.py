@@ -265,6 +265,12 @@ def test_a_table_that_is_none_is_one_line(tmp_path, monkeypatch, text, told):
     assert told in str(error.value)
 
 
+def test_a_table_of_another_set_is_one_line(load):
+    load("whole")
+    with pytest.raises(BadInput, match="has no files of data.name='mnist'"):
+        tfds.load(DataConfig(source="tfds", name="mnist"))
+
+
 def test_an_archive_whose_members_are_others_is_one_line(server, load):
     large = cifar10_archive({"data_batch_1": np.zeros((10_001, 3073), np.uint8)})
     cut = cifar10_archive()[:9000]

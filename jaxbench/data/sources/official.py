@@ -64,6 +64,8 @@ def _read_files(
     """Return the content of each file, by its name."""
     contents = {}
     listed = download.listed_files(data.name)
+    if not listed:
+        raise BadInput(f"JAXBENCH_DOWNLOADS: the table has no files of data.name={data.name!r}")
     for file in listed:
         content = download.read_verified(file, folder)
         if content is None:
