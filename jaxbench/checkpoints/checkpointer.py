@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxbench.checkpoints.checkpoint import (
+    best_checkpoint,
     create_orbax,
     explain,
     list_checkpoints,
@@ -29,10 +30,10 @@ _MAX_WARNINGS = 10
 
 
 class Policy(NamedTuple):
-    """When checkpoints are written, and which are kept."""
+    """When checkpoints are written besides the one at the end, and which are kept."""
 
     minutes: float = 0.0  # between two checkpoints, within an epoch too; 0 for never
-    epochs: int = 0  # between two checkpoints, and one after the last epoch; 0 for never
+    epochs: int = 0  # between two checkpoints; 0 for never
     keep: int = 2  # how many of the newest are kept, in addition to the one with the best score
 
     @property
@@ -67,7 +68,6 @@ class Checkpoints:
         self._policy = policy
         self._say = say
         self._watch = Stopwatch()
-        self._last: str | None = None
         self._scores: dict[str, float | None] = {}
         self._orbax: Any = None
         # Written in C: a signal's exception cannot leave it locked, as it can a Condition.
@@ -80,35 +80,33 @@ class Checkpoints:
 
         Args:
           epochs_done: after an epoch, how many are done; None between two steps.
-          last: whether it was the last epoch.
+          last: whether the run is done; its final state is always kept.
         """
-        if self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes:
+        if last or (self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes):
             return True
-        if epochs_done is None or not self._policy.epochs:
-            return False
-        return last or epochs_done % self._policy.epochs == 0
+        every = self._policy.epochs
+        return epochs_done is not None and every > 0 and epochs_done % every == 0
 
     def save(self, state: Any, point: dict[str, Any], score: float | None) -> None:
         """Copy a state to the host and have it written; wait only for the write before it.
 
-        A write that fails is a warning, and earlier checkpoints stay.
+        A write that fails is a warning, and earlier checkpoints stay. A checkpoint of the same step
+        and epoch stays too: before a resumed run's first step it has the same state, and a score.
 
         Args:
           state: arrays on the devices, all of them computed.
           point: JSON values to keep beside it; `step` and `epochs_done` name the checkpoint.
-          score: the model's score; None where it has not been evaluated.
+          score: the model's score; None in the middle of an epoch, and after an epoch that no
+            evaluation followed. Such a checkpoint is never the best.
         """
         name = f"step-{point['step']:09d}.epoch-{point['epochs_done']:05d}"
         self.wait()
         self._watch = Stopwatch()
-        if name == self._last:
-            return
-        if self._orbax is None and not self._start():
+        if (self.folder / name).exists() or (self._orbax is None and not self._start()):
             return
         # Always a copy: on a CPU `device_get` returns the device's own memory, which the next step
         # reuses.
         state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
-        self._last = name
         self._requests.put(lambda: self._write(name, state, point, score))
 
     def wait(self) -> None:
@@ -120,7 +118,6 @@ class Checkpoints:
             done.wait()
         if self._failed is not None:
             failed, self._failed = self._failed, None
-            self._last = None
             warning = f"a checkpoint could not be written: {failed}"
             self._say(f"warning: {warning}")
             if len(self.warnings) < _MAX_WARNINGS:
@@ -161,10 +158,8 @@ class Checkpoints:
         # checkpoint, deletes the best one where a score is nan, and loses the save under way when
         # the process ends (orbax-checkpoint 0.12.8).
         names = list_checkpoints(self.folder)
-        kept = set(names[-self._policy.keep :])
-        scored = [(score, name) for name in names if (score := self._scores.get(name)) is not None]
-        if scored:
-            kept.add(max(scored)[1])
+        kept: set[str | None] = {*names[-self._policy.keep :]}
+        kept.add(best_checkpoint({name: self._scores.get(name) for name in names}))
         with contextlib.suppress(OSError):
             for name in names:
                 if name not in kept:

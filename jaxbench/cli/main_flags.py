@@ -121,12 +121,13 @@ RESUME = flags.DEFINE_string(
 CHECKPOINT_MINUTES = flags.DEFINE_float(
     "checkpoint_minutes",
     10.0,
-    "With --mode=train: minutes between checkpoints, written beside the training; 0: none.",
+    "With --mode=train: minutes between checkpoints, written beside the training; 0: none. The "
+    "final state is also written, unless this and --checkpoint_epochs are both 0.",
 )
 CHECKPOINT_EPOCHS = flags.DEFINE_integer(
     "checkpoint_epochs",
     0,
-    "With --mode=train: epochs between checkpoints; one is also written at the end; 0: none.",
+    "With --mode=train: epochs between checkpoints; 0: none.",
 )
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
     "keep_checkpoints",

@@ -51,7 +51,16 @@ def timeless(record):
 EVERY_EPOCH = Policy(epochs=1, keep=99)
 
 
-def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, telemetry_s=0, **fields):
+def trained(
+    workdir,
+    *,
+    resume="none",
+    policy=EVERY_EPOCH,
+    say=None,
+    telemetry_s=0,
+    target_accuracy=None,
+    **fields,
+):
     config = registry.load(MICRO)
     set_fields(config, **{"log_every_steps": 4} | fields)
     with open(os.devnull, "w") as quiet:
@@ -63,6 +72,7 @@ def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, telemetry_s
             workdir and str(workdir),
             console,
             telemetry_s=telemetry_s,
+            target_accuracy=target_accuracy,
             checkpoints=policy,
             resume=resume,
         )
@@ -839,6 +849,35 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     later.save({"a": np.full(3, 6)}, {"step": 6, "epochs_done": 6}, 0.6)
     later.wait()
     assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "6"]
+
+
+def test_a_checkpoint_without_a_score_does_not_replace_the_best(tmp_path):
+    """Neither one in the middle of an epoch, nor one of the same step after a resume."""
+    scores = {(11, 1): 0.9, (15, 1): None, (22, 2): 0.5, (26, 2): None, (30, 2): None}
+    writer = Checkpoints(tmp_path, Policy(minutes=10, keep=1), print)
+    for (step, epochs), score in scores.items():
+        writer.save({"a": np.full(3, step)}, {"step": step, "epochs_done": epochs}, score)
+    writer.wait()
+    best, newest = list_checkpoints(tmp_path)
+    assert (best, newest) == ("step-000000011.epoch-00001", "step-000000030.epoch-00002")
+    # A run that is resumed from the best and stopped before its first step has its state, no score.
+    resumed = Checkpoints(tmp_path, Policy(minutes=10, keep=1), print)
+    resumed.save({"a": np.full(3, 11)}, {"step": 11, "epochs_done": 1}, None)
+    resumed.wait()
+    assert checkpoint.read_score(tmp_path, best) == 0.9
+
+
+@pytest.mark.parametrize("target_accuracy", [None, 0.01])
+def test_a_run_that_is_done_keeps_its_final_state(tmp_path, target_accuracy):
+    """Also one that ended before its first regular checkpoint, or reached its target accuracy."""
+    result = trained(tmp_path / "run", policy=Policy(minutes=10), target_accuracy=target_accuracy)
+    state = jax.device_get(result.state)
+    assert list_checkpoints(tmp_path / "run" / CHECKPOINTS) == [
+        "step-000000011.epoch-00001" if target_accuracy else "step-000000022.epoch-00002"
+    ]
+    kept = final_state(tmp_path / "run", state)
+    for ours, theirs in zip(jax.tree.leaves(kept), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_is_saved_is_what_was_there_then(tmp_path):
