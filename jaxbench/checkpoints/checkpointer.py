@@ -23,6 +23,7 @@ from jaxbench.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from jaxbench.clock import Stopwatch
+from jaxbench.distributed.signals import grace_period_s
 from jaxbench.errors import BadInput
 
 # A disk that stays full would fill the record with warnings.
@@ -72,7 +73,8 @@ class Checkpoints:
         self._orbax: Any = None
         # Written in C: a signal's exception cannot leave it locked, as it can a Condition.
         self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._failed: str | None = None
+        self._warning: str | None = None  # of the last write
+        self._is_slow = False  # whether a write has taken longer than a signal leaves it
         self.warnings: list[str] = []
 
     def due(self, epochs_done: int | None = None, last: bool = False) -> bool:
@@ -110,15 +112,14 @@ class Checkpoints:
         self._requests.put(lambda: self._write(name, state, point, score))
 
     def wait(self) -> None:
-        """Return when nothing is being written; warn of a write that failed."""
+        """Return when nothing is being written; warn of a write that failed or was slow."""
         if self._orbax is not None:
             # Not Thread.join(): interrupted by a signal, it takes the thread for ended.
             done = threading.Event()
             self._requests.put(done.set)
             done.wait()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            warning = f"a checkpoint could not be written: {failed}"
+        if self._warning is not None:
+            warning, self._warning = self._warning, None
             self._say(f"warning: {warning}")
             if len(self.warnings) < _MAX_WARNINGS:
                 self.warnings.append(warning)
@@ -131,7 +132,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
         except OSError as error:
-            self._failed = f"{error.filename or self.folder}: {error.strerror}"
+            self._warning = _failed(f"{error.filename or self.folder}: {error.strerror}")
             self.wait()
             return False
         for name in list_checkpoints(self.folder):
@@ -147,13 +148,20 @@ class Checkpoints:
 
     def _write(self, name: str, state: Any, point: dict[str, Any], score: float | None) -> None:
         """Write one checkpoint and remove old ones, in the thread."""
+        watch = Stopwatch()
         try:
             self._scores[name] = write_checkpoint(
                 self._orbax, self.folder, name, state, point, score
             )
         except BaseException as error:  # whatever it is, the run continues without this one
-            self._failed = f"{name}: {explain(error)}"
+            self._warning = _failed(f"{name}: {explain(error)}")
             return
+        if watch.elapsed_s() > grace_period_s() and not self._is_slow:
+            self._is_slow = True
+            self._warning = (
+                f"a checkpoint took {watch.elapsed_s():.1f} s to write: one that a signal asks for "
+                f"is lost after {grace_period_s():g} s (--grace_period_s)"
+            )
         # Not Orbax's CheckpointManager: it takes any folder with a number for a name for a
         # checkpoint, deletes the best one where a score is nan, and loses the save under way when
         # the process ends (orbax-checkpoint 0.12.8).
@@ -164,3 +172,7 @@ class Checkpoints:
             for name in names:
                 if name not in kept:
                     remove_checkpoint(self.folder, name)
+
+
+def _failed(reason: str) -> str:
+    return f"a checkpoint could not be written: {reason}"

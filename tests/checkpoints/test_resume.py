@@ -838,6 +838,18 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path):
     assert "could not be written" in said[-1] and len(writer.warnings) == 1
 
 
+def test_a_write_that_takes_longer_than_a_signal_leaves_is_warned_of_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(signals, "_grace_period_s", 0.0)
+    said = []
+    writer = Checkpoints(tmp_path, EVERY_EPOCH, said.append)
+    for epoch in (1, 2):
+        writer.save({"a": np.zeros(3)}, {"step": epoch, "epochs_done": epoch}, None)
+        writer.wait()
+    [line] = said
+    assert "s to write" in line and "--grace_period_s" in line
+    assert len(writer.warnings) == 1 and len(list_checkpoints(tmp_path)) == 2
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     writer = Checkpoints(tmp_path, Policy(epochs=1, keep=2), print)
     for epoch, score in enumerate((0.3, 0.9, float("nan"), None, 0.5), 1):
