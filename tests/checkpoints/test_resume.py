@@ -24,8 +24,10 @@ from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
 from jaxbench.checkpoints.kept_records import copy_records, read_epochs, restore_records
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, check_same, find_resume
 from jaxbench.cli import registry
+from jaxbench.data.dataset import Split
 from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Terminated
+from jaxbench.jobs import setup
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records import run_lock
 from jaxbench.records.reader import RunRecords
@@ -395,6 +397,42 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     for name in ("images_per_s_per_device", "flops_per_s_per_device", "mfu"):
         assert summary.get(name) is None
     assert "num_devices 4, then 1: figures per device are unknown" in summary["warnings"]
+
+
+def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, monkeypatch):
+    """With batch_norm=local, on another number of devices. How often it prints is free."""
+    needs_devices(2)
+    run, said = tmp_path / "run", []
+    with monkeypatch.context() as patch:
+        stop_after(patch, 17)
+        with pytest.raises(_Stop):
+            trained(run, num_devices=2)
+    summary = trained(run, resume="auto", num_devices=1, log_every_steps=2, say=said).summary
+    [line] = [line for line in said if "it took them" in line]
+    assert "from 128 images now, it took them from 64" in line
+    changed = "batch_norm_examples 64, then 128: losses are not those of an undisturbed run"
+    assert changed in summary["warnings"]
+    [entry] = run_json(run)["resumes"]
+    assert (entry["before"]["batch_norm_examples"], entry["batch_norm_examples"]) == (64, 128)
+    steps = [record["step"] for record in records(run, "step")]
+    assert steps == [4, 8, 11, 12, 14, 16, 18, 20, 22]
+
+
+def test_another_data_set_of_the_same_size_is_refused(undisturbed, tmp_path, monkeypatch):
+    run = copy_of(undisturbed, tmp_path)
+    before = {path: path.read_bytes() for path in files_of(run)}
+    genuine = setup.load_dataset
+
+    def load(*args):
+        dataset = genuine(*args)
+        images, labels = dataset.eval.images_NxHxWxC.copy(), dataset.eval.labels_Nx.copy()
+        images[0, 0, 0, 0] ^= 1
+        return dataclasses.replace(dataset, eval=Split(images, labels))
+
+    monkeypatch.setattr(setup, "load_dataset", load)
+    with pytest.raises(BadInput, match="another data set of this size: its eval examples differ"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+    assert {path: path.read_bytes() for path in files_of(run)} == before
 
 
 def test_independent_models_are_resumed(tmp_path, monkeypatch):
