@@ -221,7 +221,7 @@ class Form:
             if self._state is None:
                 self._state = self._place()
                 jax.block_until_ready(self._state)
-            backlog = DispatchLimiter(self.mesh.devices)
+            backlog = DispatchLimiter()
             watch = Stopwatch()
             for _ in range(calls):
                 self._state, metrics = self._step(self._state, *self._args)

@@ -45,8 +45,9 @@ def train(
       resume: `auto` resumes the run in `workdir`, or begins it; a path resumes that run, or one of
         its checkpoints in a new `workdir`.
       target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
-      checkpoint_minutes: minutes between checkpoints; 0 writes none.
-      checkpoint_epochs: epochs between checkpoints; one is also written at the end; 0 writes none.
+      checkpoint_minutes: minutes between checkpoints. One of the final state is also written, for
+        `Run.restore_state`; if this and `checkpoint_epochs` are 0, none at all.
+      checkpoint_epochs: epochs between checkpoints.
       telemetry_s: seconds between readings of the hardware; 0 takes none.
       quiet: whether no progress is shown.
       **fields: fields of the experiment: `batch_size=512`, `optimizer={"learning_rate": 0.1}` or

@@ -18,7 +18,7 @@ from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.distributed import coordination
 from jaxbench.distributed.launch_local import run_local_processes
-from jaxbench.distributed.signals import defer_signals
+from jaxbench.distributed.signals import defer_signals, set_grace_period
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs import import_job
@@ -50,6 +50,7 @@ def main() -> int:
     if main_flags.TARGET.value == "list":
         print("\n".join(list_targets()))
         return 0
+    set_grace_period(main_flags.GRACE_PERIOD_S.value)
     mode = chosen_mode(experiment)
     if main_flags.TARGET.value and mode != "describe":
         return _compile(experiment, mode)

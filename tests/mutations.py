@@ -370,8 +370,8 @@ epochs_are_counted_by_reading_them checkpoints/kept_records.py: resume
 + if False:
 
 digests_are_of_the_size_alone checkpoints/checkpoint.py: resume
-- if _digest(path / file) != digest:
-+ if _digest(path / file)[0] != digest[0]:
+- if name not in modes or _digest(path / name) != digest:
++ if name not in modes or _digest(path / name)[0] != digest[0]:
 
 records_are_not_set_back checkpoints/kept_records.py: resume
 - os.truncate(folder / name, size)
@@ -409,9 +409,9 @@ oldest_checkpoint_for_the_newest checkpoints/checkpoint.py: resume
 - for name in reversed(list_checkpoints(folder)):
 + for name in list_checkpoints(folder):
 
-worst_checkpoint_is_kept checkpoints/checkpointer.py: resume
-- kept.add(max(scored)[1])
-+ kept.add(min(scored)[1])
+worst_checkpoint_is_kept checkpoints/checkpoint.py: resume
+- max(scored)[1]
++ min(scored)[1]
 
 ## Figures that cannot be true; statistics.
 

@@ -6,11 +6,13 @@ import signal
 import sys
 import threading
 
+import jax
 import numpy as np
 import pytest
 
 import jaxbench
 from jaxbench.cli import registry
+from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
 from jaxbench.launchers import local
@@ -63,6 +65,29 @@ def test_a_run_is_recorded_as_by_the_command(capsys):
     assert all(callable(one) for one in (compare, report, sweep))
     again = jaxbench.Run(str(run.path))
     assert again.records == run.records and repr(again) == repr(run)
+
+
+def test_a_runs_state_is_restored_and_computes_what_was_evaluated():
+    """As in a notebook: the network is applied to the test images, and counts the same."""
+    config = registry.load(MICRO)
+    run = jaxbench.train(config, **TINY)
+    state = jaxbench.Run(run.path).restore_state()
+    assert state["step"] == run.summary["steps"] == 22
+    assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(state))
+    digits = load_dataset(config)
+    mean_C, std_C = digits.channel_statistics
+    network = config.model.create(
+        num_classes=10, dtype=np.float32, param_dtype=np.float32, norm_axis=None
+    )
+    variables = {name: state[name] for name in ("params", "batch_stats")}
+    images = (digits.eval.images_NxHxWxC - mean_C) / std_C
+    logits = network.apply(variables, images.astype(np.float32), train=False)
+    assert np.mean(np.argmax(logits, -1) == digits.eval.labels_Nx) == pytest.approx(run.top1)
+    best = run.restore_state(best=True)  # there is only one
+    assert np.array_equal(best["params"]["head"]["kernel"], state["params"]["head"]["kernel"])
+    without = jaxbench.train(MICRO, **TINY, epochs=1, checkpoint_minutes=0)
+    with pytest.raises(BadInput, match="has no checkpoint"):
+        without.restore_state()
 
 
 def test_progress_is_shown(capsys):

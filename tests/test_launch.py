@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from jaxbench.distributed import signals
 from tests.conftest import ROOT
 
 LAUNCH = ROOT / "launch"
@@ -20,7 +21,11 @@ def test_slurm_options_stand_before_the_first_command():
     named = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     # JAX takes a GPU for each task, and each must see all of its node's.
     assert named["ntasks-per-node"] == named["gpus-per-node"]
-    assert named["signal"].startswith("B:USR1@") and "requeue" in named
+    assert "requeue" in named
+    [grace_period_s] = re.findall(r"--grace_period_s=(\d+)", "\n".join(lines[first:]))
+    assert (
+        signals.GRACE_PERIOD_S < int(grace_period_s) < int(named["signal"].removeprefix("B:USR1@"))
+    )
 
 
 def test_jobset():
@@ -35,6 +40,8 @@ def test_jobset():
         chips *= int(side)
     hosts = chips // container["resources"]["limits"]["google.com/tpu"]
     assert job["completions"] == job["parallelism"] == hosts
+    [grace_period_s] = re.findall(r"--grace_period_s=(\d+)", " ".join(container["args"]))
+    assert signals.GRACE_PERIOD_S < int(grace_period_s) < pod["terminationGracePeriodSeconds"]
     assert job["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == container["name"]
     volumes = {volume["name"] for volume in pod["volumes"]}

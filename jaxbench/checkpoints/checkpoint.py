@@ -15,7 +15,8 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import open_own, open_regular
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
@@ -109,7 +110,13 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
-    """Read one checkpoint; `target` is the state's structure, with shapes and types as leaves.
+    """Read one checkpoint.
+
+    Args:
+      folder: of all checkpoints of the run.
+      name: of the checkpoint.
+      target: the state's structure, with shapes and types as leaves; None for nested dictionaries
+        and lists of whatever was saved.
 
     Raises:
       CorruptCheckpointError: it differs from what was written.
@@ -117,7 +124,8 @@ def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
     """
     path = folder / name
     body = _read_manifest(path)
-    saved, expected = body["arrays"], _describe_arrays(target)
+    saved = body["arrays"]
+    expected = saved if target is None else _describe_arrays(target)
     differing = [key for key in {**saved, **expected} if saved.get(key) != expected.get(key)]
     if differing:
         key = min(differing)
@@ -132,13 +140,10 @@ def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
     # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
     leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), target)
     try:
-        for file in path.rglob("*"):
-            if not file.is_file() and not file.is_dir():  # Orbax would wait for a pipe
-                raise CorruptCheckpointError(f"{file.name} is no regular file")
-        for file, digest in body["files"].items():
-            if _digest(path / file) != digest:
-                raise CorruptCheckpointError(f"{file} is not as it was written")
-        state = create_orbax().restore((path / _ARRAYS).absolute(), leaves)
+        _check_files(path, body)
+        orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
+        _check_stored_arrays(orbax.metadata(arrays).item_metadata.tree, saved)
+        state = orbax.restore(arrays, leaves)
     except CorruptCheckpointError:
         raise
     except Exception as error:
@@ -181,10 +186,20 @@ def read_score(folder: pathlib.Path, name: str) -> float | None:
         return None
 
 
+def best_checkpoint(scores: Mapping[str, float | None]) -> str | None:
+    """Return the name with the best of some {name: score}; None if no score is known."""
+    scored = [(score, name) for name, score in scores.items() if score is not None]
+    return max(scored)[1] if scored else None
+
+
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:
-    """Copy a checkpoint to another folder of checkpoints, completely or not at all."""
-    partial = target / f"{name}{_PARTIAL}"
-    shutil.copytree(source / name, partial)
+    """Copy the files of a checkpoint's manifest to another folder, completely or not at all."""
+    partial, body = target / f"{name}{_PARTIAL}", _read_manifest(source / name)
+    _check_files(source / name, body)
+    for file in (*body["files"], _MANIFEST):
+        (partial / file).parent.mkdir(parents=True, exist_ok=True)
+        with open_own(source / name / file, "rb") as read, open(partial / file, "xb") as written:
+            shutil.copyfileobj(read, written)
     _commit(partial, target / name)
 
 
@@ -264,6 +279,40 @@ def _describe_arrays(state: Any) -> dict[str, list[Any]]:
         jax.tree_util.keystr(path, simple=True, separator="/"): [str(leaf.dtype), list(leaf.shape)]
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
+
+
+def _check_files(path: pathlib.Path, body: Mapping[str, Any]) -> None:
+    """Raise CorruptCheckpointError unless the files of a manifest are as they were written.
+
+    They are regular files below the checkpoint's folder. Nothing else but folders and other regular
+    files may be there: Orbax would follow a link, and wait for a pipe.
+    """
+    modes = {file.relative_to(path).as_posix(): file.lstat().st_mode for file in path.rglob("*")}
+    for name, mode in modes.items():
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise CorruptCheckpointError(f"{name} is no regular file")
+    for name, digest in body["files"].items():
+        if name not in modes or _digest(path / name) != digest:
+            raise CorruptCheckpointError(f"{name} is not as it was written")
+
+
+def _check_stored_arrays(stored: Any, saved: dict[str, list[Any]]) -> None:
+    """Raise CorruptCheckpointError if the arrays' own shapes are not those of the manifest.
+
+    tensorstore allocates memory for whatever shape a file states, and aborts if it gets none.
+
+    Args:
+      stored: the tree of Orbax's metadata of each array.
+      saved: the manifest's {path: [type, shape]}.
+    """
+    if _describe_arrays(stored) != saved:
+        raise CorruptCheckpointError(f"the arrays are not those of {_MANIFEST}")
+    for array in jax.tree.leaves(stored):
+        chunk = array.storage.chunk_shape
+        if math.prod(chunk) > max(1, math.prod(array.shape)):
+            raise CorruptCheckpointError(f"{array.name} has chunks of shape {chunk}")
+    state_bytes = sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(stored))
+    np.empty(state_bytes, np.uint8)  # raises MemoryError for more than the machine has
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxbench.checkpoints.checkpoint import (
+    best_checkpoint,
     create_orbax,
     explain,
     list_checkpoints,
@@ -22,6 +23,7 @@ from jaxbench.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from jaxbench.clock import Stopwatch
+from jaxbench.distributed.signals import grace_period_s
 from jaxbench.errors import BadInput
 
 # A disk that stays full would fill the record with warnings.
@@ -29,10 +31,10 @@ _MAX_WARNINGS = 10
 
 
 class Policy(NamedTuple):
-    """When checkpoints are written, and which are kept."""
+    """When checkpoints are written besides the one at the end, and which are kept."""
 
     minutes: float = 0.0  # between two checkpoints, within an epoch too; 0 for never
-    epochs: int = 0  # between two checkpoints, and one after the last epoch; 0 for never
+    epochs: int = 0  # between two checkpoints; 0 for never
     keep: int = 2  # how many of the newest are kept, in addition to the one with the best score
 
     @property
@@ -67,12 +69,12 @@ class Checkpoints:
         self._policy = policy
         self._say = say
         self._watch = Stopwatch()
-        self._last: str | None = None
         self._scores: dict[str, float | None] = {}
         self._orbax: Any = None
         # Written in C: a signal's exception cannot leave it locked, as it can a Condition.
         self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._failed: str | None = None
+        self._warning: str | None = None  # of the last write
+        self._is_slow = False  # whether a write has taken longer than a signal leaves it
         self.warnings: list[str] = []
 
     def due(self, epochs_done: int | None = None, last: bool = False) -> bool:
@@ -80,48 +82,44 @@ class Checkpoints:
 
         Args:
           epochs_done: after an epoch, how many are done; None between two steps.
-          last: whether it was the last epoch.
+          last: whether the run is done; its final state is always kept.
         """
-        if self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes:
+        if last or (self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes):
             return True
-        if epochs_done is None or not self._policy.epochs:
-            return False
-        return last or epochs_done % self._policy.epochs == 0
+        every = self._policy.epochs
+        return epochs_done is not None and every > 0 and epochs_done % every == 0
 
     def save(self, state: Any, point: dict[str, Any], score: float | None) -> None:
         """Copy a state to the host and have it written; wait only for the write before it.
 
-        A write that fails is a warning, and earlier checkpoints stay.
+        A write that fails is a warning, and earlier checkpoints stay. A checkpoint of the same step
+        and epoch stays too: before a resumed run's first step it has the same state, and a score.
 
         Args:
           state: arrays on the devices, all of them computed.
           point: JSON values to keep beside it; `step` and `epochs_done` name the checkpoint.
-          score: the model's score; None where it has not been evaluated.
+          score: the model's score; None in the middle of an epoch, and after an epoch that no
+            evaluation followed. Such a checkpoint is never the best.
         """
         name = f"step-{point['step']:09d}.epoch-{point['epochs_done']:05d}"
         self.wait()
         self._watch = Stopwatch()
-        if name == self._last:
-            return
-        if self._orbax is None and not self._start():
+        if (self.folder / name).exists() or (self._orbax is None and not self._start()):
             return
         # Always a copy: on a CPU `device_get` returns the device's own memory, which the next step
         # reuses.
         state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
-        self._last = name
         self._requests.put(lambda: self._write(name, state, point, score))
 
     def wait(self) -> None:
-        """Return when nothing is being written; warn of a write that failed."""
+        """Return when nothing is being written; warn of a write that failed or was slow."""
         if self._orbax is not None:
             # Not Thread.join(): interrupted by a signal, it takes the thread for ended.
             done = threading.Event()
             self._requests.put(done.set)
             done.wait()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            self._last = None
-            warning = f"a checkpoint could not be written: {failed}"
+        if self._warning is not None:
+            warning, self._warning = self._warning, None
             self._say(f"warning: {warning}")
             if len(self.warnings) < _MAX_WARNINGS:
                 self.warnings.append(warning)
@@ -134,7 +132,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
         except OSError as error:
-            self._failed = f"{error.filename or self.folder}: {error.strerror}"
+            self._warning = _failed(f"{error.filename or self.folder}: {error.strerror}")
             self.wait()
             return False
         for name in list_checkpoints(self.folder):
@@ -150,22 +148,31 @@ class Checkpoints:
 
     def _write(self, name: str, state: Any, point: dict[str, Any], score: float | None) -> None:
         """Write one checkpoint and remove old ones, in the thread."""
+        watch = Stopwatch()
         try:
             self._scores[name] = write_checkpoint(
                 self._orbax, self.folder, name, state, point, score
             )
         except BaseException as error:  # whatever it is, the run continues without this one
-            self._failed = f"{name}: {explain(error)}"
+            self._warning = _failed(f"{name}: {explain(error)}")
             return
+        if watch.elapsed_s() > grace_period_s() and not self._is_slow:
+            self._is_slow = True
+            self._warning = (
+                f"a checkpoint took {watch.elapsed_s():.1f} s to write: one that a signal asks for "
+                f"is lost after {grace_period_s():g} s (--grace_period_s)"
+            )
         # Not Orbax's CheckpointManager: it takes any folder with a number for a name for a
         # checkpoint, deletes the best one where a score is nan, and loses the save under way when
         # the process ends (orbax-checkpoint 0.12.8).
         names = list_checkpoints(self.folder)
-        kept = set(names[-self._policy.keep :])
-        scored = [(score, name) for name in names if (score := self._scores.get(name)) is not None]
-        if scored:
-            kept.add(max(scored)[1])
+        kept: set[str | None] = {*names[-self._policy.keep :]}
+        kept.add(best_checkpoint({name: self._scores.get(name) for name in names}))
         with contextlib.suppress(OSError):
             for name in names:
                 if name not in kept:
                     remove_checkpoint(self.folder, name)
+
+
+def _failed(reason: str) -> str:
+    return f"a checkpoint could not be written: {reason}"

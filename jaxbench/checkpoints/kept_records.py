@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,9 +105,10 @@ def restore_records(folder: pathlib.Path, marks: Mapping[str, Any]) -> list[str]
 
 def copy_records(source: pathlib.Path, target: pathlib.Path, marks: Mapping[str, Any]) -> list[str]:
     """Copy a run's records to another folder, as they were at a checkpoint, see above."""
-    for name in measure_records(source):
+    for name in measure_records(source).keys() & marks.keys():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target / name)
+        with open(target / name, "wb") as file:
+            file.writelines(_first_blocks(source / name, _mark(marks[name])[0]))
     return restore_records(target, marks)
 
 
@@ -133,8 +133,14 @@ def _done_then(point: Mapping[str, Any]) -> tuple[int, int]:
 def _digest(path: pathlib.Path, size: int) -> str:
     """Return the SHA-256 of a file's first bytes."""
     digest = hashlib.sha256()
+    for block in _first_blocks(path, size):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _first_blocks(path: pathlib.Path, size: int) -> Iterator[bytes]:
+    """Yield the first bytes of a file, in blocks."""
     with open(path, "rb") as file:
         while size > 0 and (block := file.read(min(size, 2**20))):
-            digest.update(block)
+            yield block
             size -= len(block)
-    return digest.hexdigest()

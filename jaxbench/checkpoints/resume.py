@@ -35,8 +35,11 @@ CHECKPOINTS = "checkpoints"
 # What a run writes; all else in its folder may be anything.
 _FOLDERS = {CHECKPOINTS, EVENTS}
 _OWN = {*_FOLDERS, *RECORDS, PARTIAL, LOCK}
-# Fields of a config that change neither losses nor records, only where and how fast it runs.
+# Fields of a config that a resumed run may have otherwise: where and how fast it runs, and what it
+# prints. `num_devices` changes the losses with local batch norm; then a warning says so.
 _FREE = {
+    "log_every_steps",
+    "step_log",
     "num_devices",
     "parallelism",
     "data.path",
@@ -246,6 +249,17 @@ def resume_run_dir(
         before, here = data.get(name), document.data.get(name)
         if before != here:
             raise BadInput(f"{path}: was made with {before} {name}, there are {here} here")
+    for name in ("train", "eval"):
+        if data.get(f"{name}_checksum") != document.data.get(f"{name}_checksum"):
+            raise BadInput(
+                f"{path}: was made with another data set of this size: its {name} examples differ"
+            )
+    before, here = last_stretch(old)["batch_norm_examples"], document.batch_norm_examples
+    if before != here:
+        say(
+            f"warning: batch norm takes its statistics from {here} images now, it took them from "
+            f"{before}: losses are not those of an undisturbed run (batch_norm=sync keeps them)"
+        )
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
         resumed = dataclasses.replace(document, resumes=[entry], stretches=stretches)
@@ -300,7 +314,7 @@ def _resume_entry(
         },
         **{name: getattr(document, name) for name in ("command_line", "pid")},
         "hostname": document.environment.get("hostname"),
-        **describe_stretch(document.environment, document.price),
+        **describe_stretch(document.environment, document.price, document.batch_norm_examples),
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxbench.cli import price_flags, process_flags
+from jaxbench.distributed.signals import GRACE_PERIOD_S as _GRACE_PERIOD_S
 from jaxbench.jobs import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
 
 MODE = flags.DEFINE_enum(
@@ -121,17 +122,26 @@ RESUME = flags.DEFINE_string(
 CHECKPOINT_MINUTES = flags.DEFINE_float(
     "checkpoint_minutes",
     10.0,
-    "With --mode=train: minutes between checkpoints, written beside the training; 0: none.",
+    "With --mode=train: minutes between checkpoints, written beside the training; 0: none. The "
+    "final state is also written, unless this and --checkpoint_epochs are both 0.",
 )
 CHECKPOINT_EPOCHS = flags.DEFINE_integer(
     "checkpoint_epochs",
     0,
-    "With --mode=train: epochs between checkpoints; one is also written at the end; 0: none.",
+    "With --mode=train: epochs between checkpoints; 0: none.",
 )
 KEEP_CHECKPOINTS = flags.DEFINE_integer(
     "keep_checkpoints",
     2,
     "With --mode=train: how many of the newest checkpoints are kept, beside the best one.",
+)
+GRACE_PERIOD_S = flags.DEFINE_integer(
+    "grace_period_s",
+    _GRACE_PERIOD_S,
+    "Seconds from Ctrl-C, SIGTERM or SIGHUP to a forced exit. A checkpoint that is not complete by "
+    "then is lost, so give as many as the scheduler does.",
+    lower_bound=1,
+    upper_bound=86_400,
 )
 WANDB = flags.DEFINE_string(
     "wandb",

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from jaxbench.data.images.encoded import EncodedSplit
+from jaxbench.data.images.encoded import EncodedSplit, sample_indices
 from jaxbench.errors import BadInput
 
 # Of the training images, on the scale 0 to 255; the usual figures.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
+# Examples that tell one data set from another of its size.
+_SAMPLE_EXAMPLES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,13 @@ class Split:
         """Return the CRC-32 of all pixels and labels."""
         images = zlib.crc32(np.ascontiguousarray(self.images_NxHxWxC))
         return zlib.crc32(np.ascontiguousarray(self.labels_Nx), images)
+
+    def sample_checksum(self) -> int:
+        """Return the CRC-32 of some examples, evenly spaced, and of the labels of all images."""
+        rows = sample_indices(len(self), _SAMPLE_EXAMPLES)
+        sampled = Split(self.images_NxHxWxC[rows], self.labels_Nx[rows]).checksum()
+        labels = self.labels_Nx if self.labels_Nx.ndim == 1 else self.labels_Nx[:0]
+        return zlib.crc32(np.ascontiguousarray(labels), sampled)
 
     def first(self, num_examples: int) -> "Split":
         """Return a split of the first `num_examples`, of all for 0."""

@@ -15,12 +15,12 @@ import tempfile
 from collections.abc import Sequence
 
 from jaxbench.distributed.child import LAUNCHER
-from jaxbench.distributed.signals import defer_signals, reason_of
+from jaxbench.distributed.signals import defer_signals, grace_period_s, reason_of
 from jaxbench.errors import Terminated
 from jaxbench.terminal import warn
 
-# Seconds that processes have from a signal to SIGKILL; each exits on its own before.
-_GRACE_S = 30.0
+# Seconds that processes have from the end of their grace period, at which each exits, to SIGKILL.
+_MARGIN_S = 10.0
 _OWN_FLAG = re.compile(r"^--?local_processes(=.*)?$")
 
 
@@ -82,7 +82,7 @@ def _stop(children: Sequence[subprocess.Popen], number: signal.Signals) -> list[
     for child in children:
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_GRACE_S)
+                child.wait(grace_period_s() + _MARGIN_S)
         except (KeyboardInterrupt, Terminated):  # a second Ctrl-C: they end at once, too
             return _stop(children, signal.SIGINT)
         if child.poll() is None:

@@ -10,6 +10,7 @@ Only a Ctrl-C some time later is a wish of its own: to end at once, whatever is 
 """
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -21,9 +22,9 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import Terminated
 from jaxbench.terminal import warn
 
-# How long a process may take from the signal to its end. Clouds give 30 s (Google's spot machines)
-# to 120 s (Amazon's) between the notice and the end.
-LONGEST_END_S = 20.0
+# How long a process may take from the signal to its end, unless --grace_period_s says otherwise.
+# Clouds give 30 s (Google's spot machines) to 120 s (Amazon's) between the notice and the end.
+GRACE_PERIOD_S = 20
 # How soon to try again where an exception would be lost, and in which functions it would (the
 # second is JAX's).
 _SOON_S, _SWALLOWING = 0.02, ("__del__", "_xla_gc_callback")
@@ -42,6 +43,7 @@ _asked: int | None = None
 _from_thread: BaseException | None = None
 _instead: Callable[[int], None] | None = None
 _lives_on = False  # whether the process has more to do after this end
+_grace_period_s: float = GRACE_PERIOD_S
 
 
 def raise_on_signals() -> None:
@@ -56,6 +58,17 @@ def raise_on_signals() -> None:
         signal.signal(signal.SIGINT, _handle)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _handle)
+
+
+def set_grace_period(seconds: float) -> None:
+    """Set how long this process may take from a signal to its end; then it is forced to exit."""
+    global _grace_period_s
+    _grace_period_s = seconds
+
+
+def grace_period_s() -> float:
+    """Return how long this process may take from a signal to its end."""
+    return math.inf if _lives_on else _grace_period_s
 
 
 @contextlib.contextmanager
@@ -188,7 +201,7 @@ def _limit_time(number: int) -> None:
     # Set once: a repeated signal gives no more time.
     if not _lives_on and not signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.signal(signal.SIGALRM, lambda *_: _force_exit(_EXIT_CODES[number]))
-        signal.setitimer(signal.ITIMER_REAL, LONGEST_END_S)
+        signal.setitimer(signal.ITIMER_REAL, _grace_period_s)
 
 
 def _deliver(number: int, frame: Any) -> None:
@@ -219,5 +232,5 @@ def _raise(number: int) -> None:
 
 
 def _force_exit(code: int) -> None:
-    warn(f"jaxbench: did not end in {LONGEST_END_S:g} s, forced to exit")
+    warn(f"jaxbench: did not end in {_grace_period_s:g} s, forced to exit")
     os._exit(code)

@@ -74,6 +74,8 @@ class Job(RunContext):
                 "cache": self.dataset.cache,
                 "train_examples": len(self.dataset.train),
                 "eval_examples": len(self.dataset.eval),
+                "train_checksum": self.dataset.train.sample_checksum(),
+                "eval_checksum": self.dataset.eval.sample_checksum(),
                 **_normalization(config.data.standardization, self.dataset),
             }
         return super().document() | {

@@ -197,7 +197,7 @@ class ForwardStage(TimedStage):
         super().__init__("forward", job, stepper, window_s)
         self.function = "eval_step"
         self._batch = batch
-        self._limiter = DispatchLimiter(job.mesh.devices)
+        self._limiter = DispatchLimiter()
         self._metrics: Any = None
         self.run(1)
         # Images only, not what pads a batch that is not full.

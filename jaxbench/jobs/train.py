@@ -124,7 +124,9 @@ class Training(Measurement):
     ):
         self._job, self._options, self._saved, self._import_s = job, options, saved, import_s
         self._run_dir: RunDir | None = None  # in the first process
-        self._device_changes: dict[str, list[Any]] = {}  # since the run's first process
+        # Since the run's first process.
+        self._device_changes: dict[str, list[Any]] = {}
+        self._statistics_changes: dict[str, list[Any]] = {}
         self.state: TrainState | None = None  # the final state
         task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
@@ -155,6 +157,11 @@ class Training(Measurement):
             name: values
             for name, values in recorder.changes.items()
             if name in ("device_kind", "num_devices")
+        }
+        self._statistics_changes = {
+            name: values
+            for name, values in recorder.changes.items()
+            if name == "batch_norm_examples"
         }
         if saved:
             recorder.telemetry.windows = [Window(*own) for own in saved.point.get("windows", ())]
@@ -242,10 +249,12 @@ class Training(Measurement):
         return dataclasses.replace(summary, **fields)
 
     def _warnings(self) -> list[str]:
-        """Return what is doubtful about the evaluations, and the checkpoints' warnings."""
+        """Return what is doubtful about losses and evaluations, and the checkpoints' warnings."""
         run, dataset = self._run, self._job.dataset
         evaluated = any(epoch.eval_count is not None for epoch in run.progress.epochs)
         doubts = eval_split_warnings(dataset) if dataset and evaluated else []
+        if changed := describe_changes(self._statistics_changes):
+            doubts.append(f"{changed}: losses are not those of an undisturbed run")
         return doubts + (run.checkpoints.warnings if run.checkpoints else [])
 
 

@@ -52,7 +52,7 @@ class Stepper:
         self.loss_scaling: dict[str, float] = {}
         self._data = job.feed.train_data
         self._program = job.program
-        self._limiter = DispatchLimiter(job.mesh.devices)
+        self._limiter = DispatchLimiter()
 
     def queue(self, step: Callable, batch: Any) -> Any:
         """Queue one call of a training step; return its metrics, which are not ready yet."""

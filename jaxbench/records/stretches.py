@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-_OWN = ("device_kind", "num_devices", "XLA_FLAGS", "price")
+_OWN = ("device_kind", "num_devices", "batch_norm_examples", "XLA_FLAGS", "price")
 
 
 def describe_stretch(
-    environment: Mapping[str, Any], price: Mapping[str, Any] | None
+    environment: Mapping[str, Any],
+    price: Mapping[str, Any] | None,
+    batch_norm_examples: int | None,
 ) -> dict[str, Any]:
     """Return the software, devices and price of one process, for run.json's `resumes`."""
     versions, git = _mapping(environment.get("versions")), _mapping(environment.get("git"))
@@ -21,13 +23,17 @@ def describe_stretch(
         "XLA_FLAGS": _mapping(environment.get("variables")).get("XLA_FLAGS"),
         "device_kind": environment.get("device_kind"),
         "num_devices": environment.get("num_devices"),
+        "batch_norm_examples": batch_norm_examples,
         "price": price,
     }
 
 
 def last_stretch(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of the last process of a run, as far as its run.json tells."""
-    own = describe_stretch(_mapping(document.get("environment")), document.get("price"))
+    own = describe_stretch(
+        *(_mapping(document.get("environment")), document.get("price")),
+        document.get("batch_norm_examples"),
+    )
     for entry in _entries(document):
         own |= {name: entry[name] for name in own if name in entry}
     return own

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.fields import mapping, number, text
@@ -114,6 +115,36 @@ class Run:
         """
         records = read_records(self.path) if kind == "step" else self._records
         return records_table(record for record in records if record.get("kind") == kind)
+
+    def restore_state(self, *, best: bool = False) -> dict[str, Any]:
+        """Return the trained state from the newest checkpoint; this loads JAX.
+
+        Args:
+          best: take the checkpoint with the best evaluation of those that were kept.
+
+        Returns:
+          Nested dictionaries of NumPy arrays: `params` and `batch_stats`, which a Flax network's
+          `apply` takes, `opt_state`, and `step`, the number of steps done. With
+          `replicas=independent` each array's first axis is the model.
+
+        Raises:
+          BadInput: the run has no such checkpoint, or it is damaged.
+        """
+        from jaxbench.checkpoints import checkpoint
+        from jaxbench.checkpoints.resume import CHECKPOINTS
+
+        folder = self.path / CHECKPOINTS
+        names = checkpoint.list_checkpoints(folder)
+        if best:
+            scores = {name: checkpoint.read_score(folder, name) for name in names}
+            names = [name] if (name := checkpoint.best_checkpoint(scores)) else []
+        if not names:
+            raise BadInput(f"{self.path}: has no checkpoint{' with a score' if best else ''}")
+        name = names[-1]
+        try:
+            return checkpoint.read_checkpoint(folder, name, None).state
+        except checkpoint.CorruptCheckpointError as error:
+            raise BadInput(f"{folder / name}: is damaged: {error}") from error
 
     def _facts(self) -> dict[str, str]:
         """Return what a reader wants to know first, as {name: text}."""

@@ -2,8 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -23,6 +22,27 @@ _BLOCKING_WAIT_S = 0.5
 _MAX_SIMULATED_CALLS = 4
 
 
+class DispatchLimiter:
+    """Keep calls from piling up on simulated devices.
+
+    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
+    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
+    2 busy cores). Real devices have a queue each, and no limit here.
+    """
+
+    def __init__(self) -> None:
+        self._results: collections.deque[jax.Array] = collections.deque()
+
+    def add(self, result: jax.Array) -> None:
+        """Note a call's result, which must not be donated; wait while too many are queued."""
+        devices = result.devices()
+        if len(devices) == 1 or next(iter(devices)).platform != "cpu":
+            return
+        self._results.append(result)
+        if len(self._results) > _MAX_SIMULATED_CALLS:
+            self._results.popleft().block_until_ready()
+
+
 class MetricsQueue:
     """A queue of steps' metrics; returns them in order once they have been computed.
 
@@ -34,14 +54,17 @@ class MetricsQueue:
     def __init__(self, one_by_one: bool = False):
         self._one_by_one = one_by_one
         self._queue: collections.deque[jax.Array] = collections.deque()
+        self._limiter = DispatchLimiter()
         self._last_wait_s = math.inf
 
     def push(self, metrics: jax.Array) -> list[np.ndarray]:
         """Add the metrics of a step just queued on the devices; return those that are computed.
 
-        It waits only while more than `_DEPTH` steps, or `_DEPTH_OF_SLOW` slow ones, are queued.
+        It waits only while more than `_DEPTH` steps, or `_DEPTH_OF_SLOW` slow ones, are queued; on
+        simulated devices as `DispatchLimiter` does.
         """
         metrics.copy_to_host_async()
+        self._limiter.add(metrics)
         self._queue.append(metrics)
         slow = self._last_wait_s >= _BLOCKING_WAIT_S
         if len(self._queue) > (_DEPTH_OF_SLOW if slow else _DEPTH):
@@ -68,24 +91,3 @@ class MetricsQueue:
         while self._queue and all_ready(self._queue[0]):
             finished.append(jax.device_get(self._queue.popleft()))
         return finished
-
-
-class DispatchLimiter:
-    """Keep calls from piling up on simulated devices.
-
-    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
-    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
-    2 busy cores). Real devices have a queue each, and no limit here.
-    """
-
-    def __init__(self, devices: Sequence[jax.Device]):
-        self._limited = devices[0].platform == "cpu" and len(devices) > 1
-        self._results: collections.deque[Any] = collections.deque()
-
-    def add(self, result: Any) -> None:
-        """Note a call's result, which must not be donated; wait while too many are queued."""
-        if not self._limited:
-            return
-        self._results.append(result)
-        if len(self._results) > _MAX_SIMULATED_CALLS:
-            jax.block_until_ready(self._results.popleft())

@@ -37,15 +37,19 @@ class StepMeter:
         """
         self._last_step = last_step
         self._start()
-        yield
-        self._stop()
+        try:
+            yield
+        finally:
+            self._stop()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out the time inside the `with`; no step may be queued."""
         self._stop()
-        yield
-        self._start()
+        try:
+            yield
+        finally:
+            self._start()
 
     def _start(self) -> None:
         epoch = self._run.progress.epoch_metrics

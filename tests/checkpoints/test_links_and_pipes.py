@@ -5,10 +5,12 @@ import os
 import pathlib
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
+from jaxbench.checkpoints.kept_records import copy_records
 from jaxbench.checkpoints.resume import CHECKPOINTS, find_resume
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, open_regular
@@ -156,6 +158,71 @@ def test_a_checkpoint_with_a_pipe_is_corrupt(tmp_path):
         if content is not None:
             path.write_bytes(content)
     assert checkpoint.read_checkpoint(tmp_path, NAME, state).point == {"step": 1}
+
+
+def written(folder, state):
+    """The folder of a checkpoint of this state."""
+    checkpoint.write_checkpoint(checkpoint.create_orbax(), folder, NAME, state, {"step": 1}, None)
+    return folder / NAME
+
+
+def forge(path, change):
+    """Changes a manifest's body, and seals it."""
+    body = json.loads((path / "manifest.json").read_text())["body"]
+    change(body)
+    sealed = {"body": body, "seal": checkpoint._seal(body)}
+    (path / "manifest.json").write_text(json.dumps(sealed))
+
+
+def test_only_a_manifests_files_are_copied(tmp_path):
+    """Whatever else is in a checkpoint's folder, and wherever its links and names lead."""
+    path = written(tmp_path / "from", {"a": np.arange(3)})
+    (path / "extra").write_text("x" * 99)
+    (tmp_path / "to").mkdir()
+    checkpoint.copy_checkpoint(path.parent, tmp_path / "to", NAME)
+    copied = {file.relative_to(tmp_path / "to") for file in (tmp_path / "to").rglob("*")}
+    original = {file.relative_to(path.parent) for file in path.parent.rglob("*")}
+    assert copied == original - {pathlib.Path(NAME, "extra")}
+    checkpoint.read_checkpoint(tmp_path / "to", NAME, {"a": np.arange(3)})
+    # A link to a large folder, a listed file that is a link, and a name outside the checkpoint.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_text("x" * 9999)
+    digest = checkpoint._digest(elsewhere / "large")
+    (path / "link").symlink_to(elsewhere)
+    with pytest.raises(checkpoint.CorruptCheckpointError, match="link is no regular file"):
+        checkpoint.copy_checkpoint(path.parent, tmp_path / "two", NAME)
+    with pytest.raises(checkpoint.CorruptCheckpointError, match="link is no regular file"):
+        checkpoint.read_checkpoint(path.parent, NAME, {"a": np.arange(3)})
+    (path / "link").unlink()
+    for name in ("../../elsewhere/large", str(elsewhere / "large")):
+        forge(path, lambda body, name=name: body["files"].update({name: digest}))
+        with pytest.raises(checkpoint.CorruptCheckpointError, match="is not as it was written"):
+            checkpoint.copy_checkpoint(path.parent, tmp_path / "two", NAME)
+    assert not (tmp_path / "two").exists()
+
+
+def test_records_are_copied_up_to_the_checkpoint_only(tmp_path):
+    """The rest of a file may be of any size: here 1 TB of holes."""
+    for name in ("from", "to"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "from" / "metrics.jsonl").write_text("{}\n")
+    for name in ("metrics.jsonl", "telemetry.csv"):
+        with open(tmp_path / "from" / name, "ab") as file:
+            file.truncate(2**40)
+    short = copy_records(tmp_path / "from", tmp_path / "to", {"metrics.jsonl": [3, None]})
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["metrics.jsonl"]
+    assert (tmp_path / "to" / "metrics.jsonl").read_text() == "{}\n" and not short
+
+
+@pytest.mark.parametrize("target", [{"a": np.zeros(3)}, None])
+def test_arrays_of_another_shape_than_the_manifests_are_not_read(tmp_path, target, monkeypatch):
+    """tensorstore would allocate what they claim, and abort the process."""
+    path = written(tmp_path, {"a": np.zeros(4)})
+    forge(path, lambda body: body["arrays"].update(a=["float64", [3]]))
+    monkeypatch.setattr(ocp.Checkpointer, "restore", None)
+    with pytest.raises(checkpoint.CorruptCheckpointError, match="the arrays are not those of"):
+        checkpoint.read_checkpoint(tmp_path, NAME, target)
 
 
 @pytest.mark.parametrize(

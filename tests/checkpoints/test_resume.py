@@ -24,8 +24,10 @@ from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
 from jaxbench.checkpoints.kept_records import copy_records, read_epochs, restore_records
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, check_same, find_resume
 from jaxbench.cli import registry
+from jaxbench.data.dataset import Split
 from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Terminated
+from jaxbench.jobs import setup
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records import run_lock
 from jaxbench.records.reader import RunRecords
@@ -51,7 +53,16 @@ def timeless(record):
 EVERY_EPOCH = Policy(epochs=1, keep=99)
 
 
-def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, telemetry_s=0, **fields):
+def trained(
+    workdir,
+    *,
+    resume="none",
+    policy=EVERY_EPOCH,
+    say=None,
+    telemetry_s=0,
+    target_accuracy=None,
+    **fields,
+):
     config = registry.load(MICRO)
     set_fields(config, **{"log_every_steps": 4} | fields)
     with open(os.devnull, "w") as quiet:
@@ -63,6 +74,7 @@ def trained(workdir, *, resume="none", policy=EVERY_EPOCH, say=None, telemetry_s
             workdir and str(workdir),
             console,
             telemetry_s=telemetry_s,
+            target_accuracy=target_accuracy,
             checkpoints=policy,
             resume=resume,
         )
@@ -385,6 +397,42 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     for name in ("images_per_s_per_device", "flops_per_s_per_device", "mfu"):
         assert summary.get(name) is None
     assert "num_devices 4, then 1: figures per device are unknown" in summary["warnings"]
+
+
+def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, monkeypatch):
+    """With batch_norm=local, on another number of devices. How often it prints is free."""
+    needs_devices(2)
+    run, said = tmp_path / "run", []
+    with monkeypatch.context() as patch:
+        stop_after(patch, 17)
+        with pytest.raises(_Stop):
+            trained(run, num_devices=2)
+    summary = trained(run, resume="auto", num_devices=1, log_every_steps=2, say=said).summary
+    [line] = [line for line in said if "it took them" in line]
+    assert "from 128 images now, it took them from 64" in line
+    changed = "batch_norm_examples 64, then 128: losses are not those of an undisturbed run"
+    assert changed in summary["warnings"]
+    [entry] = run_json(run)["resumes"]
+    assert (entry["before"]["batch_norm_examples"], entry["batch_norm_examples"]) == (64, 128)
+    steps = [record["step"] for record in records(run, "step")]
+    assert steps == [4, 8, 11, 12, 14, 16, 18, 20, 22]
+
+
+def test_another_data_set_of_the_same_size_is_refused(undisturbed, tmp_path, monkeypatch):
+    run = copy_of(undisturbed, tmp_path)
+    before = {path: path.read_bytes() for path in files_of(run)}
+    genuine = setup.load_dataset
+
+    def load(*args):
+        dataset = genuine(*args)
+        images, labels = dataset.eval.images_NxHxWxC.copy(), dataset.eval.labels_Nx.copy()
+        images[0, 0, 0, 0] ^= 1
+        return dataclasses.replace(dataset, eval=Split(images, labels))
+
+    monkeypatch.setattr(setup, "load_dataset", load)
+    with pytest.raises(BadInput, match="another data set of this size: its eval examples differ"):
+        trained(run, resume="auto", epochs=3, num_devices=2)
+    assert {path: path.read_bytes() for path in files_of(run)} == before
 
 
 def test_independent_models_are_resumed(tmp_path, monkeypatch):
@@ -828,6 +876,18 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path):
     assert "could not be written" in said[-1] and len(writer.warnings) == 1
 
 
+def test_a_write_that_takes_longer_than_a_signal_leaves_is_warned_of_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(signals, "_grace_period_s", 0.0)
+    said = []
+    writer = Checkpoints(tmp_path, EVERY_EPOCH, said.append)
+    for epoch in (1, 2):
+        writer.save({"a": np.zeros(3)}, {"step": epoch, "epochs_done": epoch}, None)
+        writer.wait()
+    [line] = said
+    assert "s to write" in line and "--grace_period_s" in line
+    assert len(writer.warnings) == 1 and len(list_checkpoints(tmp_path)) == 2
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     writer = Checkpoints(tmp_path, Policy(epochs=1, keep=2), print)
     for epoch, score in enumerate((0.3, 0.9, float("nan"), None, 0.5), 1):
@@ -839,6 +899,35 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     later.save({"a": np.full(3, 6)}, {"step": 6, "epochs_done": 6}, 0.6)
     later.wait()
     assert [name[-1] for name in list_checkpoints(tmp_path)] == ["2", "6"]
+
+
+def test_a_checkpoint_without_a_score_does_not_replace_the_best(tmp_path):
+    """Neither one in the middle of an epoch, nor one of the same step after a resume."""
+    scores = {(11, 1): 0.9, (15, 1): None, (22, 2): 0.5, (26, 2): None, (30, 2): None}
+    writer = Checkpoints(tmp_path, Policy(minutes=10, keep=1), print)
+    for (step, epochs), score in scores.items():
+        writer.save({"a": np.full(3, step)}, {"step": step, "epochs_done": epochs}, score)
+    writer.wait()
+    best, newest = list_checkpoints(tmp_path)
+    assert (best, newest) == ("step-000000011.epoch-00001", "step-000000030.epoch-00002")
+    # A run that is resumed from the best and stopped before its first step has its state, no score.
+    resumed = Checkpoints(tmp_path, Policy(minutes=10, keep=1), print)
+    resumed.save({"a": np.full(3, 11)}, {"step": 11, "epochs_done": 1}, None)
+    resumed.wait()
+    assert checkpoint.read_score(tmp_path, best) == 0.9
+
+
+@pytest.mark.parametrize("target_accuracy", [None, 0.01])
+def test_a_run_that_is_done_keeps_its_final_state(tmp_path, target_accuracy):
+    """Also one that ended before its first regular checkpoint, or reached its target accuracy."""
+    result = trained(tmp_path / "run", policy=Policy(minutes=10), target_accuracy=target_accuracy)
+    state = jax.device_get(result.state)
+    assert list_checkpoints(tmp_path / "run" / CHECKPOINTS) == [
+        "step-000000011.epoch-00001" if target_accuracy else "step-000000022.epoch-00002"
+    ]
+    kept = final_state(tmp_path / "run", state)
+    for ours, theirs in zip(jax.tree.leaves(kept), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_is_saved_is_what_was_there_then(tmp_path):

@@ -8,14 +8,17 @@ import threading
 from typing import Any
 
 import flax.linen as nn
+import jax
 import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.sampler import EpochSampler
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.signals import raise_on_signals
+from jaxbench.geometry import BatchGeometry
 from jaxbench.jobs.setup import setup_job
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.layers import norm_layer
@@ -111,6 +114,44 @@ def test_both_feeds_train_the_same(train, experiment, fields):
     fields = small() | fields
     stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
     check_same(train(experiment, **fields), stream)
+
+
+@pytest.mark.parametrize("has_cpu", [True, False])
+def test_the_host_draws_nothing_on_the_devices_that_train(monkeypatch, has_cpu):
+    """Its draws would wait behind the steps that are queued there, unless JAX has no CPU device."""
+    here = jax.local_devices(backend="cpu")
+    genuine, used = (jax.local_devices, jax.device_get), set()
+
+    def local_devices(*args, backend=None, **kwargs):
+        if backend == "cpu" and not has_cpu:
+            raise RuntimeError("Unknown backend cpu")
+        return genuine[0](*args, backend=backend, **kwargs)
+
+    def device_get(tree):
+        used.update(*(leaf.devices() for leaf in jax.tree.leaves(tree)))
+        return genuine[1](tree)
+
+    config = registry.load("vgg_cifar10:tiny")
+    dataset, geometry = load_dataset(config), BatchGeometry.create(config, 2)
+    sampler = EpochSampler(geometry, num_train=len(dataset.train), num_eval=2, seeds_R=(0,))
+    batches = ArrayBatches(config.data, dataset, sampler)
+    expected = next(iter(batches.train(0, 1)))["images"]
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    monkeypatch.setattr(jax, "device_get", device_get)
+    with default_device(here[2]):
+        batches = ArrayBatches(config.data, dataset, sampler)
+        assert (next(iter(batches.train(0, 1)))["images"] == expected).all()
+    assert used == {here[0]} or not has_cpu
+
+
+@contextlib.contextmanager
+def default_device(device):
+    """In all threads."""
+    jax.config.update("jax_default_device", device)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_default_device", None)
 
 
 def test_the_record_tells_the_feeds_apart():

@@ -553,7 +553,8 @@ def test_slurm_requeues_what_ran_out_of_time(tmp_path):
     # srun itself does not take the job's over.
     assert "--cpus-per-task=8" in arguments
     assert arguments[arguments.index("python") :] == [
-        *("python", "-u", "-m", "jaxbench.main", "--experiment=a b", "--x=$HOME"),
+        *("python", "-u", "-m", "jaxbench.main", "--grace_period_s=150"),
+        *("--experiment=a b", "--x=$HOME"),
         *("--distributed=auto", "--workdir=runs/slurm-12", "--resume=auto"),
     ]
 

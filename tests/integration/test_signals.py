@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.conftest import run_json
+from jaxbench.checkpoints.checkpoint import list_checkpoints
+from tests.conftest import MICRO, run_json
 
 
 def run_python(code):
@@ -21,7 +22,7 @@ def test_an_end_that_hangs_is_cut_short(number, code):
     process = run_python(
         "import threading, time\n"
         "from jaxbench.distributed import signals\n"
-        "signals.LONGEST_END_S = 0.3\n"
+        "signals.set_grace_period(0.3)\n"
         "signals.raise_on_signals()\n"
         "lock = threading.Lock()\n"
         "lock.acquire()\n"
@@ -38,6 +39,30 @@ def test_an_end_that_hangs_is_cut_short(number, code):
         code,
         "jaxbench: did not end in 0.3 s, forced to exit\n",
     )
+
+
+@pytest.mark.parametrize(("grace_period_s", "is_kept"), [(2, False), (60, True)])
+def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_period_s, is_kept):
+    flags = [f"--experiment={MICRO}", "--experiment.epochs=100000", "--telemetry_s=0"]
+    flags += [f"--workdir={tmp_path / 'run'}", f"--grace_period_s={grace_period_s}"]
+    process = run_python(
+        "import time\n"
+        "from jaxbench import main\n"
+        "from jaxbench.checkpoints import checkpoint\n"
+        "from jaxbench.cli import entry_point\n"
+        "genuine = checkpoint._save_arrays\n"
+        "checkpoint._save_arrays = lambda *args: (time.sleep(6), genuine(*args))\n"
+        f"entry_point.run(main.main, ['main', *{flags}])\n"
+    )
+    for line in process.stdout:
+        if line.lstrip().startswith("4/100000"):
+            break
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert ("forced to exit" in errors) != is_kept
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == is_kept
+    assert run_json(tmp_path / "run")["status"] == ("preempted" if is_kept else "running")
 
 
 def test_an_ignored_ctrl_c_stays_ignored():

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jaxbench.clock import wait_until
-from jaxbench.distributed.signals import LONGEST_END_S
+from jaxbench.distributed.signals import GRACE_PERIOD_S
 from tests.conftest import MICRO, records, run_json
 from tests.integration.conftest import program
 from tests.records.test_wandb import StandIn
@@ -45,7 +45,7 @@ def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
     assert begun["config"]["seed"] == 7 and begun["config"]["optimizer"]["name"] == "nesterov"
     assert begun["settings"]["console"] == "off" and begun["settings"]["x_disable_machine_info"]
     # Uploading ends before a signal's time is up.
-    assert 0 < begun["settings"]["finish_timeout"] < LONGEST_END_S
+    assert 0 < begun["settings"]["finish_timeout"] < GRACE_PERIOD_S
     images, *rows = stand_in.noted("log")
     assert images["values"] == {"train/images": {"shape": [8, 128, 1], "dtype": "uint8"}}
     assert images["step"] == 0
@@ -69,9 +69,7 @@ def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
     code = (
         "from jaxbench import main\n"
         "from jaxbench.cli import entry_point\n"
-        "from jaxbench.distributed import signals\n"
-        "signals.LONGEST_END_S = 0.2\n"
-        f"flags = {[*RUN, '--wandb=demo', '--experiment.max_steps=1']}\n"
+        f"flags = {[*RUN, '--wandb=demo', '--experiment.max_steps=1', '--grace_period_s=1']}\n"
         "entry_point.run(main.main, ['main', *flags])\n"
     )
     with subprocess.Popen(
@@ -87,7 +85,7 @@ def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
             assert run.wait(60) == 130
         finally:
             run.kill()
-        assert run.stderr.read() == "jaxbench: did not end in 0.2 s, forced to exit\n"
+        assert run.stderr.read() == "jaxbench: did not end in 1 s, forced to exit\n"
     assert run_json(tmp_path / "run")["status"] == "done"
 
 

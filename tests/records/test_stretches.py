@@ -17,11 +17,14 @@ def environment(num_devices=4, jax="0.10", **more):
 
 
 def entry(step, *args, price=None, **more):
-    return {"step": step, **describe_stretch(environment(*args, **more), price)}
+    return {"step": step, **describe_stretch(environment(*args, **more), price, 64)}
 
 
 def resumed(*entries, price=None):
-    return {"environment": environment(), "price": price, "resumes": list(entries)}
+    return {
+        **{"environment": environment(), "price": price, "batch_norm_examples": 64},
+        "resumes": list(entries),
+    }
 
 
 def test_a_process_is_described():
@@ -30,12 +33,13 @@ def test_a_process_is_described():
         git={"commit": "abc", "dirty": True},
         variables={"XLA_FLAGS": "--x", "other": "1"},
     )
-    assert describe_stretch(own, PRICE) == {
+    assert describe_stretch(own, PRICE, 64) == {
         "versions": {
             **{"python": "3.11", "jax": "0.10", "jaxlib": None, "jaxbench": None},
             "commit": "abc with changes",
         },
         **{"XLA_FLAGS": "--x", "device_kind": "X", "num_devices": 4, "price": PRICE},
+        "batch_norm_examples": 64,
     }
 
 
@@ -49,6 +53,7 @@ def test_a_process_is_described():
         (resumed(entry(5, 4, "0.12")), "jax 0.10, then 0.12"),
         (resumed(entry(5, variables={"XLA_FLAGS": "--x"})), "XLA_FLAGS none, then --x"),
         (resumed(entry(5, price=PRICE)), "price none, then 3.0"),
+        (resumed(entry(5) | {"batch_norm_examples": 32}), "batch_norm_examples 64, then 32"),
         # Nothing is left of what the first process did, or the second.
         (resumed(entry(0, 2)), ""),
         (resumed(entry(5, 2), entry(5)), ""),

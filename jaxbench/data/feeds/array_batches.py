@@ -4,11 +4,9 @@ Letters: N examples, L devices of this process, B examples per device.
 """
 
 import functools
-import threading
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.config import DataConfig
@@ -31,8 +29,7 @@ class ArrayBatches:
         self._sampler = sampler
         self._num_threads = threads_per_process(data.num_threads, 1)
         self._draw = jax.jit(self._draw_windows)
-        self._windows_by_epoch: dict[int, list[augment.CropWindows]] = {}
-        self._windows_lock = threading.Lock()
+        self._cpu = _cpu_device()
 
     def train(self, start: int, stop: int) -> Any:
         """Return a grain data set of the batches of steps `start` to `stop` - 1."""
@@ -40,8 +37,10 @@ class ArrayBatches:
         def prepare(step: int) -> dict[str, np.ndarray]:
             epoch, place = divmod(step, self._sampler.steps_per_epoch)
             order_LxB = self._sampler.train_LxSxB(epoch)[:, place]
-            return self.assemble(self._dataset.train, order_LxB, epoch, self._windows(epoch))
+            windows_L = self._windows(epoch, order_LxB)
+            return self.assemble(self._dataset.train, order_LxB, epoch, windows_L)
 
+        self._windows(0, self._sampler.train_LxSxB(0)[:, 0])  # else each thread would compile it
         return prepare_in_threads(prepare, start, stop, num_threads=self._num_threads)
 
     def eval(self) -> Any:
@@ -67,7 +66,7 @@ class ArrayBatches:
           split: what is read.
           order_LxB: the examples' places in it, or PADDING.
           epoch: keys the step's random draws.
-          windows_L: where every example of the split is cropped; None crops nothing.
+          windows_L: where each device's examples are cropped; None crops nothing.
         """
         images, labels = [], []
         for device, indices_B in enumerate(order_LxB):
@@ -77,7 +76,7 @@ class ArrayBatches:
             if windows_L is not None:
                 crop = functools.partial(
                     augment.crop_and_flip,
-                    augment.CropWindows(*(values_N[safe_B] for values_N in windows_L[device])),
+                    windows_L[device],
                     padding=self._data.crop_padding,
                     fill=self._data.padding_mode,
                     flip=self._data.flip,
@@ -95,27 +94,34 @@ class ArrayBatches:
             **self._sampler.keys(epoch),
         }
 
-    def _windows(self, epoch: int) -> list[augment.CropWindows] | None:
-        """Return windows_L of all N examples for each device's seed, drawn once an epoch."""
+    def _windows(self, epoch: int, order_LxB: np.ndarray) -> list[augment.CropWindows] | None:
+        """Return windows_L, where each device's examples of a training batch are cropped."""
         if not self._data.crop_padding and not self._data.flip:
             return None
-        # Several threads prepare batches of one epoch; the first draws for all.
-        with self._windows_lock:
-            if epoch not in self._windows_by_epoch:
-                seeds = self._sampler.seeds_L.tolist()
-                drawn = {
-                    seed: jax.device_get(self._draw(np.uint32(seed), np.int32(epoch)))
-                    for seed in set(seeds)
-                }
-                # Batches of two epochs are prepared at once where one ends and the other begins.
-                self._windows_by_epoch.pop(epoch - 2, None)
-                self._windows_by_epoch[epoch] = [drawn[seed] for seed in seeds]
-            return self._windows_by_epoch[epoch]
+        with jax.default_device(self._cpu):
+            drawn_L = [
+                self._draw(seed, np.int32(epoch), indices_B)
+                for seed, indices_B in zip(self._sampler.seeds_L, order_LxB, strict=True)
+            ]
+        return jax.device_get(drawn_L)
 
-    def _draw_windows(self, seed: jax.Array, epoch: jax.Array) -> augment.CropWindows:
-        indices_N = jnp.arange(self._sampler.num_train, dtype=jnp.int32)
-        keys_N = augment.example_keys(seed, epoch, indices_N)
-        windows = augment.draw_windows(keys_N, padding=self._data.crop_padding)
+    def _draw_windows(
+        self, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
+    ) -> augment.CropWindows:
+        keys_B = augment.example_keys(seed, epoch, indices_B)
+        windows = augment.draw_windows(keys_B, padding=self._data.crop_padding)
         if self._data.flip_order == "alternating":
-            windows = augment.alternate(windows, seed, epoch, indices_N)
+            windows = augment.alternate(windows, seed, epoch, indices_B)
         return windows
+
+
+def _cpu_device() -> jax.Device | None:
+    """Return a device that no training step is queued on, unless the CPU trains.
+
+    None, the default device, if JAX_PLATFORMS leaves the CPU out. Its bits are the same, but the
+    host then waits for the steps that are queued there.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None

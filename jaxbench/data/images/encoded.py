@@ -1,5 +1,6 @@
 """Splits that stay encoded: each example is read from disk and decoded on the fly."""
 
+import contextlib
 import dataclasses
 import os
 import stat
@@ -15,6 +16,13 @@ from jaxbench.data.images.resize import centre_crop
 
 # More than any image that is decoded takes. A file with holes claims any size.
 _MAX_BYTES = 2**30
+# What tells one data set from another of its size.
+_SAMPLE_NAMES, _SAMPLE_IMAGES = 1000, 16
+
+
+def sample_indices(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of 0 ... count - 1, evenly spaced."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int)
 
 
 def read_image_file(path: str) -> bytes:
@@ -122,6 +130,18 @@ class EncodedSplit:
             parts = self.source.name(index).split(os.sep)[-2:]  # class and file
             found = zlib.crc32("/".join(parts).encode(errors="surrogateescape"), found)
         return found
+
+    def sample_checksum(self) -> int:
+        """Return the CRC-32 of some examples' names, without their folder, and of fewer images."""
+        names = [self.source.name(i) for i in sample_indices(len(self), _SAMPLE_NAMES)]
+        read = [
+            "/".join(name.split(os.sep)[-2:]).encode(errors="surrogateescape") for name in names
+        ]
+        for index in sample_indices(len(self), _SAMPLE_IMAGES):
+            with contextlib.suppress(OSError, CorruptImageError):
+                content, label = self.source.read(int(index))
+                read += [content, str(label).encode()]
+        return zlib.crc32(b"\0".join(read))
 
     def first(self, num_examples: int) -> "EncodedSplit":
         """Return a split of the first `num_examples`, of all for 0."""
