@@ -24,7 +24,7 @@ from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_text
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
@@ -268,8 +268,7 @@ def _describe_arrays(state: Any) -> dict[str, list[Any]]:
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        with open_regular(path / _MANIFEST) as file:
-            found = json.load(file)
+        found = json.loads(read_text(path / _MANIFEST))
         if _seal(found["body"]) != found["seal"]:
             raise CorruptCheckpointError(f"{_MANIFEST} is not as it was written")
         body = found["body"]
@@ -291,7 +290,7 @@ def _seal(body: dict[str, Any]) -> str:
 
 
 def _digest(path: pathlib.Path) -> list[Any]:
-    with open_regular(path, "rb") as file:
+    with open_regular(path, "rb", most_bytes=math.inf) as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 

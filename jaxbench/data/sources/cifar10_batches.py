@@ -46,8 +46,8 @@ def load(data: DataConfig, **unused: Any) -> Dataset:
 def _read_batch(file: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """Return images_NxHxWxC uint8 and labels_Nx int32 of one of the six files."""
     try:
-        with open_regular(file, "rb") as stream:
-            written = stream.read(_MAX_BYTES)
+        with open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream:
+            written = stream.read()
         content = read_pickle(written)
         data, labels = as_array(content["data"]), as_labels(content["labels"])
         images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
