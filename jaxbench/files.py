@@ -5,7 +5,9 @@ import functools
 import math
 import os
 import pathlib
+import shutil
 import stat
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +64,36 @@ def _open_descriptor(
     if is_regular:
         raise OSError(errno.EFBIG, f"has more than {most_bytes:,} bytes", path)
     raise OSError(errno.EINVAL, "is no regular file", path)
+
+
+def unpack(
+    file: Any, folder: pathlib.Path, most_bytes: int = 2**38, most_members: int = 100_000
+) -> None:
+    """Unpack the files and folders of a tar file from another machine into a new folder.
+
+    All else is left out: without links every name leads into the folder. tarfile's own filter lets
+    some links out, before Python 3.11.13 and 3.12.11.
+
+    Raises:
+      tarfile.TarError: it is damaged, names a place outside, or is larger than the limits.
+      FileExistsError: a name comes twice.
+    """
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        for number, member in enumerate(archive, 1):
+            name = pathlib.PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts:
+                raise tarfile.TarError(f"{member.name!r} leads out of its folder")
+            most_bytes -= member.size
+            if most_bytes < 0 or number > most_members:
+                raise tarfile.TarError("it is too large, or has too many files")
+            if not (member.isreg() or member.isdir()):
+                continue
+            content = archive.extractfile(member)
+            parent = folder / name.parent if content else folder / name
+            parent.mkdir(parents=True, exist_ok=True)
+            if content:
+                with open(folder / name, "xb") as copy:
+                    shutil.copyfileobj(content, copy)
 
 
 def end_of_lines(file: Any) -> int:

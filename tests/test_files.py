@@ -1,7 +1,9 @@
 """Whatever a user names is read up to a limit; a pipe or a file with holes ends in one line."""
 
+import io
 import json
 import os
+import tarfile
 
 import pytest
 
@@ -9,7 +11,7 @@ from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
+from jaxbench.files import read_text, unpack
 from jaxbench.hardware.targets.description import read_description
 from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
@@ -63,3 +65,54 @@ def test_steps_do_not_count_against_a_runs_records(tmp_path, monkeypatch):
     (tmp_path / "metrics.jsonl").write_text("".join(lines[-1:] * 1000))
     with pytest.raises(BadInput, match="more than 1,000 bytes"):
         load_run(str(tmp_path))
+
+
+def packed(*members):
+    """A tar file of (name, type, content or target)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, kind, content in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "" if kind == tarfile.REGTYPE else content
+            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(content.encode()))
+    file.seek(0)
+    return file
+
+
+def test_files_and_folders_are_unpacked_and_nothing_else(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    members = [
+        ("run/metrics.jsonl", tarfile.REGTYPE, "{}"),
+        ("run/empty", tarfile.DIRTYPE, ""),
+        ("out", tarfile.SYMTYPE, ".."),
+        ("out/new", tarfile.REGTYPE, "x"),
+        ("hard", tarfile.LNKTYPE, "../precious"),
+        ("pipe", tarfile.FIFOTYPE, ""),
+        ("device", tarfile.CHRTYPE, ""),
+    ]
+    unpack(packed(*members), folder)
+    paths = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert paths == {"run", "run/metrics.jsonl", "run/empty", "out", "out/new"}
+    assert (folder / "run/metrics.jsonl").read_text() == "{}"
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "precious"}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../evil", tarfile.REGTYPE, "x")],
+        [("/evil", tarfile.REGTYPE, "x")],
+        [("a", tarfile.REGTYPE, "x" * 11)],
+        [(f"a{number}", tarfile.DIRTYPE, "") for number in range(5)],
+    ],
+)
+def test_what_leads_out_or_is_too_large_is_refused(tmp_path, members):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(tarfile.TarError):
+        unpack(packed(*members), folder, most_bytes=10, most_members=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not any(path.is_file() for path in folder.rglob("*"))
