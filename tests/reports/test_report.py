@@ -17,7 +17,16 @@ import pytest
 from jaxbench.errors import BadInput
 from jaxbench.records.run_lock import lock_run
 from jaxbench.records.writers.tables import inert_cell
-from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Series, Table
+from jaxbench.reports.blocks import (
+    BarChart,
+    Dot,
+    DotChart,
+    LineChart,
+    Point,
+    Series,
+    Table,
+)
+from jaxbench.reports.blocks import Section as PageSection
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import COLUMNS, render_csv
@@ -1316,3 +1325,8 @@ def test_a_run_given_twice_stands_once(tmp_path):
 def test_names_of_folders_steer_no_terminal(tmp_path):
     run = read_run("a\033[31mb", "a\033[31mb", tmp_path / "none")
     assert run.id == run.name == "a?[31mb"
+
+
+def test_markdown_steers_no_terminal():
+    text = render_markdown([PageSection("a", "b\033[2J", "c\x9b1m", ["d\033]0;e\a"])], "f\x00")
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
