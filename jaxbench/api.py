@@ -213,7 +213,7 @@ def sweep(
       timeout_s: a trial that takes longer is ended.
       retry: run trials that ended with one of these statuses once more: `oom`, `timeout`, `failed`,
         `invalid`.
-      launcher: where the trials run: `local`, this machine, or `ssh`.
+      launcher: where the trials run: `local`, this machine, `ssh` or `slurm`.
       launcher_options: the launcher's flags by name, such as `{"hosts": "hosts.txt"}`.
       quiet: whether no progress is shown.
       **fields: fields of all trials, see `train`.
