@@ -31,13 +31,13 @@ def main(rest: list[str]) -> None:
     import conv_on_cpu
 
     from jaxbench.errors import BadInput
-    from jaxbench.hardware.backend_flags import add_backend_flags
+    from jaxbench.hardware.backend_flags import prepare_backend
 
     if rest:
         raise BadInput(f"{rest[0]!r}: flags begin with --")
     given = flags.FLAGS
     conv_on_cpu.keep_to_one_core()
-    add_backend_flags()
+    prepare_backend()
     import jax
     from versus_pytorch import load_config
 

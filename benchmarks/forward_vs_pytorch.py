@@ -72,6 +72,9 @@ def main() -> int:
         raise BadInput("this check needs PyTorch: pip install torch") from None
     import jax
 
+    from jaxbench.hardware.backend_flags import prepare_backend
+
+    prepare_backend()
     configs = [registry.load(spec) for spec in _EXPERIMENT.value]
     for config in configs:
         if _IMAGE_SIZE.value and not config.data.sequence_length:

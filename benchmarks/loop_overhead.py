@@ -29,6 +29,7 @@ def main() -> int:
     from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Stopwatch
     from jaxbench.distributed.signals import graceful_stop
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.jobs.setup import setup_job
     from jaxbench.jobs.train import prepare
     from jaxbench.records.schema import EpochRecord
@@ -45,6 +46,7 @@ def main() -> int:
     if config == "list":
         raise BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
+    prepare_backend()
     # Long enough that the loop never reaches the end of its schedule.
     config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
     with (

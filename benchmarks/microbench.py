@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> int:
     with importing():
         from jaxbench.config import Experiment
         from jaxbench.distributed.mesh import create_mesh
+        from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.hardware.system import available_cores
+    prepare_backend()
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     device, load = mesh.devices[0], os.getloadavg()[0]
     print(

@@ -124,6 +124,7 @@ def main() -> int:
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.jobs.setup import with_feed
     from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.microbench.interleaved import check_window_s, warm_up
@@ -135,6 +136,7 @@ def main() -> int:
     if not isinstance(config, Config):
         raise BadInput(f"--experiment={config}: a benchmark needs one that trains a network")
     check_window_s(_WINDOW_S.value)
+    prepare_backend()
     config.num_devices = 1
     data = config.data
     if not data.crop_padding or data.standardization != "dataset":

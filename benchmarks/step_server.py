@@ -81,11 +81,11 @@ def host_peak_bytes() -> int:
 
 
 def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
-    from jaxbench.hardware.backend_flags import add_backend_flags
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.xla.compile_cache import use_compile_cache
 
     use_compile_cache("off")
-    add_backend_flags()
+    prepare_backend()
     import jax
     import numpy as np
     from pytorch_names import NAMES, convert

@@ -327,6 +327,7 @@ def absent_devices(name: str) -> Any:
 
 def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.config import Config
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.microbench.interleaved import check_window_s
 
     check_window_s(_WINDOW_S.value)
@@ -343,6 +344,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     if not isinstance(config, Config):
         raise BadInput(f"--experiment={spec}: has no training step")
     devices = absent_devices(_TARGET.value) if _TARGET.value else None
+    prepare_backend()
     mesh, _ = mesh_of(config, devices)
     with contextlib.ExitStack() as stack:
         forms, records = [], []

@@ -48,6 +48,7 @@ def main() -> int:
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers
     from jaxbench.precision import get_precision
     from jaxbench.training.program import build_program
@@ -56,6 +57,7 @@ def main() -> int:
     if config == "list":
         raise BadInput("--experiment=list: a benchmark needs one experiment")
     config.validate()
+    prepare_backend()
     precision = get_precision(config.precision)
     pairs, samples_s = [], {}
     with precision.enabled(), tempfile.TemporaryDirectory() as folder:

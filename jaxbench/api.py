@@ -177,9 +177,11 @@ def describe(experiment: _AnyExperiment = "quickstart", **fields: Any) -> Descri
     Raises:
       BadInput: a name or value that is not allowed.
     """
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.jobs import describe as job
 
     config = create_experiment(experiment, fields)
+    prepare_backend()
     facts = job.describe(config)
     return Description(facts, lambda console: job.print_description(facts, config, console))
 
@@ -212,7 +214,7 @@ def sweep(
       timeout_s: a trial that takes longer is ended.
       retry: run trials that ended with one of these statuses once more: `oom`, `timeout`, `failed`,
         `invalid`.
-      launcher: where the trials run: `local`, this machine, or `ssh`.
+      launcher: where the trials run: `local`, this machine, `ssh` or `slurm`.
       launcher_options: the launcher's flags by name, such as `{"hosts": "hosts.txt"}`.
       quiet: whether no progress is shown.
       **fields: fields of all trials, see `train`.
@@ -322,14 +324,14 @@ def _measure(
     check_single_host()
     run: Callable[..., Any] = import_job(mode)
     from jaxbench.hardware.accelerators import check_platforms
-    from jaxbench.hardware.backend_flags import add_backend_flags
+    from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.jobs.options import check_options
     from jaxbench.xla.compile_cache import use_compile_cache
 
     check_platforms()
     check_options(config, options)
     use_compile_cache()
-    add_backend_flags()
+    prepare_backend()
     workdir = None if workdir is None else os.fspath(workdir)
     with handle_ctrl_c():
         result = run(config, workdir, _console(quiet), **options)

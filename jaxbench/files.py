@@ -1,15 +1,43 @@
-"""Open regular files only: a pipe blocks whoever opens it, a link may lead anywhere."""
+"""Open files of a known kind and size: a pipe blocks whoever opens it, a link may lead anywhere."""
 
 import errno
 import functools
+import math
 import os
+import pathlib
+import shutil
 import stat
+import tarfile
+from collections.abc import Iterator
 from typing import Any
 
+# More than any file has that is read whole: a run's document, a list of prices or hosts.
+DOCUMENT_BYTES = 2**25
+# More than a line of records has.
+LINE_LENGTH = 2**24
 
-def open_regular(path: str | os.PathLike, mode: str = "r", **options: Any) -> Any:
-    """Open a file as `open` does; raise OSError for a pipe, a device or a folder."""
-    return open(path, mode, opener=_open_descriptor, **options)
+
+def open_regular(
+    path: str | os.PathLike, mode: str = "r", *, most_bytes: float, **options: Any
+) -> Any:
+    """Open a file as `open` does; raise OSError for a pipe, a device, a folder or a large file.
+
+    Args:
+      most_bytes: the largest size; math.inf for a file that is read piece by piece.
+    """
+    opener = functools.partial(_open_descriptor, most_bytes=most_bytes)
+    return open(path, mode, opener=opener, **options)
+
+
+def read_text(path: pathlib.Path, most_bytes: int = DOCUMENT_BYTES, encoding: str = "utf-8") -> str:
+    """Return what a text file holds; raises what `open_regular` raises, and UnicodeDecodeError."""
+    with open_regular(path, most_bytes=most_bytes, encoding=encoding) as file:
+        return file.read()
+
+
+def read_lines(file: Any) -> Iterator[Any]:
+    """Yield the lines of an open file; one that is longer than LINE_LENGTH comes in parts."""
+    return iter(lambda: file.readline(LINE_LENGTH), file.read(0))
 
 
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
@@ -17,7 +45,9 @@ def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
     return open(path, mode, opener=functools.partial(_open_descriptor, own=True), **options)
 
 
-def _open_descriptor(path: str, flags: int, *, own: bool = False) -> int:
+def _open_descriptor(
+    path: str, flags: int, *, own: bool = False, most_bytes: float = math.inf
+) -> int:
     # Non-blocking: else opening a pipe waits for its other end.
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
     try:
@@ -26,10 +56,44 @@ def _open_descriptor(path: str, flags: int, *, own: bool = False) -> int:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "is a link", path) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file", path)
-    return descriptor
+    status = os.fstat(descriptor)
+    is_regular = stat.S_ISREG(status.st_mode)
+    if is_regular and status.st_size <= most_bytes:
+        return descriptor
+    os.close(descriptor)
+    if is_regular:
+        raise OSError(errno.EFBIG, f"has more than {most_bytes:,} bytes", path)
+    raise OSError(errno.EINVAL, "is no regular file", path)
+
+
+def unpack(
+    file: Any, folder: pathlib.Path, most_bytes: int = 2**38, most_members: int = 100_000
+) -> None:
+    """Unpack the files and folders of a tar file from another machine into a new folder.
+
+    All else is left out: without links every name leads into the folder. tarfile's own filter lets
+    some links out, before Python 3.11.13 and 3.12.11.
+
+    Raises:
+      tarfile.TarError: it is damaged, names a place outside, or is larger than the limits.
+      FileExistsError: a name comes twice.
+    """
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        for number, member in enumerate(archive, 1):
+            name = pathlib.PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts:
+                raise tarfile.TarError(f"{member.name!r} leads out of its folder")
+            most_bytes -= member.size
+            if most_bytes < 0 or number > most_members:
+                raise tarfile.TarError("it is too large, or has too many files")
+            if not (member.isreg() or member.isdir()):
+                continue
+            content = archive.extractfile(member)
+            parent = folder / name.parent if content else folder / name
+            parent.mkdir(parents=True, exist_ok=True)
+            if content:
+                with open(folder / name, "xb") as copy:
+                    shutil.copyfileobj(content, copy)
 
 
 def end_of_lines(file: Any) -> int:

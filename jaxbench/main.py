@@ -57,10 +57,9 @@ def main() -> int:
     check_flags(experiment)
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
-    if main_flags.BACKEND_FLAGS.value:
-        from jaxbench.hardware.backend_flags import add_backend_flags
+    from jaxbench.hardware.backend_flags import prepare_backend
 
-        add_backend_flags()
+    prepare_backend(main_flags.BACKEND_FLAGS.value)
     if main_flags.XLA_FLAGS.value:
         from jaxbench.xla.flags import add_xla_flags
 

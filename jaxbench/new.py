@@ -5,6 +5,7 @@ in seconds on a CPU.
 """
 
 import pathlib
+import shlex
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, nearest
@@ -23,18 +24,18 @@ def main(arguments: list[str]) -> int:
     if kind not in kinds:
         raise BadInput(f"{kind!r}: must be one of {', '.join(kinds)}{nearest(kind, kinds)}")
     path = user_path(file)
-    if path.suffix != ".py":
-        raise BadInput(f"{file}: must end in .py")
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise BadInput(f"{file}: its name must end in .py, after letters, digits and _ only")
     text = (_TEMPLATES / f"{kind}.py").read_text()
     try:
         # `x` refuses a file that exists.
         with open(path, "x") as new:
-            new.write(text.replace("=FILE", f"={file}"))
+            new.write(text.replace("=FILE", f"={path.name}"))
     except FileExistsError:
         raise BadInput(f"{file}: exists; it stays as it is") from None
     except OSError as error:
         raise BadInput(f"{file}: {error.strerror}") from error
-    print(f"wrote {file}; run it:\n  jaxbench main --experiment={file}")
+    print(f"wrote {file}; run it:\n  jaxbench main --experiment={shlex.quote(file)}")
     return 0
 
 

@@ -81,7 +81,7 @@ def _qualify() -> int:
     with importing():
         from jaxbench.cards.thresholds import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
-        from jaxbench.hardware.backend_flags import add_backend_flags
+        from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.hardware.environment import describe_code
         from jaxbench.qualification.power_curve import parse_watts
         from jaxbench.qualification.run import qualify
@@ -94,7 +94,7 @@ def _qualify() -> int:
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
     use_compile_cache()
-    add_backend_flags()
+    prepare_backend()
     config = process_flags.coordinator_config(_ONE_PROCESS)
     with coordination.process_group(config, process_flags.exit_status):
         if coordination.count() > 1:

@@ -37,7 +37,9 @@ _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' 
 def main(paths: list[str]) -> int:
     """Write the report; return the exit code."""
     if not paths:
-        raise BadInput("give at least one DIR: a run directory, a sweep, a card, or a folder of")
+        raise BadInput(
+            "give at least one DIR: a run directory, a sweep, a card, or a folder that holds any"
+        )
     out, collection = write_report(
         paths,
         _OUT.value,

@@ -42,14 +42,14 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
-from jaxbench.hardware.backend_flags import add_backend_flags  # noqa: E402
+from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.jobs.train import train_and_evaluate  # noqa: E402
 from jaxbench.records.schema import record_from_json  # noqa: E402
 from jaxbench.records.schema.document import RunDocument  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
-add_backend_flags()  # what is compiled here is what users run
+prepare_backend()  # what is compiled here is what users run
 
 pytest_plugins = ["tests.fast_half", "pytester"]
 # The experiment for whatever does not ask about the network: see there.

@@ -157,6 +157,11 @@ def test_fields_have_three_spellings():
         (lambda: jaxbench.load_runs(), "runs: no such folder"),
         (lambda: jaxbench.compare("nowhere", "here"), "nowhere: no such folder"),
         (lambda: jaxbench.report("nowhere"), "nowhere: no such folder"),
+        (lambda: jaxbench.sweep("cnn10", {"batch_size": []}), "batch_size=[] in the grid"),
+        (lambda: jaxbench.sweep("cnn10", {"precision": [""]}), "precision=[''] in the grid"),
+        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, timeout_s=-1), "timeout_s=-1"),
+        (lambda: jaxbench.compare([], "here"), "list of runs is empty"),
+        (lambda: jaxbench.report([]), "list of runs is empty"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(call, told, tmp_path):

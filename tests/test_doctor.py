@@ -9,7 +9,7 @@ import jax
 import psutil
 import pytest
 
-from jaxbench.hardware import checks
+from jaxbench.hardware import accelerators, backend_flags, checks
 from jaxbench.hardware.accelerators import Accelerators
 from jaxbench.hardware.checks import Check
 from jaxbench.xla import flags as xla_flags
@@ -69,6 +69,10 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
             lambda _: ["JAX uses the CPU, but there is a TPU: pip install"],
             *("devices", "problem", " cpu"),
         ),
+        (
+            *(backend_flags, "sums_are_right", lambda: False),
+            *("sums on the CPU", "problem", "computes wrong sums"),
+        ),
         (xla_flags, "_refusal", lambda _: "Unknown flag in XLA_FLAGS: x", "XLA_FLAGS")
         + ("problem", "XLA does not know --xla_x=1"),
     ],
@@ -86,6 +90,7 @@ def test_variables_and_folders(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    monkeypatch.setattr(accelerators, "installed_plugin", lambda platform: None)
     told = {check.name: check for check in checks.run_checks()}
     assert told["compile cache"].status == "warning" and told["runs"].status == "ok"
     assert told["JAX_PLATFORMS"].status == "problem"

@@ -194,6 +194,14 @@ def get_config():
     return Config(model=MyWideResNetConfig(), data=DataConfig(image_shape=(8, 8, 1)))
 """,
     "other.py": "def get_config():\n    return {'batch_size': 3}\n",
+    "leaves.py": "import sys\nsys.exit(0)\n",
+    "leaves_later.py": """import sys
+from jaxbench.config import Config, DataConfig
+def network(num_classes):
+    sys.exit(0)
+def get_config():
+    return Config(model=network, data=DataConfig(source="digits", image_shape=(8, 8, 1)))
+""",
     "occupied/run.json": "{}",
     "corrupt.npz": "not an archive",
 }
@@ -224,6 +232,8 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.epochs=1000000000"], "more than"),
         (["--experiment=broken.py"], "broken.py:3: the experiment file fails with ZeroDivisionErr"),
         (["--experiment=syntax.py"], "syntax.py:1: the experiment file fails with SyntaxError"),
+        (["--experiment=leaves.py"], "leaves.py:2: the experiment file fails with SystemExit: 0"),
+        (["--experiment=leaves_later.py"], "leaves_later.py:4: your code ends the program"),
         (["--experiment=empty.py"], "has no function get_config()"),
         (["--experiment=other.py"], "returned dict, expected a jaxbench.config.Config"),
         ([Q, "--experiment.batchsize=3"], "did you mean 'batch_size'?"),

@@ -28,6 +28,12 @@ def test_a_template_is_an_experiment_that_can_be_built(run_cli, tmp_path, kind):
     assert dataset is None or len(dataset.train) == 2048
 
 
+def test_a_folders_name_is_no_code(run_cli, tmp_path):
+    (tmp_path / 'a"""b').mkdir()
+    assert run_cli("network", 'a"""b/mine.py', module="jaxbench.new").returncode == 0
+    assert 'a"""b' not in (tmp_path / 'a"""b' / "mine.py").read_text()
+
+
 def test_a_file_that_exists_stays(run_cli, tmp_path):
     (tmp_path / "mine.py").write_text("mine")
     done = run_cli("network", "mine.py", module="jaxbench.new")
@@ -42,6 +48,7 @@ def test_a_file_that_exists_stays(run_cli, tmp_path):
         (("netwrok", "x.py"), "did you mean 'network'"),
         (("network", "x.txt"), "must end in .py"),
         (("network", "no/such/x.py"), "No such file"),
+        (("network", 'x""";print(1);""".py'), "after letters, digits and _ only"),
     ],
 )
 def test_what_cannot_be_written_is_told(run_cli, tmp_path, args, told):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput, nearest
+from jaxbench.files import read_text
 from jaxbench.paths import user_path
 
 S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
@@ -76,7 +77,7 @@ def recorded_price(document: Mapping[str, Any]) -> Price | None:
 def read_prices(path: str) -> list[Price]:
     """Return the offers of a user's file, see `load_prices`."""
     try:
-        text = user_path(path).read_text(encoding="utf-8-sig")
+        text = read_text(user_path(path), encoding="utf-8-sig")
         rows = csv.DictReader(text.splitlines(), strict=True)
         listed = list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from jaxbench.cards.card import Card
 from jaxbench.cards.decode import decode, encode, parse
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_text
 from jaxbench.paths import hide_paths, user_path
 
 KIND, SCHEMA_VERSION = "card", 1
@@ -44,7 +45,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 def digest_file(path: pathlib.Path) -> str:
     """Return the SHA-256 of a regular file; raise OSError for a pipe and what cannot be read."""
-    with open_regular(path, "rb") as file:
+    with open_regular(path, "rb", most_bytes=math.inf) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -106,11 +107,7 @@ def read_card(given: str | pathlib.Path) -> Card:
     """
     path = card_path(given)
     try:
-        with open_regular(path, "rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        if len(raw) > MOST_BYTES:
-            raise ValueError(f"has more than {MOST_BYTES >> 20} MiB, which no card has")
-        return _from_json(parse(raw.decode()))
+        return _from_json(parse(read_text(path, MOST_BYTES)))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 from jaxbench.errors import BadInput, nearest
-from jaxbench.files import open_regular
+from jaxbench.files import read_text
 from jaxbench.paths import user_path
 
 # {rule.level: limit}; None where the rule judges nothing.
 Thresholds = Mapping[str, float | None]
 _COLUMNS = ("name", "level", "limit")
-_MOST_CHARACTERS = 2**16
+_MOST_BYTES = 2**16
 
 
 def load_thresholds(path: str | None = None) -> Thresholds:
@@ -29,14 +29,11 @@ def load_thresholds(path: str | None = None) -> Thresholds:
     if path is None:
         return limits
     try:
-        with open_regular(user_path(path), encoding="utf-8-sig") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
+        text = read_text(user_path(path), _MOST_BYTES, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"{path or '--thresholds='}: {getattr(error, 'strerror', None) or error}"
         ) from error
-    if len(text) > _MOST_CHARACTERS:
-        raise BadInput(f"{path}: has more than {_MOST_CHARACTERS} characters")
     own = _parse(text, path)
     for name in own:
         if name not in limits:

@@ -25,7 +25,7 @@ from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.errors import BadInput
-from jaxbench.files import open_own, open_regular
+from jaxbench.files import open_own, open_regular, read_text
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
@@ -317,8 +317,7 @@ def _check_stored_arrays(stored: Any, saved: dict[str, list[Any]]) -> None:
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        with open_regular(path / _MANIFEST) as file:
-            found = json.load(file)
+        found = json.loads(read_text(path / _MANIFEST))
         if _seal(found["body"]) != found["seal"]:
             raise CorruptCheckpointError(f"{_MANIFEST} is not as it was written")
         body = found["body"]
@@ -340,7 +339,7 @@ def _seal(body: dict[str, Any]) -> str:
 
 
 def _digest(path: pathlib.Path) -> list[Any]:
-    with open_regular(path, "rb") as file:
+    with open_regular(path, "rb", most_bytes=math.inf) as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.files import end_of_lines, open_own
+from jaxbench.files import LINE_LENGTH, end_of_lines, open_own
 from jaxbench.records import schema
 from jaxbench.records.run_dir import EVENTS, RECORDS, measure_records
 
@@ -71,7 +71,7 @@ def _lines(path: pathlib.Path, size: int) -> Iterator[bytes]:
     if path.name not in measure_records(path.parent):
         return
     with open(path, "rb") as file:
-        while size > 0 and (line := file.readline(size)):
+        while size > 0 and (line := file.readline(min(size, LINE_LENGTH))):
             yield line
             size -= len(line)
 

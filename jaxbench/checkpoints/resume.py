@@ -13,6 +13,7 @@ from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint
 from jaxbench.checkpoints.kept_records import copy_records, restore_records
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
+from jaxbench.files import open_regular, read_text
 from jaxbench.own.code import config_record
 from jaxbench.paths import user_path
 from jaxbench.records.goodput import end_stretch, is_phases, read_stretches
@@ -160,7 +161,7 @@ def _check_files(path: pathlib.Path, own: bool) -> None:
 def _load(path: pathlib.Path) -> RunRecords:
     """Read a run directory up to the first corrupt record: later ones are cut off anyway."""
     try:
-        document = json.loads((path / "run.json").read_text())
+        document = json.loads(read_text(path / "run.json"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
     known = isinstance(document, dict) and document.get("status") in STATUSES
@@ -340,8 +341,8 @@ def _last_elapsed_s(run: RunRecords) -> float:
     last = [*run.records[-20:], run.last_step or {}]
     times_s = [record.get(name) for record in last for name in ("elapsed_s", "wall_s")]
     try:
-        with open(run.path / "telemetry.csv", "rb") as file:
-            columns = file.readline().decode().strip().split(",")
+        with open_regular(run.path / "telemetry.csv", "rb", most_bytes=math.inf) as file:
+            columns = file.readline(4096).decode().strip().split(",")
             file.seek(max(file.tell() - 1, file.seek(0, os.SEEK_END) - 4096))
             lines = file.read().decode(errors="replace").split("\n")
         times_s += [float(line.split(",")[columns.index("elapsed_s")]) for line in lines[1:-1]]

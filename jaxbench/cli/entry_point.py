@@ -107,6 +107,10 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     try:
         app.run(quietly, argv=argv, flags_parser=parse)
     except SystemExit as exit_:
+        if user_line(exit_):
+            # Whatever code it gives: nothing has been done.
+            terminal.warn(f"jaxbench: {describe_error('your code ends the program', exit_)}")
+            sys.exit(2)
         # absl calls having shown the help a failure.
         sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
     except BaseException as error:

@@ -43,7 +43,7 @@ XLA_FLAGS = flags.DEFINE_string(
 BACKEND_FLAGS = flags.DEFINE_bool(
     "backend_flags",
     True,
-    "On CPU devices, add the flags to $XLA_FLAGS that were measured to make steps quicker "
+    "On CPU devices, add the flags to $XLA_FLAGS that keep sums right and make steps quicker "
     "(jaxbench/hardware/backend_flags.csv).",
 )
 FEED = flags.DEFINE_enum(

@@ -93,7 +93,7 @@ def _call(path, function, *args):
     """Run code of an experiment file; whatever goes wrong in it names that file and line."""
     try:
         return function(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = getattr(error, "lineno", None)
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(path.resolve()):

@@ -206,9 +206,38 @@ def installed_plugin(platform: str) -> str | None:
     if platform == "tpu":
         library = os.environ.get("TPU_LIBRARY_PATH")
         return library or ("libtpu" if importlib.util.find_spec("libtpu") else None)
+    return next((name for name in _jax_plugins() if platform in name), None)
+
+
+def usable_plugins(
+    environ: Mapping[str, str] = os.environ, root: pathlib.Path = _ROOT
+) -> list[str]:
+    """Return the plugins that may find an accelerator on this machine.
+
+    A TPU is absent only if nothing hints at one, an NVIDIA GPU only if it has no device file. For
+    other accelerators an installed plugin is enough.
+    """
+    may_have_cuda = any(root.glob("dev/nvidia*")) or (root / "dev/dxg").exists()
+    plugins = [name for name in _jax_plugins() if "cuda" not in name or may_have_cuda]
+    library = installed_plugin("tpu") if _may_have_tpu(environ, root) else None
+    return [*plugins, *filter(None, (library, environ.get("PJRT_NAMES_AND_LIBRARY_PATHS")))]
+
+
+def _may_have_tpu(environ: Mapping[str, str], root: pathlib.Path) -> bool:
+    """Return whether anything hints at a TPU: a device file, a PCI device or a variable."""
+    # The two that are excepted are set by JAX if it sees no TPU, and by importing libtpu.
+    hint = r"(CLOUD_|LIB)?TPU_(?!SKIP_MDS_QUERY$|LIBRARY_PATH$)|JAX_FORCE_TPU_INIT$|MEGASCALE_"
+    return (
+        any(re.match(hint, name) for name in environ)
+        or any(True for name in ("accel", "vfio/") for _ in root.glob(f"dev/{name}[0-9]*"))
+        or any(map(_is_tpu, root.glob("sys/bus/pci/devices/*/vendor")))
+    )
+
+
+def _jax_plugins() -> list[str]:
+    """Return the names of the plugins that JAX would load, libtpu apart."""
     # Where JAX looks, too.
     package = importlib.util.find_spec("jax_plugins")
     places = package.submodule_search_locations if package else ()
     names = [module.name for module in pkgutil.iter_modules(places)]
-    names += [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]
-    return next((name for name in names if platform in name), None)
+    return names + [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]

@@ -1,4 +1,4 @@
-"""The XLA flags that were measured to make training steps quicker: backend_flags.csv."""
+"""What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import csv
 import importlib.metadata
@@ -6,7 +6,11 @@ import importlib.resources
 import os
 from typing import NamedTuple
 
-from jaxbench.hardware.accelerators import installed_plugin
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.xla.variables import added_flags
 
 
@@ -16,7 +20,7 @@ class BackendFlag(NamedTuple):
     Attributes:
       platform: JAX's name of the devices.
       flag: as XLA_FLAGS takes it.
-      jaxlib: releases that it was measured with, such as `0.10`, apart by spaces.
+      jaxlib: releases that it was tried with, such as `0.10.2` or `0.12`, apart by spaces.
       why: what it changes.
       measured: the command, when, and what it brought.
     """
@@ -35,28 +39,71 @@ def load_backend_flags() -> list[BackendFlag]:
     return [BackendFlag(**row) for row in rows]
 
 
-def add_backend_flags() -> list[str]:
-    """Add the flags for this jaxlib's CPU devices to XLA_FLAGS; return those that were added.
+def cpu_flags() -> list[str]:
+    """Return the flags for CPU devices of the installed jaxlib."""
+    version = f"{importlib.metadata.version('jaxlib')}."
+    return [
+        row.flag
+        for row in load_backend_flags()
+        if row.platform == "cpu" and any(version.startswith(f"{r}.") for r in row.jaxlib.split())
+    ]
 
-    The user's own value of a flag stays. Nothing is added where JAX has its devices already: XLA
-    has read XLA_FLAGS by then. Nor where a plugin for accelerators is installed, for it reads
-    XLA_FLAGS too, and aborts at a flag that it does not know.
+
+def prepare_backend(add_flags: bool = True) -> list[str]:
+    """Settle, before JAX makes its devices, what it would settle badly; return the added flags.
+
+    If nothing but libtpu could serve and the machine has no TPU, JAX is given the CPU: libtpu would
+    print seven lines of errors first. On CPU devices the flags of `cpu_flags` are added to
+    XLA_FLAGS; a value of the user's stays. Accelerators get none: their plugins read XLA_FLAGS too,
+    and abort at a flag that they do not know. Once JAX has its devices this does nothing.
     """
     from jax._src import xla_bridge  # the question has no public name
 
-    if xla_bridge.backends_are_initialized() or any(map(installed_plugin, ("tpu", "cuda", "rocm"))):
+    if xla_bridge.backends_are_initialized():
         return []
-    release = ".".join(importlib.metadata.version("jaxlib").split(".")[:2])
+    if not jax.config.jax_platforms and not usable_plugins():
+        # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
+        jax.config.update("jax_platforms", "cpu")
+    if not add_flags or jax.config.jax_platforms != "cpu":
+        return []
     given = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in given}
-    added = [
-        one.flag
-        for one in load_backend_flags()
-        if one.platform == "cpu"
-        and release in one.jaxlib.split()
-        and one.flag.partition("=")[0] not in names
-    ]
+    added = [flag for flag in cpu_flags() if flag.partition("=")[0] not in names]
     if added:
         os.environ["XLA_FLAGS"] = " ".join([*added, *given])
         added_flags.update(added)
     return added
+
+
+def wrong_sums(platform: str) -> list[str]:
+    """Return the warning that devices of this platform compute wrong sums, if they do.
+
+    It is computed only if a flag for this jaxlib is missing.
+    """
+    needed = cpu_flags()
+    if platform != "cpu" or {*needed} <= {*os.environ.get("XLA_FLAGS", "").split()}:
+        return []
+    return [] if sums_are_right() else [wrong_sums_text()]
+
+
+def wrong_sums_text() -> str:
+    version = importlib.metadata.version("jaxlib")
+    flags = " ".join(cpu_flags())
+    todo = f": set XLA_FLAGS={flags} before JAX makes its devices" if flags else ""
+    return (
+        f"jaxlib {version} computes wrong sums on this CPU "
+        f"(https://github.com/jax-ml/jax/issues/39103){todo}"
+    )
+
+
+def sums_are_right() -> bool:
+    """Compute the example of jax issue 39103 on the CPU; return whether it is right.
+
+    With jaxlib 0.10.2 the last of 32,769 rows is 0.2 to 0.8 % off.
+    """
+    numbers_N = np.arange(32_769, dtype=np.float32)
+    rows_Nx3 = np.stack([numbers_N, 0 * numbers_N, 0 * numbers_N], axis=1)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        identity = jnp.eye(3, dtype=jnp.float32)
+        squares = jax.jit(jax.vmap(lambda row: jnp.sum((identity @ row) ** 2)))(rows_Nx3)
+    return np.allclose(squares, numbers_N.astype(np.float64) ** 2, rtol=1e-5, atol=0)

@@ -107,6 +107,11 @@ def check_devices() -> Iterator[Check]:
     if refused := refused_xla_flags(given):
         yield Check("XLA_FLAGS", "problem", "; ".join(refused), "correct it or unset it")
         return
+    # What jaxbench adds for CPU devices is set before JAX makes them.
+    from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
+
+    prepare_backend()
+    given = os.environ.get("XLA_FLAGS", "")
     yield Check("XLA_FLAGS", "ok", given or "not set")
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
@@ -128,6 +133,10 @@ def check_devices() -> Iterator[Check]:
     found = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
     unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
     yield Check("devices", "problem" if unused else "ok", found, "; ".join(unused))
+    if sums_are_right():
+        yield Check("sums on the CPU", "ok", "right")
+    else:
+        yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
 
 
 def check_folders() -> Iterator[Check]:

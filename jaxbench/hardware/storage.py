@@ -30,7 +30,7 @@ def drop_from_page_cache(paths: Iterable[str]) -> None:
       BadInput: this system cannot do that.
     """
     if not hasattr(os, "posix_fadvise"):
-        raise BadInput("--page_cache=cold: this system cannot be told to forget files")
+        raise BadInput("files cannot be read anew: this system cannot be told to forget them")
     for path in paths:
         try:
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

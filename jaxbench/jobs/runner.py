@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from jaxbench.analysis.pricing import Price
 from jaxbench.distributed.mesh import peak_memory_bytes
 from jaxbench.hardware.accelerators import unused_accelerators
+from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.environment import host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.setup import RunContext
@@ -85,8 +86,10 @@ def run_job(
       BadInput: before anything is written.
       Exception: whatever ended the measurement. Status and reason are in run.json by then.
     """
-    unused = unused_accelerators(context.mesh.devices[0].platform)
-    for warning in unused:
+    platform = context.mesh.devices[0].platform
+    with context.clock.phase("devices"):
+        warnings = [*unused_accelerators(platform), *wrong_sums(platform)]
+    for warning in warnings:
         context.console.say(f"warning: {warning}")
     document = {"mode": measurement.mode} | context.document() | measurement.document()
     with recording(
@@ -101,7 +104,7 @@ def run_job(
         resume_into,
     ) as recorder:
         recorder.summarize = functools.partial(
-            _summarize, context, measurement, recorder.records, unused
+            _summarize, context, measurement, recorder.records, warnings
         )
         if recorder.folder and (record := measurement.csv_record):
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))

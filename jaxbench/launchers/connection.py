@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from jaxbench.clock import Stopwatch
+from jaxbench.files import unpack
 from jaxbench.launchers.hosts import Host
 from jaxbench.launchers.remote import MARK
 
@@ -81,10 +82,8 @@ class Connection:
         with tempfile.TemporaryFile(buffering=0, dir=folder) as output:
             self._ask("files", request, patience_s, output)
             try:
-                with tarfile.open(fileobj=output, mode="r|") as archive:
-                    # Nothing lands outside the folder, whoever the host is.
-                    archive.extractall(folder, filter="data")
-            except tarfile.TarError as error:
+                unpack(output, folder)
+            except (tarfile.TarError, FileExistsError) as error:
                 raise HostLost(f"its files came damaged: {error}") from error
 
     def _ask(

@@ -5,7 +5,7 @@ import shlex
 from typing import NamedTuple
 
 from jaxbench.errors import BadInput, nearest
-from jaxbench.files import open_regular
+from jaxbench.files import read_text
 from jaxbench.paths import user_path
 
 # [user@]host[:port]; an IPv6 address in brackets. Nothing that ssh could take for an option.
@@ -40,8 +40,7 @@ def read_hosts(path: str) -> list[Host]:
       BadInput: it cannot be read, names no host, or a line is not as it must be.
     """
     try:
-        with open_regular(user_path(path), encoding="utf-8-sig") as file:
-            lines = file.read().splitlines()
+        lines = read_text(user_path(path), encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--hosts={path}: {getattr(error, 'strerror', None) or error}") from error
     hosts = []

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from jaxbench.distributed.child import ProcessResult
-from jaxbench.files import open_regular
+from jaxbench.files import read_text
 
 # The status of a process that was lost with its machine: its trial is run once more.
 LOST = "lost"
@@ -108,8 +108,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Return what `write_json` wrote; {} where there is no such file, or it is none."""
     try:
-        with open_regular(path) as file:
-            content = json.load(file)
+        content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

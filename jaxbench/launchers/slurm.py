@@ -29,6 +29,8 @@ _PAUSE_S = 0.5
 _LEAST_POLL_S, _MOST_POLL_S = 1.0, 30.0
 # How long shared storage may take to show here what a node has written.
 _STORAGE_S = 60.0
+# How often squeue may miss a job that sbatch gave no number for, before it is submitted again.
+_UNSEEN_POLLS = 3
 # How long sbatch may refuse while none of the sweep's jobs is in the queue.
 _REFUSED_S = 600.0
 
@@ -40,6 +42,7 @@ class _Submission:
     Attributes:
       name: the job's, unlike any other.
       number: the job's; None where sbatch has not taken it yet.
+      unseen: how often squeue has missed it since it was last submitted without a number.
       line: what is shown of it.
       ended: time since its end, where its files are not here yet.
     """
@@ -47,6 +50,7 @@ class _Submission:
     job: TrialJob
     name: str
     number: str | None = None
+    unseen: int = 0
     line: str = ""
     ended: Stopwatch | None = None
 
@@ -98,6 +102,9 @@ class SlurmLauncher:
         # A percent sign begins a pattern of Slurm's.
         output = str(one.file(".slurm.out")).replace("%", "%%")
         options = [f"--job-name={one.name}", "--requeue", f"--output={output}"]
+        # If it is submitted twice, since an answer was lost, one waits for the other.
+        options.append("--dependency=singleton")
+        one.unseen = 0
         command = [sys.executable, "-m", "jaxbench.launchers.slurm_job", one.file(".slurm.json")]
         try:
             number = submit(
@@ -149,14 +156,16 @@ class SlurmLauncher:
         ended = []
         for key, one in [*self._running.items()]:
             queued = jobs.get(one.name)
-            if queued is not None and one.number is None:  # though sbatch gave no answer
+            if queued is not None and one.number != queued.number:  # sbatch gave no answer
                 self._take_note(one, queued.number)
             if (end := _end_of(one, queued)) is not None:
                 del self._running[key]
                 self._since_change = Stopwatch()
                 ended.append(end)
             elif one.number is None:
-                self._submit_again(one)
+                one.unseen += 1
+                if one.unseen >= _UNSEEN_POLLS:
+                    self._submit_again(one)
         return ended
 
     def _submit_again(self, one: _Submission) -> None:

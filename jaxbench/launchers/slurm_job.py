@@ -48,9 +48,28 @@ def take_up(run_path: pathlib.Path, log: pathlib.Path, restart: str) -> list[str
     return []
 
 
+def claim(path: pathlib.Path, number: str) -> str:
+    """Return the number of the first job that claimed a trial, which may have been submitted twice.
+
+    Args:
+      path: a file for the number.
+      number: this job's.
+    """
+    try:
+        with open(path, "x") as file:
+            file.write(number)
+    except FileExistsError:
+        return path.read_text()
+    return number
+
+
 def main(path: pathlib.Path) -> None:
     """Run the trial of a job file to its end, and write how it ended."""
     job = read_json(path)
+    number = os.environ["SLURM_JOB_ID"]
+    if (owner := claim(path.with_suffix(".claim"), number)) != number:
+        print(f"job {number}: job {owner} has run this trial")
+        return
     prefix = srun_prefix(os.environ)
     more = ["--distributed=auto"] if prefix else []
     if restart := os.environ.get("SLURM_RESTART_COUNT"):

@@ -25,6 +25,8 @@ _OWN = (
     *(("-a", "--array"), ("-D", "--chdir"), ("-M", "--clusters"), ("-W", "--wait")),
     *(("--parsable",), ("--test-only",), ("-h", "--help"), ("--usage",), ("-V", "--version")),
 )
+# Short options of sbatch that take no value: several stand together, as in -HW.
+_WITHOUT_VALUE = "hHIOQsuvVW"
 # {a state of a job that Slurm itself has ended: (the trial's status, reason)}
 _ENDED_BY_SLURM = {
     "BOOT_FAIL": (LOST, "the node did not start"),
@@ -84,16 +86,17 @@ class Refused(Exception):
 def list_jobs(call: Call) -> dict[str, QueuedJob]:
     """Return {name: job} of the user's jobs, those that ended some minutes ago included.
 
+    Of several jobs of one name it is the first that was submitted.
+
     Raises:
       Refused: Slurm does not answer.
     """
     form = ",".join(f"{column}:|" for column in _COLUMNS)
-    output = _run(
-        call, ["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--Format={form}"]
-    )
+    options = ["--noheader", f"--user={os.getuid()}", "--states=all", "--sort=i"]
+    output = _run(call, ["squeue", *options, f"--Format={form}"])
     rows = [line.split("|")[:-1] for line in output.splitlines()]
     jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
-    return {job.name: job for job in jobs}
+    return {job.name: job for job in reversed(jobs)}
 
 
 def submit(call: Call, options: Sequence[str], command: str) -> str:
@@ -150,9 +153,15 @@ def call_slurm(command: Sequence[str]) -> tuple[int, str, str]:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a time as Slurm writes it: [days-][hours:]minutes:seconds."""
+    """Return the seconds of a time as Slurm writes it: [days-][hours:]minutes:seconds.
+
+    0 for a word, such as INVALID: clocks are apart, and the time would be negative.
+    """
     days, _, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
+    try:
+        parts = [int(part) for part in clock.split(":")]
+    except ValueError:
+        return 0.0
     return 86400.0 * int(days or 0) + sum(60**i * part for i, part in enumerate(reversed(parts)))
 
 
@@ -176,6 +185,15 @@ class _Refuse(argparse.Action):
         raise BadInput(f"--slurm={option_string}: is no option of sbatch for a sweep's jobs")
 
 
+def _split_cluster(option: str) -> list[str]:
+    """Return short options that stand together as one word each: -HWpa is -H, -W and -pa."""
+    cluster = re.match(f"-[{_WITHOUT_VALUE}]+", option)
+    if cluster is None:
+        return [option]
+    rest = option[cluster.end() :]
+    return [f"-{letter}" for letter in cluster[0][1:]] + [f"-{rest}"] * bool(rest)
+
+
 def hardware_options(options: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Return NAME=VALUE of the options that say on what a trial runs.
 
@@ -186,7 +204,8 @@ def hardware_options(options: Sequence[str], variables: Mapping[str, str]) -> li
     Raises:
       BadInput: an option that the sweep itself gives.
     """
-    given, _ = _OptionParser().parse_known_args([*options])
+    words = [word for option in options for word in _split_cluster(option)]
+    given, _ = _OptionParser().parse_known_args(words)
     wanted = {
         name: value or variables.get(f"SBATCH_{name.upper()}")
         for name, value in vars(given).items()

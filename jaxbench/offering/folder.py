@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
+from jaxbench.files import read_text
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
 from jaxbench.paths import check_can_be_made
@@ -101,12 +102,12 @@ def read_offers(folder: pathlib.Path) -> list[Offer]:
       BadInput: its list cannot be read.
     """
     path = folder / OFFERS
-    if not path.is_file():
-        return []
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(read_text(path))
         return [_parse(folder, document["label"], offer) for offer in document["offers"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read as a list of offers ({error!r})") from error
 
 

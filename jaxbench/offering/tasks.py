@@ -1,6 +1,7 @@
 """Tasks for SkyPilot and dstack: what each rents, installs and runs."""
 
 import dataclasses
+import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 
 from jaxbench.offering.accelerators import Accelerator
+from jaxbench.terminal import printable
 
 # What both engines bring to the machine, beside the tasks; its folder for the source code there.
 SENT, ARCHIVE, SOURCE = "sent", "jaxbench.tar.gz", "src"
@@ -66,7 +68,9 @@ class Task:
 
     def text(self, title: str) -> str:
         """Return the file's text, with the commands at its head."""
-        head = [title, "In this folder: launch, fetch the results, give the machine back.", ""]
+        # YAML ends a comment at a line break, and takes no control characters.
+        head = [printable(title)]
+        head += ["In this folder: launch, fetch the results, give the machine back.", ""]
         lines = [f"# {line}".rstrip() for line in (*head, *(f"  {own}" for own in self.commands))]
         body = yaml.dump(
             dict(self.document), Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True
@@ -103,7 +107,9 @@ def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
         "[ -d ~/jaxbench-env ] || uv venv -q --seed --python 3.12 ~/jaxbench-env",
         *_install("~/jaxbench-env/bin/python", work, accelerator),
     ]
-    run = f'{_run("~/jaxbench-env/bin/python", work)}="$HOME/results"'
+    # A folder of its own for a task that is launched again on the same machine.
+    results = '"$HOME/results/$(date +%Y%m%d-%H%M%S)"'
+    run = f"{_run('~/jaxbench-env/bin/python', work)}={results}"
     document = {
         "name": name,
         "resources": resources,
@@ -173,6 +179,7 @@ def _run(python: str, work: Work) -> str:
 
 
 def _name(work: Work, accelerator: Accelerator) -> str:
-    """Return a name that both engines take: dstack's have at most 41 characters."""
-    label = "-".join(re.findall("[a-z0-9]+", work.label.lower()))[:20].strip("-")
-    return "-".join(filter(None, ("jb", label, accelerator.folder)))
+    """Return a name of this work that both engines take: dstack's have at most 41 characters."""
+    label = "-".join(re.findall("[a-z0-9]+", work.label.lower()))[:13].strip("-")
+    work_hash = hashlib.sha256(repr(work).encode()).hexdigest()[:6]
+    return "-".join(filter(None, ("jb", label, work_hash, accelerator.folder)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -9,11 +10,13 @@ from typing import Any
 
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
 from jaxbench.records.migration import migrate_result, migrate_run
 from jaxbench.records.schema.base import SCHEMA_VERSION
 
+# More characters than a run's records have, apart from its steps, or a sweep's results.
+_MOST_RECORDS = 2**28
 # How a trial of a sweep may end.
 TRIAL_STATUSES = ("done", "oom", "timeout", "failed", "invalid")
 # Where a sweep has its trials' folders; `cells` is that of schema 1.
@@ -69,8 +72,8 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     records: list[dict[str, Any]] = []
     last_step = None
     try:
-        document = json.loads(_read_file(folder / "run.json"))
-        for record in read_records(path):
+        document = json.loads(read_text(folder / "run.json"))
+        for record in read_records(path, steps=steps):
             if steps or record.get("kind") != "step":
                 records.append(record)
             else:
@@ -78,7 +81,10 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     except FileNotFoundError as error:
         missing = pathlib.Path(error.filename).name
         raise BadInput(f"{path}: no run directory, it has no {missing}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        name = pathlib.Path(error.filename or path).name
+        raise BadInput(f"{path}: cannot be read: {name} {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
@@ -91,15 +97,20 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     return RunRecords(folder, *migrate_run(document, records), last_step)
 
 
-def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dict[str, Any]]:
     """Yield the lines of a run's metrics.jsonl as they are; one that a crash cut off is left out.
 
+    Args:
+      steps: whether records of training steps are kept, of which there may be millions.
+
     Raises:
-      BadInput: another one is corrupt.
+      BadInput: another one is corrupt, or the records to be kept are too many.
       OSError, UnicodeDecodeError: the file cannot be read.
     """
-    with open_regular(user_path(path) / "metrics.jsonl", encoding="utf-8") as file:
-        lines = enumerate(file, 1)
+    file = user_path(path) / "metrics.jsonl"
+    kept = 0
+    with open_regular(file, most_bytes=math.inf, encoding="utf-8") as opened:
+        lines = enumerate(read_lines(opened), 1)
         for number, line in lines:
             try:
                 record = json.loads(line)
@@ -109,13 +120,19 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
                 record = None
             if not isinstance(record, dict):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
+            if not steps and record.get("kind") != "step":
+                kept += len(line)
+                if kept > _MOST_RECORDS:
+                    raise BadInput(
+                        f"{file}: has more than {_MOST_RECORDS:,} bytes without its steps"
+                    )
             yield record
 
 
 def read_document(folder: pathlib.Path) -> dict[str, Any]:
     """Return the run.json of a run directory, an empty one where it cannot be read."""
     try:
-        document = json.loads(_read_file(folder / "run.json"))
+        document = json.loads(read_text(folder / "run.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     return migrate_run(document, [])[0] if isinstance(document, dict) else {}
@@ -147,12 +164,6 @@ def missing_records(run: RunRecords) -> str | None:
     return None
 
 
-def _read_file(path: pathlib.Path) -> str:
-    if path.exists() and not path.is_file():  # to read a pipe would wait without end
-        raise OSError(f"{path.name} is no regular file")
-    return path.read_text()
-
-
 def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
     """Return {key: its last line} of a sweep's results.jsonl, which need not exist yet.
 
@@ -162,13 +173,12 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
     Raises:
       BadInput: a line is corrupt, and there is no list for its number.
     """
-    if not path.exists():
-        return {}
-    if not path.is_file():
-        raise BadInput(f"{path}: is no regular file")
     results = {}
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open_regular(path, "rb", most_bytes=_MOST_RECORDS) as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return {}
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     for number, line in enumerate(lines[:-1], 1):  # the last one has no end: it is unfinished

@@ -9,12 +9,13 @@ import math
 import os
 import pathlib
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
-from jaxbench.files import open_own, open_regular
+from jaxbench.files import open_own, read_text
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
 from jaxbench.records.schema.document import RunDocument
@@ -44,6 +45,8 @@ class RunDir:
         self.path = path
         self.document = dict(document)
         self._lock = lock
+        # A thread records the end if the main thread hangs.
+        self._writing = threading.Lock()
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json. The file is replaced whole: a reader never sees half of it."""
@@ -51,7 +54,11 @@ class RunDir:
             raise TypeError(f"run.json has no field {', '.join(sorted(unknown))}")
         if fields.get("status", "running") not in STATUSES:
             raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
-        self.document |= fields
+        with self._writing:
+            self.document |= fields
+            self._write()
+
+    def _write(self) -> None:
         partial, path = self.path / PARTIAL, self.path / _DOCUMENT
         text = _to_json(self.document)
         try:
@@ -79,8 +86,7 @@ class RunDir:
 def close_abandoned(path: pathlib.Path, status: str, reason: str) -> None:
     """Record how a run ended that was killed before it could itself."""
     try:
-        with open_regular(path / _DOCUMENT) as file:
-            document = json.load(file)
+        document = json.loads(read_text(path / _DOCUMENT))
     except (OSError, ValueError, RecursionError):
         return
     if isinstance(document, dict) and document.get("status") == "running" and not is_running(path):

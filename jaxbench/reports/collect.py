@@ -12,6 +12,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, own_limits
 from jaxbench.errors import BadInput
+from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIAL_FOLDERS, read_results
@@ -263,10 +264,8 @@ def _parse_number(value: Any) -> float | None:
 
 
 def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
-    if not os.path.isfile(path):
-        return []
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open_regular(path, newline="", encoding="utf-8", most_bytes=DOCUMENT_BYTES) as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error):
         return []

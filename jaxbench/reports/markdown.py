@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 
 from jaxbench.reports.blocks import Section, Table
+from jaxbench.terminal import printable
 
 MARK = "<!-- jaxbench.report -->"
 
@@ -47,8 +48,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _inline(words: str) -> str:
-    """Return text that stays text: no markup of either kind, no second line, no new column."""
-    escaped = html.escape(" ".join(words.split()), quote=False)
+    """Return text that stays text: no markup, second line or new column, nothing for a terminal."""
+    escaped = html.escape(printable(" ".join(words.split())), quote=False)
     for character in "\\`*_[]|":
         escaped = escaped.replace(character, "\\" + character)
     return escaped

@@ -170,6 +170,13 @@ class Description:
 
 
 def paths_of(given: Any) -> list[str]:
-    """Return the folders that a run, a sweep, a path or a list of them stands for."""
+    """Return the folders that a run, a sweep, a path or a list of them stands for.
+
+    Raises:
+      BadInput: the list is empty.
+    """
     each = [given] if isinstance(given, (str, os.PathLike)) else given
-    return [os.fspath(one) for one in each]
+    paths = [os.fspath(one) for one in each]
+    if not paths:
+        raise BadInput("the list of runs is empty: give at least one")
+    return paths

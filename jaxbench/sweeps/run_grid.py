@@ -49,12 +49,18 @@ def run_grid(
     for name, values in grid.items():
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise BadInput(f"{name}={values!r} in the grid: must be a list, such as [{values!r}]")
+    grid = {name: [field_text(value) for value in values] for name, values in grid.items()}
+    for name, values in grid.items():
+        if not values or "" in values:
+            raise BadInput(f"{name}={values!r} in the grid: a value is missing")
+    if timeout_s is not None and not timeout_s > 0:  # nan, too
+        raise BadInput(f"timeout_s={timeout_s}: must be more than 0")
     for status in retry:
         check_choice("retry", status, TRIAL_STATUSES[1:])
     trials = make_trials(
         None if experiment is None else os.fspath(experiment),
         [f"--experiment.{name}={field_text(value)}" for name, value in flat(fields)],
-        {name: [field_text(value) for value in values] for name, values in grid.items()},
+        grid,
         [
             *(f"--{name}={value}" for name, value in options.items()),
             *([f"--mode={mode}"] if mode else []),

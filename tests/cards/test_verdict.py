@@ -260,7 +260,7 @@ def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
         ("name,limit\nmismatches,1\n", "has no column level"),
         ("", "has no column name"),
         ('name,level,limit\n"a', "unexpected end of data"),
-        ("#" * 70_000, "more than 65536 characters"),
+        ("#" * 70_000, "more than 65,536 bytes"),
     ],
 )
 def test_bad_limits_are_one_line(text, message, tmp_path):

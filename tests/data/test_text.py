@@ -51,8 +51,8 @@ def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
     for name, told in (
         ("short", "short has 169 bytes, .* needs 170 for one sequence"),
         ("absent", "cannot be read: .*No such file"),
-        ("pipe", "reads a file, and it is none"),
-        (".", "reads a file, and it is none"),
+        ("pipe", "is no regular file"),
+        (".", "is no regular file"),
     ):
         with pytest.raises(BadInput, match=told) as error:
             load_dataset(text_config(tmp_path / name, 16))

@@ -1,4 +1,4 @@
-"""The flags that were measured to help are added, and only where they do no harm."""
+"""What is set before JAX makes its devices: the CPU if nothing else can serve, and its flags."""
 
 import os
 
@@ -6,8 +6,14 @@ import jax
 import pytest
 from jax._src import xla_bridge
 
-from jaxbench.hardware import backend_flags
-from jaxbench.hardware.backend_flags import add_backend_flags, load_backend_flags
+from jaxbench.hardware import accelerators, backend_flags
+from jaxbench.hardware.accelerators import usable_plugins
+from jaxbench.hardware.backend_flags import (
+    load_backend_flags,
+    prepare_backend,
+    sums_are_right,
+    wrong_sums,
+)
 from jaxbench.xla.variables import decisive_variables, relevant_variables
 
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
@@ -17,43 +23,101 @@ NAME = "--xla_cpu_experimental_ynn_fusion_type"
 def before_devices(monkeypatch):
     """A process whose JAX has no devices yet, with jaxlib 0.10.2 and no plugin."""
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
-    monkeypatch.setattr(backend_flags, "installed_plugin", lambda platform: None)
+    monkeypatch.setattr(backend_flags, "usable_plugins", list)
     monkeypatch.setattr(backend_flags.importlib.metadata, "version", lambda name: "0.10.2")
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
-    return monkeypatch
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", None)
+    yield monkeypatch
+    jax.config.update("jax_platforms", before)
 
 
 def test_they_stand_before_the_users_own(before_devices):
-    (added,) = add_backend_flags()
+    (added,) = prepare_backend()
     assert added.startswith(f"{NAME}=") and os.environ["XLA_FLAGS"] == f"{added} --xla_a=1"
-    assert add_backend_flags() == []  # a child process has them already
+    assert prepare_backend() == []  # a child process has them already
     # A sweep knows its trials, and sets variables on other hosts, without them.
     assert decisive_variables()["XLA_FLAGS"] == "--xla_a=1"
     assert relevant_variables()["XLA_FLAGS"] == f"{added} --xla_a=1"
+    assert jax.config.jax_platforms == "cpu"
 
 
 def test_a_users_own_value_stays(before_devices):
     before_devices.setenv("XLA_FLAGS", f"{NAME}=reduce")
-    assert add_backend_flags() == [] and os.environ["XLA_FLAGS"] == f"{NAME}=reduce"
+    assert prepare_backend() == [] and os.environ["XLA_FLAGS"] == f"{NAME}=reduce"
 
 
-@pytest.mark.parametrize("release", ["0.1.2", "0.11.0", "1.10.2"])
-def test_a_jaxlib_that_was_not_measured_gets_none(before_devices, release):
+@pytest.mark.parametrize(
+    ("release", "value"),
+    [
+        ("0.10.1", "-individual_convolution"),
+        ("0.10.2", "-individual_convolution,-reduce"),
+        ("0.12.0.1", "-individual_convolution"),
+        *(("0.1.2", None), ("0.10.20", None), ("0.11.0", None), ("1.10.2", None)),
+    ],
+)
+def test_each_jaxlib_gets_what_was_tried_with_it(before_devices, release, value):
     before_devices.setattr(backend_flags.importlib.metadata, "version", lambda name: release)
-    assert add_backend_flags() == []
+    assert prepare_backend() == ([f"{NAME}={value}"] if value else [])
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda", "rocm"])
-def test_a_plugin_never_sees_them(before_devices, platform):
-    before_devices.setattr(backend_flags, "installed_plugin", lambda asked: asked == platform)
-    assert add_backend_flags() == []
+@pytest.mark.parametrize("platforms", [None, "tpu", "cuda,cpu"])
+def test_an_accelerator_is_never_hidden_and_sees_no_flag(before_devices, platforms):
+    before_devices.setattr(backend_flags, "usable_plugins", lambda: ["libtpu"])
+    jax.config.update("jax_platforms", platforms)
+    assert prepare_backend() == [] and jax.config.jax_platforms == platforms
+
+
+def test_a_plugin_does_not_matter_if_the_user_chose_the_cpu(before_devices):
+    before_devices.setattr(backend_flags, "usable_plugins", lambda: ["libtpu"])
+    jax.config.update("jax_platforms", "cpu")
+    assert len(prepare_backend()) == 1
 
 
 def test_nothing_is_added_after_xla_has_read_its_flags(monkeypatch):
     jax.devices()
     monkeypatch.setenv("XLA_FLAGS", "")
-    assert add_backend_flags() == [] and os.environ["XLA_FLAGS"] == ""
+    assert prepare_backend() == [] and os.environ["XLA_FLAGS"] == ""
 
 
 def test_every_line_says_why_and_by_which_measurement():
     assert all(all(line) and line.flag.startswith("--xla_") for line in load_backend_flags())
+
+
+def test_sums_are_right_here():
+    """False with jaxlib 0.10.2 without its flag."""
+    assert sums_are_right()
+
+
+def test_wrong_sums_are_told_if_the_flag_is_not_there(monkeypatch):
+    monkeypatch.setattr(backend_flags.importlib.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(backend_flags, "sums_are_right", lambda: False)
+    assert wrong_sums("gpu") == []
+    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution,-reduce")
+    assert wrong_sums("cpu") == []
+    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution")
+    [warning] = wrong_sums("cpu")
+    assert "0.10.2" in warning and f"{NAME}=-individual_convolution,-reduce" in warning
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "usable"),
+    [
+        ("dev/null", {"TPU_SKIP_MDS_QUERY": "1", "TPU_LIBRARY_PATH": "x"}, []),
+        ("dev/accel0", {}, ["libtpu"]),
+        ("dev/vfio/0", {}, ["libtpu"]),
+        ("sys/bus/pci/devices/0/vendor", {}, ["libtpu"]),
+        ("dev/null", {"TPU_WORKER_ID": "0"}, ["libtpu"]),
+        ("dev/null", {"JAX_FORCE_TPU_INIT": "1"}, ["libtpu"]),
+        ("dev/nvidiactl", {}, ["xla_cuda12"]),
+    ],
+)
+def test_whatever_hints_at_an_accelerator_keeps_its_plugin(
+    monkeypatch, tmp_path, file, environ, usable
+):
+    monkeypatch.setattr(accelerators, "_jax_plugins", lambda: ["xla_cuda12"])
+    monkeypatch.setattr(accelerators, "installed_plugin", lambda platform: "libtpu")
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text("0x1ae0\n")
+    assert usable_plugins(environ, tmp_path) == usable

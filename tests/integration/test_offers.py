@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,9 @@ def read_by(engine, folder):
     )
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout.splitlines()[-1])
-    return {file.partition(".")[0]: found for file, found in read.items()}
+    # A hash of all flags is a part of the name.
+    names = {file: re.sub("-[0-9a-f]{6}-", "-", found[0]) for file, found in read.items()}
+    return {file.partition(".")[0]: [names[file], *found[1:]] for file, found in read.items()}
 
 
 def write(folder, *flags):
@@ -130,7 +133,7 @@ def test_a_machine_runs_what_is_sent_and_the_report_finds_what_came_back(tmp_pat
         timeout=300,
     )
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    document = json.loads((home / "results" / "run.json").read_text())
+    document = json.loads((next((home / "results").iterdir()) / "run.json").read_text())
     assert document["environment"]["git"]["commit"] == head.stdout.strip()
     shutil.copytree(home / "results", folder / "t4-1")
     command = [sys.executable, "-m", "jaxbench.report", str(folder), f"--out={tmp_path / 'a.md'}"]

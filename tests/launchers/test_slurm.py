@@ -1,6 +1,7 @@
 """What the launcher asks Slurm, and what it makes of the answers; Slurm itself is a fake."""
 
 import json
+import os
 import pathlib
 import shlex
 import sys
@@ -41,7 +42,7 @@ class FakeSlurm:
             return 0, "", "sbatch: Job 10 to start at 2030-01-01T00:00:00"
         [form] = [word[9:] for word in command if word.startswith("--Format=")]
         columns = [column.removesuffix(":|") for column in form.split(",")]
-        lines = ["".join(f"{job[c]}|" for c in columns) for job in self.jobs.values()]
+        lines = ["".join(f"{job[c]}|" for c in columns) for _, job in sorted(self.jobs.items())]
         return 0, "\n".join(lines), ""
 
     def set(self, number, state, **columns):
@@ -191,19 +192,45 @@ def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
     launcher.start(job)
     assert launcher.last_line("k") == "sbatch: Batch job submission failed: Socket timed out"
     fake.refusal = ""
-    assert launcher.wait() == [] and len(fake.submissions()) == 2
+    while len(fake.submissions()) == 1:
+        assert launcher.wait() == []
     assert read_json(job.note_path)["number"] == "11"
-    # The answer was lost, the job was not.
+    assert "--dependency=singleton" in fake.submissions()[-1]
+    # The answer was lost, the job was not; squeue does not show it at once.
     other = TrialJob("other", (), job.run_path, job.log.with_name("run2.log"))
     fake.refusal = "no answer"
     launcher.start(other)
     fake.refusal = ""
+    assert launcher.wait() == []
     fake.jobs["12"] = fake.jobs["11"] | {
         "JobID": "12",
         "Name": read_json(other.note_path)["name"],
     }
     assert launcher.wait() == [] and len(fake.submissions()) == 3
     assert read_json(other.note_path)["number"] == "12"
+
+
+def test_a_job_that_was_submitted_twice_is_followed_once(fake, job):
+    launcher, _ = create()
+    launcher.start(job)
+    first = dict(fake.jobs["11"])
+    fake.jobs = {"11": first, "12": first | {"JobID": "12"}}
+    write_json(job.note_path, {"name": first["Name"], "number": "12"})
+    other, _ = create()
+    assert other.attach(job) and other.wait() == []
+    assert read_json(job.note_path)["number"] == "11"
+    fake.set("11", "CANCELLED")
+    assert other.wait()[0].process.reason == "cancelled in Slurm"
+
+
+def test_the_second_job_of_a_trial_runs_nothing(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(slurm_job, "run_job", lambda *_: ran.append(os.environ["SLURM_JOB_ID"]))
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    for number in ("11", "12", "11"):  # the first is requeued
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        slurm_job.main(tmp_path / "run1.slurm.json")
+    assert ran == ["11", "11"]
 
 
 def test_sbatch_refuses_for_long(fake, job, monkeypatch):
@@ -216,7 +243,8 @@ def test_sbatch_refuses_for_long(fake, job, monkeypatch):
     assert launcher.wait() == []
     monkeypatch.setattr("jaxbench.launchers.slurm._REFUSED_S", 0.0)
     with pytest.raises(Unreachable, match="^sbatch: no more jobs$"):
-        launcher.wait()
+        for _ in range(9):
+            launcher.wait()
 
 
 def test_the_next_process_takes_jobs_up(fake, job):
@@ -262,6 +290,7 @@ def test_slurm_has_forgotten_a_job(fake, job):
 def test_times():
     assert seconds("0:07") == 7 and seconds("59:59") == 3599 and seconds("2:00:01") == 7201
     assert seconds("1-02:03:04") == 93784
+    assert seconds("INVALID") == 0  # a negative one
 
 
 def test_hardware_is_a_part_of_the_key():
@@ -273,8 +302,20 @@ def test_hardware_is_a_part_of_the_key():
     # What does not change a result; sbatch's abbreviations.
     assert of("--time=1:00 -A lab --gpus=2 --mail-user=me -N 1 --part a --qos low") == same
     assert of("--exclusive --mem=3G") == ["exclusive=yes", "mem=3G"]
+    assert of("-HQN1 -Hp a") == ["nodes=1", "partition=a"]
     assert of("-N1", SBATCH_PARTITION="b", SBATCH_NODES="3") == ["nodes=1", "partition=b"]
-    own = ("--output=x", "-ox", "--job-name x", "-J x", "--array=1-3", "--outp=x", "--wait", "-V")
+    own = (
+        "--output=x",
+        "-ox",
+        "--job-name x",
+        "-J x",
+        "--array=1-3",
+        "--outp=x",
+        "--wait",
+        "-V",
+        "-HW",
+        "-QHVpa",
+    )
     for text in own:
         with pytest.raises(BadInput, match="is no option of sbatch for a sweep's jobs"):
             of(text)

@@ -1,6 +1,7 @@
 """The tasks that are written for SkyPilot and dstack, read again."""
 
 import dataclasses
+import re
 import shlex
 
 import pytest
@@ -30,7 +31,8 @@ def test_skypilot():
     task = skypilot_task(WORK, GPU)
     document = yaml.safe_load(task.text("title"))
     assert document == task.document
-    assert document["name"] == "jb-cnn10-tiny-v100-4" and document["workdir"] == "sent"
+    name = document["name"]
+    assert re.fullmatch("jb-cnn10-tiny-[0-9a-f]{6}-v100-4", name) and document["workdir"] == "sent"
     assert document["resources"] == {
         "accelerators": "V100:4",
         "autostop": {"idle_minutes": 7, "down": True},
@@ -39,11 +41,12 @@ def test_skypilot():
     assert "tar -xzf jaxbench.tar.gz -C src\n" in document["setup"]
     assert document["setup"].splitlines()[-1].endswith(" -e 'src[cuda12,prepare]'")
     ran = shlex.split(document["run"])
-    assert ran[1:] == ["-u", "-m", "jaxbench.main", *WORK.arguments, "--workdir=$HOME/results"]
+    results = "--workdir=$HOME/results/$(date +%Y%m%d-%H%M%S)"  # launched again: another one
+    assert ran[1:] == ["-u", "-m", "jaxbench.main", *WORK.arguments, results]
     launch, fetch, down = task.commands
-    assert launch == "sky launch -c jb-cnn10-tiny-v100-4 v100-4.sky.yaml"
-    assert fetch == "rsync -a jb-cnn10-tiny-v100-4:results/ v100-4/"
-    assert down == "sky down jb-cnn10-tiny-v100-4"
+    assert launch == f"sky launch -c {name} v100-4.sky.yaml"
+    assert fetch == f"rsync -a {name}:results/ v100-4/"
+    assert down == f"sky down {name}"
 
 
 def test_a_tpu_has_its_own_image_and_extra():
@@ -86,6 +89,23 @@ def test_the_head_says_how_to_launch_fetch_and_tear_down():
         head = [line for line in task.text("H100:1: it").splitlines() if line.startswith("#")]
         assert head[0] == "# H100:1: it"
         assert [line.removeprefix("#   ") for line in head[-3:]] == [*task.commands]
+
+
+def test_every_setting_has_its_own_machine():
+    for one, other in zip(both(GPU), both(GPU, arguments=["--seed=1"]), strict=True):
+        assert one.document["name"] != other.document["name"]
+    names = [[one.document["name"] for one in both(GPU)] for _ in range(2)]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("text", ["a\nrun: evil", "a\r- b", "a\x1b[0m", "a\u2028b: c", "'\" : # "])
+def test_whatever_a_flag_holds_stays_in_it(text):
+    arguments = [f"--xla_flags={text}"]
+    for task in both(GPU, arguments=arguments):
+        document = yaml.safe_load(task.text(f"H100:1: jaxbench offers {arguments[0]}"))
+        assert document == task.document
+        script = document.get("run") or document["commands"][0]
+        assert arguments[0] in shlex.split(script)
 
 
 @pytest.mark.parametrize("label", ["my_own-NETWORK.of many words and more", "10", "Ä"])

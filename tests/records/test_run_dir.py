@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from jaxbench.errors import BadInput
+from jaxbench.records import run_dir as run_dir_module
 from jaxbench.records import run_lock
 from jaxbench.records.run_dir import RunDir, close_abandoned, create_run_dir
 from jaxbench.records.run_lock import is_running, lock_run
@@ -59,6 +60,27 @@ def test_a_loser_overwrites_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert (tmp_path / "run" / "run.json").read_text() == "another's"
     assert is_running(tmp_path / "run") is False
+
+
+def test_two_threads_write_in_turn(tmp_path, monkeypatch):
+    """Another process's end is recorded by a thread, while the main thread may write too."""
+    run_dir = create_run_dir(str(tmp_path / "run"), "some", run_document())
+    other = threading.Thread(target=run_dir.update, kwargs={"reason": "the other thread's"})
+    replace = os.replace
+
+    def meanwhile(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        other.start()
+        other.join(0.1)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    # Else it takes the other's file for a full disk, and this for the way out.
+    monkeypatch.setattr(run_dir_module, "_write_in_place", lambda *_: pytest.fail("no room"))
+    run_dir.update(reason="this thread's")
+    other.join()
+    assert run_json(tmp_path / "run")["reason"] == "the other thread's"
+    run_dir.close()
 
 
 def test_a_readers_moment_refuses_no_run(tmp_path):

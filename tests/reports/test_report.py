@@ -1389,3 +1389,8 @@ def test_a_run_given_twice_stands_once(tmp_path):
 def test_names_of_folders_steer_no_terminal(tmp_path):
     run = read_run("a\033[31mb", "a\033[31mb", tmp_path / "none")
     assert run.id == run.name == "a?[31mb"
+
+
+def test_markdown_steers_no_terminal():
+    text = render_markdown([Section("a", "b\033[2J", "c\x9b1m", ["d\033]0;e\a"])], "f\x00")
+    assert all(letter.isprintable() or letter == "\n" for letter in text)

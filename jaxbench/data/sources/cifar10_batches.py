@@ -95,8 +95,8 @@ def join_batches(batches: dict[str, Split]) -> dict[str, Split]:
 
 def _read(file: pathlib.Path, parse: Callable[[bytes, str], Split]) -> Split:
     try:
-        with open_regular(file, "rb") as stream:
-            return parse(stream.read(_MAX_BYTES), file.name)
+        with open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream:
+            return parse(stream.read(), file.name)
     except FileNotFoundError as error:
         raise BadInput(f"{file}: missing; the folder should hold all six batch files") from error
     except (OSError, ValueError) as error:

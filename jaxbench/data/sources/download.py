@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import hashlib
 import http.client
+import math
 import os
 import pathlib
 import re
@@ -76,8 +77,8 @@ def listed_files(dataset: str) -> list[RemoteFile]:
     table = os.environ.get("JAXBENCH_DOWNLOADS") or _TABLE
     files: dict[str, RemoteFile] = {}
     try:
-        with open_regular(table) as stream:
-            rows = list(csv.DictReader(stream.read(_MAX_TABLE_BYTES).splitlines()))
+        with open_regular(table, most_bytes=_MAX_TABLE_BYTES) as stream:
+            rows = list(csv.DictReader(stream))
         for row in rows:
             for column, allowed in _COLUMNS.items():
                 if not re.fullmatch(allowed, row.get(column) or ""):
@@ -101,7 +102,7 @@ def may_download(allowed: bool) -> bool:
 def read_verified(file: RemoteFile, folder: pathlib.Path) -> bytes | None:
     """Return a file's bytes if they are there and have the pinned digest."""
     try:
-        with open_regular(folder / file.name, "rb") as stream:
+        with open_regular(folder / file.name, "rb", most_bytes=math.inf) as stream:
             content = stream.read(file.size_bytes + 1)
     except FileNotFoundError:
         return None

@@ -5,12 +5,11 @@ the working directory too: a data folder could run code.
 """
 
 import json
-import os
 import pathlib
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import read_text
 
 _FEATURES = "features.json"
 # Larger than any description, smaller than what would fill the memory.
@@ -44,10 +43,7 @@ def read_json(path: pathlib.Path) -> Any:
     Raises:
       OSError, ValueError: it is no regular file, too large, or no JSON.
     """
-    with open_regular(path, encoding="utf-8") as file:
-        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-            raise ValueError(f"{path.name} is larger than {_MAX_BYTES:,} bytes")
-        return json.load(file)
+    return json.loads(read_text(path, _MAX_BYTES))
 
 
 def check_prepared_folder(folder: pathlib.Path) -> None:

@@ -7,14 +7,16 @@ label of one place, save for the rest at the end that fills no window.
 """
 
 import hashlib
-import stat
+import math
+import os
 from typing import Any
 
 import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
-from jaxbench.errors import BadInput, first_line
+from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 
 # One byte in this many, at the end of the text, is held out.
@@ -72,11 +74,9 @@ def _standard_library() -> tuple[bytes, str]:
 def _read_file(path: str) -> tuple[bytes, str]:
     file = user_path(path)
     try:
-        status = file.stat()
-        # A pipe would wait for its writer.
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"data.path={path!r}: data.source=text reads a file, and it is none")
-        check_fits_in_memory(str(file), status.st_size, is_limited=False)
-        return file.read_bytes(), file.name
+        with open_regular(file, "rb", most_bytes=math.inf) as stream:
+            size_bytes = os.fstat(stream.fileno()).st_size
+            check_fits_in_memory(str(file), size_bytes, is_limited=False)
+            return stream.read(), file.name
     except OSError as error:
-        raise BadInput(f"data.path={path!r} cannot be read: {first_line(error)}") from error
+        raise BadInput(f"data.path={path!r} cannot be read: {error.strerror}") from error

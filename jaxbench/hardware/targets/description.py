@@ -1,9 +1,10 @@
 """Read XLA's description of a GPU from a file of one's own: GpuTargetConfigProto as text."""
 
+import pathlib
 import re
 
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
+from jaxbench.files import read_text
 
 # What ends the name of a file with a description, in XLA's repository too.
 SUFFIX = ".txtpb"
@@ -30,11 +31,7 @@ def read_description(path: str) -> dict[str, str]:
       BadInput: the file cannot be read, or lacks a fact; the message begins with its name.
     """
     try:
-        with open_regular(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise BadInput(f"{path}: has more than {_MOST_BYTES:,} bytes; no description has")
-        text = content.decode()
+        text = read_text(pathlib.Path(path), _MOST_BYTES)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

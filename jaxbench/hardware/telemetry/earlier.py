@@ -6,7 +6,7 @@ import math
 import pathlib
 
 from jaxbench.clock import seconds_since_1970
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_lines
 from jaxbench.hardware.telemetry.summary import KEPT, Series
 
 # The run's clock stands still between two processes: the date goes ahead of it by more than this.
@@ -19,9 +19,9 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
     began_s: float | None = None
     with (
         contextlib.suppress(OSError, csv.Error, UnicodeDecodeError),
-        open_regular(path, newline="", encoding="utf-8") as file,
+        open_regular(path, newline="", encoding="utf-8", most_bytes=math.inf) as file,
     ):
-        for row in csv.DictReader(file):
+        for row in csv.DictReader(read_lines(file)):
             try:
                 elapsed_s = float(row["elapsed_s"])
                 values = {name: float(row[name]) for name in KEPT if row.get(name)}

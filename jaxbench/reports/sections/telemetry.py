@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_lines
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import Estimate, find, known, mapping, number
@@ -148,7 +148,7 @@ def _duration_s(run: ReportedRun) -> float:
 def _has_header(path: pathlib.Path) -> bool:
     """Return whether a file begins as telemetry does; one that is empty has just been begun."""
     try:
-        with open_regular(path, "rb") as file:
+        with open_regular(path, "rb", most_bytes=math.inf) as file:
             head = file.read(4096).decode(errors="replace")
     except OSError:
         return False
@@ -160,8 +160,10 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
     readings: _Readings = {}
     skipped = 0
     try:
-        with open_regular(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = csv.reader(line.replace("\0", "") for line in file)
+        with open_regular(
+            path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
+        ) as file:
+            rows = csv.reader(line.replace("\0", "") for line in read_lines(file))
             header = next(rows, [])
             if not set(header) >= _NEEDED:
                 return {}, 0

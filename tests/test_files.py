@@ -1,0 +1,118 @@
+"""Whatever a user names is read up to a limit; a pipe or a file with holes ends in one line."""
+
+import io
+import json
+import os
+import tarfile
+
+import pytest
+
+from jaxbench.analysis.pricing import read_prices
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.errors import BadInput
+from jaxbench.files import read_text, unpack
+from jaxbench.hardware.targets.description import read_description
+from jaxbench.launchers.hosts import read_hosts
+from jaxbench.offering.folder import OFFERS, read_offers
+from jaxbench.records import reader
+from jaxbench.records.reader import load_run, read_results
+
+# {name of a file: what reads it}
+READERS = {
+    "run.json": lambda path: load_run(str(path.parent)),
+    "metrics.jsonl": lambda path: load_run(str(path.parent)),
+    "results.jsonl": read_results,
+    CARD: read_card,
+    OFFERS: lambda path: read_offers(path.parent),
+    "prices.csv": lambda path: read_prices(str(path)),
+    "hosts.txt": lambda path: read_hosts(str(path)),
+    "limits.csv": lambda path: load_thresholds(str(path)),
+    "gpu.txtpb": lambda path: read_description(str(path)),
+}
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_every_reader_has_a_limit(tmp_path, name, kind):
+    (tmp_path / "run.json").write_text('{"status": "done"}')
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if kind == "pipe" else path.touch()
+    if kind == "large":
+        os.truncate(path, 2**36)  # a hole: more than this machine's memory
+    with pytest.raises(BadInput) as error:
+        READERS[name](path)
+    assert "\n" not in str(error.value) and str(path.parent) in str(error.value)
+
+
+def test_a_file_as_large_as_its_limit_is_read(tmp_path):
+    (tmp_path / "a").write_text("four")
+    assert read_text(tmp_path / "a", 4) == "four"
+    with pytest.raises(OSError, match="more than 3 bytes"):
+        read_text(tmp_path / "a", 3)
+
+
+def test_steps_do_not_count_against_a_runs_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "_MOST_RECORDS", 1000)
+    (tmp_path / "run.json").write_text('{"status": "done"}')
+    step, epoch = ({"kind": kind, "step": 1} for kind in ("step", "epoch"))
+    lines = [json.dumps(record) + "\n" for record in [step] * 1000 + [epoch]]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert len(load_run(str(tmp_path)).records) == 1
+    assert len(load_run(str(tmp_path), steps=True).records) == 1001
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[-1:] * 1000))
+    with pytest.raises(BadInput, match="more than 1,000 bytes"):
+        load_run(str(tmp_path))
+
+
+def packed(*members):
+    """A tar file of (name, type, content or target)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, kind, content in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "" if kind == tarfile.REGTYPE else content
+            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(content.encode()))
+    file.seek(0)
+    return file
+
+
+def test_files_and_folders_are_unpacked_and_nothing_else(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    members = [
+        ("run/metrics.jsonl", tarfile.REGTYPE, "{}"),
+        ("run/empty", tarfile.DIRTYPE, ""),
+        ("out", tarfile.SYMTYPE, ".."),
+        ("out/new", tarfile.REGTYPE, "x"),
+        ("hard", tarfile.LNKTYPE, "../precious"),
+        ("pipe", tarfile.FIFOTYPE, ""),
+        ("device", tarfile.CHRTYPE, ""),
+    ]
+    unpack(packed(*members), folder)
+    paths = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert paths == {"run", "run/metrics.jsonl", "run/empty", "out", "out/new"}
+    assert (folder / "run/metrics.jsonl").read_text() == "{}"
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "precious"}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../evil", tarfile.REGTYPE, "x")],
+        [("/evil", tarfile.REGTYPE, "x")],
+        [("a", tarfile.REGTYPE, "x" * 11)],
+        [(f"a{number}", tarfile.DIRTYPE, "") for number in range(5)],
+    ],
+)
+def test_what_leads_out_or_is_too_large_is_refused(tmp_path, members):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(tarfile.TarError):
+        unpack(packed(*members), folder, most_bytes=10, most_members=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not any(path.is_file() for path in folder.rglob("*"))
