@@ -199,7 +199,7 @@ def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
     from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.precision import get_precision
-    from jaxbench.training.program import build_program
+    from jaxbench.train import build_program
 
     mesh, geometry = create_training_mesh(config)
     feed = create_feed(config, None, mesh, geometry, get_precision("fp32").param_dtype)

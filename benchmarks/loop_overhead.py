@@ -37,10 +37,9 @@ def main() -> int:
     from jaxbench.records.writers.console import PlainConsole
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
-    from jaxbench.training.loop import begin_epoch, train_epoch
-    from jaxbench.training.plan import TrainPlan
-    from jaxbench.training.run import TrainRun
-    from jaxbench.training.step_meter import StepMeter
+    from jaxbench.train import train_epoch
+    from jaxbench.training.meter import StepMeter
+    from jaxbench.training.run import TrainPlan, TrainRun
 
     config = flags.FLAGS.experiment
     if config == "list":
@@ -87,9 +86,10 @@ def main() -> int:
         def loop(epoch: int) -> float:
             nonlocal state
             watch = Stopwatch()
-            batches = begin_epoch(run, meter, epoch)
+            steps_left = run.begin_epoch(epoch)
+            batches = run.take_batches(epoch, len(steps_left))
             with graceful_stop() as stop_requested:
-                state = train_epoch(run, meter, state, batches, stop_requested)
+                state = train_epoch(run, meter, state, steps_left, batches, stop_requested)
             run.progress.epoch_metrics = None
             return watch.elapsed_s()
 

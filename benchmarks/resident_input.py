@@ -129,7 +129,7 @@ def main() -> int:
     from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.microbench.interleaved import check_window_s, warm_up
     from jaxbench.precision import get_precision
-    from jaxbench.training.program import build_program
+    from jaxbench.train import build_program
     from jaxbench.xla.hlo import instructions
 
     config = flags.FLAGS.experiment

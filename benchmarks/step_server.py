@@ -96,8 +96,8 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from jaxbench.hardware.environment import describe_environment
     from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.precision import get_precision
+    from jaxbench.train import build_program
     from jaxbench.training.compilation import compile_step
-    from jaxbench.training.program import build_program
 
     config = load_config(task["experiment"], task["batch_size"], task["precision"])
     mesh, geometry = create_training_mesh(config)

@@ -147,8 +147,9 @@ class Form:
         from jaxbench.data.sources.load import load_dataset
         from jaxbench.jobs.describe import list_layers
         from jaxbench.jobs.setup import with_feed
+        from jaxbench.jobs.throughput import repeat_train_step
         from jaxbench.precision import get_precision
-        from jaxbench.training.program import build_program
+        from jaxbench.train import build_program
         from jaxbench.xla.collectives import count_collectives
         from jaxbench.xla.hlo_work import count_work
 
@@ -160,7 +161,7 @@ class Form:
             self.mesh, geometry = mesh_of(config, devices)
             program = build_program(config, self.mesh, geometry, steps_per_epoch=1)
             program.check()
-            step = program.repeat_train_step(steps) if steps > 1 else program.train_step
+            step = repeat_train_step(program, steps) if steps > 1 else program.train_step
             self._place, param_dtype = program.place_train_state, program.precision.param_dtype
             self._train_metrics = program.train_metrics
             self._feed = None
@@ -215,7 +216,7 @@ class Form:
 
         from jaxbench.clock import Stopwatch
         from jaxbench.jobs.windows import wait_for_steps
-        from jaxbench.training.dispatch import DispatchLimiter
+        from jaxbench.training.metric_queue import DispatchLimiter
 
         with self.enabled():
             if self._state is None:
@@ -320,7 +321,7 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
-    from jaxbench.jobs.target_step import devices_of
+    from jaxbench.jobs.target_run import devices_of
 
     return devices_of(target)
 

@@ -51,7 +51,7 @@ def main() -> int:
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers
     from jaxbench.precision import get_precision
-    from jaxbench.training.program import build_program
+    from jaxbench.train import build_program
 
     config = flags.FLAGS.experiment
     if config == "list":

@@ -22,7 +22,7 @@ from jaxbench.distributed.signals import defer_signals, set_grace_period
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.jobs import import_job
-from jaxbench.jobs.targets import split_targets
+from jaxbench.jobs.targets import describe_targets, is_asked, split_targets
 from jaxbench.own.code import config_record
 from jaxbench.records.reader import flat
 from jaxbench.terminal import warn, wrap
@@ -133,8 +133,11 @@ def _compiler_arguments() -> list[str]:
 
 def _describe(experiment: Experiment) -> int:
     if main_flags.TARGET.value:
-        from jaxbench.jobs.describe_targets import describe_targets
+        if is_asked():
+            from jaxbench.jobs.target_run import write_answer
 
+            write_answer(experiment, main_flags.TARGET.value)
+            return 0
         return describe_targets(
             experiment,
             main_flags.TARGET.value,

@@ -4,6 +4,7 @@
 """
 
 import functools
+import importlib
 import importlib.metadata
 import json
 import os
@@ -53,6 +54,8 @@ prepare_backend()  # what is compiled here is what users run
 
 pytest_plugins = ["tests.fast_half", "pytester"]
 # The experiment for whatever does not ask about the network: see there.
+# The module of the training loop; `jaxbench.train` is the function of the API.
+LOOP = importlib.import_module("jaxbench.train")
 MICRO = str(ROOT / "tests" / "micro.py")
 
 

@@ -16,8 +16,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
 from jaxbench.launchers import local
-from jaxbench.training import loop
-from tests.conftest import MICRO
+from tests.conftest import LOOP, MICRO
 from tests.in_process import run_command
 from tests.launchers.fakes import fake_child
 from tests.test_compare import write_repeats, write_run
@@ -172,16 +171,16 @@ def test_bad_input_is_one_line_and_nothing_is_written(call, told, tmp_path):
 
 
 def test_ctrl_c_is_recorded_and_the_process_lives_on(monkeypatch):
-    write = loop.write_epoch_record
+    write = LOOP.write_epoch_record
     monkeypatch.setattr(
-        loop, "write_epoch_record", lambda *given: signal.raise_signal(signal.SIGINT)
+        LOOP, "write_epoch_record", lambda *given: signal.raise_signal(signal.SIGINT)
     )
     with pytest.raises(KeyboardInterrupt):
         jaxbench.train(MICRO, workdir="run", **TINY)
     assert jaxbench.Run("run").status == "interrupted"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and not signal.getitimer(0)[0]
-    monkeypatch.setattr(loop, "write_epoch_record", write)
+    monkeypatch.setattr(LOOP, "write_epoch_record", write)
     run = jaxbench.train(MICRO, workdir="run", resume="auto", **TINY)
     assert run.status == "done" and len(run.document["resumes"]) == 1
 

@@ -7,7 +7,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from tests.conftest import ROOT
 
 KINDS = ("network", "optimizer", "data", "task")

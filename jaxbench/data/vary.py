@@ -1,6 +1,7 @@
 """Vary a batch of training images as the config says, each by its own key, inside the step."""
 
 import jax
+import jax.numpy as jnp
 
 from jaxbench.config import DataConfig
 from jaxbench.data import augment
@@ -49,3 +50,19 @@ def _crop_and_flip(examples: Examples, keys_B: jax.Array, data: DataConfig) -> E
             labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
         )
     return examples
+
+
+def network_inputs(
+    images_BxHxWxC: jax.Array,
+    statistics: dict[str, jax.Array],
+    data: DataConfig,
+    precision: Precision,
+) -> jax.Array:
+    """Return what the network gets: normalised images, or tokens as int32."""
+    if data.sequence_length:
+        return images_BxHxWxC.astype(jnp.int32)
+    if data.standardization == "per_image":
+        return augment.whiten(images_BxHxWxC, precision.param_dtype, precision.compute_dtype)
+    return augment.normalize(
+        images_BxHxWxC, statistics["mean"], statistics["std"], precision.compute_dtype
+    )

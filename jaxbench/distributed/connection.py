@@ -6,20 +6,15 @@ process 0. Here such a process prints one line and exits with 1.
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxbench.distributed.coordinator import CoordinatorConfig
-from jaxbench.distributed.meeting import (
-    gather,
-    incomplete,
-    join,
-    listening_address,
-    unreachable_reason,
-)
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import Unreachable
 
@@ -42,29 +37,23 @@ def connect(config: CoordinatorConfig) -> Any:
         import jax
     # JAX's preemption service would take SIGTERM from our handler.
     jax.config.update("jax_enable_preemption_service", False)
-    own = f"process {config.index}"
     where = f" at {config.address}" if config.address else ""
-    timeout_s = config.initialization_timeout_s
-    listening = None
-    if config.address and config.index == 0:
-        listening = listening_address(config.address)
-        gather(config, listening)
-    elif config.address:
-        join(config)
-    with _aborting_with(incomplete(config)):
+    with _aborting_with(_incomplete(config)):
         try:
             jax.distributed.initialize(
                 config.address,
                 config.count,
                 config.index,
-                coordinator_bind_address=listening,
-                initialization_timeout=timeout_s,
+                coordinator_bind_address=_listening_address(config.address),
+                initialization_timeout=config.initialization_timeout_s,
                 heartbeat_timeout_seconds=config.heartbeat_timeout_s + _JAX_MARGIN_S,
                 shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT_S,
             )
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise Unreachable(f"{own}: cannot connect to the others{where}: {reason}") from error
+            raise Unreachable(
+                f"process {config.index}: cannot connect to the others{where}: {reason}"
+            ) from error
     from jax._src import distributed  # the store has no public name
 
     state = distributed.global_state
@@ -72,12 +61,46 @@ def connect(config: CoordinatorConfig) -> Any:
         # Where the connection to process 0 breaks, JAX aborts before our watch looks.
         def line() -> str:
             address = state.coordinator_address
-            if unreachable_reason(address):
+            if not _answers(address):
                 return f"process 0 was lost: nothing answers at {address}"
             return "JAX aborted this process (above)"
 
         _exit_on_abort(line, 2)
     return state
+
+
+def _incomplete(config: CoordinatorConfig) -> str:
+    """Return the line for a process that JAX aborts while it connects."""
+    where = f" at {config.address}" if config.address else ""
+    causes = "two may have one --process_id, or another program the port; " if where else ""
+    return (
+        f"process {config.index}: not all {config.count} processes connected{where} within "
+        f"{config.initialization_timeout_s} s (--initialization_timeout_s); {causes}"
+        f"start the same command on each of them{', with different --process_id' if where else ''}"
+    )
+
+
+def _listening_address(address: str | None) -> str | None:
+    """Return where process 0 listens: at its address only; None lets JAX listen everywhere.
+
+    A name may stand for another address on the other hosts (Debian resolves a host's name to
+    127.0.1.1).
+    """
+    host = address.rpartition(":")[0].strip("[]") if address else ""
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host):
+            return address
+    return None
+
+
+def _answers(address: str) -> bool:
+    """Return whether something listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def disconnect() -> None:

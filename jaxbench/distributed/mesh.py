@@ -86,7 +86,7 @@ class DataMesh:
 
         return jax.tree.map(join, placed)
 
-    def parallelize(
+    def pmap(
         self,
         function: Callable,
         *,

@@ -153,7 +153,7 @@ class StateSharding:
                 return function(own.replace(params=params), data, batch)
 
             whole = PartitionSpec()
-            spread = self.mesh.parallelize(
+            spread = self.mesh.pmap(
                 on_one_device,
                 sharded=(specs, False, True),
                 sharded_output=(specs.params, whole, whole) if gradients else False,

@@ -20,8 +20,9 @@ from jaxbench.jobs import conv2d
 from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
+from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.program import Program, build_program
+from jaxbench.training.program import Program
 from jaxbench.xla.flops import find_products
 
 # Names of a group that are shown whole.

@@ -12,18 +12,20 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.scaling_model import efficiency, split
-from jaxbench.analysis.statistics import dependent, held_up
+from jaxbench.analysis.scaling_model import Interval, efficiency, predict, split
+from jaxbench.analysis.statistics import dependent, held_up, median_interval
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
-from jaxbench.distributed.mesh import DataMesh, create_mesh, mixed_devices
+from jaxbench.data.feeds.feed import create_feed
+from jaxbench.distributed.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.geometry import BatchGeometry
+from jaxbench.hardware.peaks import flops_limit
+from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs import scaling_summary
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.scaling_trials import ScalingTrial, describe_all_reduce, job_on
 from jaxbench.jobs.setup import Job, check_device_counts, setup_job, with_feed
-from jaxbench.jobs.windows import falling_loss_warnings
+from jaxbench.jobs.windows import Stepper, describe_windows, falling_loss_warnings
 from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.records.recorder import Recorder, classify
@@ -35,8 +37,10 @@ from jaxbench.records.schema import (
     ScalingRecord,
     ScalingSummary,
 )
+from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import scaling_table
+from jaxbench.train import TrainState, build_program
 
 
 def measure_scaling(
@@ -172,7 +176,7 @@ class ScalingBenchmark(Measurement):
             with job.console.phase(f"compiling the {all_reduce.name}"):
                 all_reduce.start()
 
-    def _unless_lost(self, trial: ScalingTrial, act: Callable[[], Any]) -> Any:
+    def _unless_lost(self, trial: "ScalingTrial", act: Callable[[], Any]) -> Any:
         """Give up a trial that does not fit in memory, or whose devices do not run together."""
         try:
             return act()
@@ -252,21 +256,254 @@ class ScalingBenchmark(Measurement):
         late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
         return ScalingSummary(
             status=status,
-            efficiencies=scaling_summary.efficiencies(scaled),
-            exchange=scaling_summary.exchange(compiled, self._gradient_bytes),
+            efficiencies=efficiencies(scaled),
+            exchange=exchange(compiled, self._gradient_bytes),
             devices=split(alone) if len(alone) == len(devices) else None,
-            predictions=scaling_summary.predictions(
+            predictions=predictions(
                 alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
             )
             if predicts
             else [],
             tokens_per_image=config.data.sequence_length or None,
-            invalid=scaling_summary.failed_checks([*scaled, *alone], devices),
+            invalid=failed_checks([*scaled, *alone], devices),
             warnings=[
-                *scaling_summary.efficiency_warnings(scaled),
-                *scaling_summary.device_warnings(devices),
-                *([] if predicts else [scaling_summary.NOTHING_PREDICTED]),
+                *efficiency_warnings(scaled),
+                *device_warnings(devices),
+                *([] if predicts else [NOTHING_PREDICTED]),
                 *unsettled_warnings(warmups),
                 *(warning for warnings in (*falling, *unlike, *late) for warning in warnings),
             ],
         )
+
+
+def job_on(devices: tuple[jax.Device, ...], batch_size: int, job: Job) -> Job:
+    """Return a job's network on these devices, with a synthetic batch of this global size."""
+    mesh = dataclasses.replace(job.mesh, devices=devices)
+    config = dataclasses.replace(job.config, num_devices=len(devices), batch_size=batch_size)
+    geometry = BatchGeometry.create(config, len(devices))
+    feed = create_feed(config, None, mesh, geometry, job.program.precision.param_dtype)
+    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    return dataclasses.replace(job, config=config, mesh=mesh, feed=feed, program=program)
+
+
+class ScalingTrial(Interleaved):
+    """One training step on some devices with one batch."""
+
+    def __init__(self, job: Job, window_s: float):
+        self.job = job
+        # What the compiled step exchanges; None before it is compiled.
+        self.collectives: dict[str, dict[str, int]] | None = None
+        # The arrays that differ between replicas; None unless they were compared.
+        self.unequal: list[str] | None = None
+        # done, or how it was lost, and why.
+        self.status, self.reason = "done", None
+        self._stepper = Stepper(job, None)
+        self._batch, self._steps = None, 0
+        ids = [device.id for device in self.devices]
+        where = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
+        super().__init__(f"batch {job.config.batch_size} on {where}", window_s)
+
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        return self.job.mesh.devices
+
+    @property
+    def losses(self) -> list[float]:
+        return self._stepper.losses
+
+    @property
+    def rate(self) -> Interval | None:
+        """Images/s with its interval, None with fewer than two windows."""
+        if len(self.windows_s) < 2:
+            return None
+        images = self.job.program.geometry.images_per_step * self.warmup.calls_per_window
+        return median_interval([images / window_s for window_s in self.windows_s])
+
+    def start(self, initial: TrainState) -> CompileRecord:
+        """Place the state, compile, take the first step; return the compile record."""
+        job, feed = self.job, self.job.feed
+        with job.clock.phase("place_data"):
+            self._stepper.state = job.program.place_saved_state(initial)
+            self._batch = next(feed.train_batches(0, 1))
+        args = (self._stepper.state, feed.train_data, self._batch)
+        record = job.compile("train_step", job.program.train_step, *args, f", {self.name}")
+        self.collectives = record.collectives
+        with job.clock.phase("first_step"):
+            self.run(1)
+        ids, batch_size = [device.id for device in self.devices], job.config.batch_size
+        how = {"num_devices": len(ids), "device_ids": ids, "batch_size": batch_size}
+        return dataclasses.replace(record, **how)
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self._stepper.queue(self.job.program.train_step, self._batch)
+        self._steps += calls
+        self._stepper.wait()
+
+    def give_up(self, status: str, reason: str) -> None:
+        """Note why it was lost, and free what it holds on the devices."""
+        self.status, self.reason = status, reason
+        self._stepper.state = None
+
+    def compare_replicas(self) -> None:
+        """Compare the state on all devices, and free it."""
+        if len(self.devices) > 1:
+            self.unequal = unequal_copies(self._stepper.state)
+        self._stepper.state = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields that all records of a trial have; its rate is as `rate` says."""
+        config, program = self.job.config, self.job.program
+        images_per_step = program.geometry.images_per_step
+        rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
+        if self.rate:
+            steps = self.warmup.calls_per_window
+            rates = describe_windows(images_per_step * steps, self.windows_s)
+            rate = rates["images_per_s"]
+            rates |= program.utilization(rate)
+            rates |= {"step_s": images_per_step / rate, "steps_per_window": steps}
+        return rates | {
+            "precision": config.precision,
+            "num_devices": len(self.devices),
+            "batch_size": config.batch_size,
+            "batch_per_device": program.geometry.batch_per_device,
+            "images_per_step": images_per_step,
+            "images_counted": self._stepper.images_counted,
+            "steps": self._steps,
+            "warmup_steps": self.warmup.calls if self.warmup else None,
+            "warmup_settled": self.warmup.settled if self.warmup else None,
+            "status": self.status,
+            "reason": self.reason,
+        }
+
+
+def describe_all_reduce(all_reduce: Collective, weak_step_s: float | None) -> AllReduceRecord:
+    """Return an all-reduce's record; `weak_step_s` is the weak trial's on as many devices."""
+    time_s, low_s, high_s = all_reduce.call_s()
+    bus, bus_low, bus_high = all_reduce.bus_bytes_per_s()
+    return AllReduceRecord(
+        num_devices=all_reduce.mesh.num_devices,
+        bytes=all_reduce.num_bytes,
+        all_reduce_s=time_s,
+        all_reduce_s_low=low_s,
+        all_reduce_s_high=high_s,
+        bus_bytes_per_s=bus,
+        bus_bytes_per_s_low=bus_low,
+        bus_bytes_per_s_high=bus_high,
+        share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
+        calls_per_window=all_reduce.warmup.calls_per_window,
+        windows_s=all_reduce.windows_s,
+    )
+
+
+PREDICTED_DEVICES = (8, 64, 256, 1024)
+NOTHING_PREDICTED = (
+    "nothing is predicted: predictions take an all-reduce of the gradient, "
+    "and parallelism=fsdp exchanges shards"
+)
+
+
+def efficiencies(scaled: Sequence[ScalingRecord]) -> list[dict[str, Any]]:
+    """Return the figures of each record that a summary repeats."""
+    names = ("scaling", "num_devices", "batch_size", "images_per_s")
+    names += ("efficiency", "efficiency_low", "efficiency_high")
+    return [{name: getattr(record, name) for name in names} for record in scaled]
+
+
+def exchange(compiled: Sequence[CompileRecord], gradient_bytes: int) -> dict[str, Any] | None:
+    """Return what the compiled step on most devices exchanges, beside the gradient's size."""
+    told = [record for record in compiled if record.collectives is not None]
+    if not told:
+        return None
+    most = max(told, key=lambda record: record.num_devices)
+    figures = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
+    return figures | {"collectives": most.collectives}
+
+
+def predictions(
+    alone: Sequence[DeviceRecord],
+    all_reduces: Sequence[AllReduceRecord],
+    first: jax.Device,
+    gradient_bytes: int,
+    link_gb_per_s: float | None,
+) -> list[dict[str, Any]]:
+    """Predict weak scaling beyond the devices that are here, from the first device's step.
+
+    Args:
+      alone: the devices that were measured alone.
+      all_reduces: the last one is over most devices.
+      link_gb_per_s: the links' stated bandwidth; None takes what the last all-reduce used.
+
+    Returns:
+      See `predict`; nothing where the step or the bandwidth is unknown.
+    """
+    if link_gb_per_s is not None:
+        link_bytes_per_s, source = link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
+    elif all_reduces:
+        link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
+        source = (
+            f"measured: bus bandwidth of an all-reduce over {all_reduces[-1].num_devices} "
+            f"{first.device_kind} devices"
+        )
+    else:
+        return []
+    if not alone or alone[0].device_id != first.id:
+        return []
+    return [
+        predict(
+            count,
+            step_s=alone[0].step_s,
+            batch_per_device=alone[0].batch_size,
+            gradient_bytes=gradient_bytes,
+            link_bytes_per_s=link_bytes_per_s,
+            link_source=source,
+        )
+        for count in PREDICTED_DEVICES
+    ]
+
+
+def failed_checks(
+    records: Sequence[ScalingRecord | DeviceRecord], devices: Sequence[jax.Device]
+) -> list[str]:
+    """Return which rates of some of the devices fail a sanity check, and which replicas differ."""
+    reasons = []
+    for record in records:
+        if record.images_per_s is not None:
+            limit = flops_limit(devices[: record.num_devices])
+            reasons += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
+    for record in records:
+        if isinstance(record, ScalingRecord) and record.unequal:
+            reasons.append(
+                f"{_label(record)}: after {record.steps} steps the replicas differ in "
+                f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
+            )
+    return reasons
+
+
+def device_warnings(devices: Sequence[jax.Device]) -> list[str]:
+    """Return what the devices themselves leave open."""
+    if len(devices) == 1:
+        return ["one device: nothing was scaled"]
+    if devices[0].platform != "cpu":
+        return []
+    return [
+        f"these {len(devices)} devices are simulated and share {available_cores()} processor "
+        "core(s): efficiencies, bandwidths and predictions say nothing about accelerators"
+    ]
+
+
+def efficiency_warnings(scaled: Sequence[ScalingRecord]) -> list[str]:
+    """Return the warnings about efficiencies whose whole interval is above 100 %."""
+    return [
+        f"{_label(record)}: an efficiency of {record.efficiency:.1%}, "
+        f"{record.efficiency_low:.1%} at least: more than 100 % is seldom true, look for what "
+        "held the single device up"
+        for record in scaled
+        if record.efficiency_low is not None and record.efficiency_low > 1
+    ]
+
+
+def _label(record: ScalingRecord | DeviceRecord) -> str:
+    if isinstance(record, DeviceRecord):
+        return f"device {record.device_id}"
+    return f"{record.scaling}, {record.num_devices} device(s)"

@@ -24,9 +24,9 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileRecord, Record
 from jaxbench.records.validity import missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
+from jaxbench.train import TrainState, build_program
 from jaxbench.training.compilation import compile_step, in_background
-from jaxbench.training.program import Program, build_program
-from jaxbench.training.train_step import TrainState
+from jaxbench.training.program import Program
 from jaxbench.xla.flops import FLOPS_PER_MAC
 
 

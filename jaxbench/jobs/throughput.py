@@ -6,10 +6,11 @@ one. Stages take turns, so that drift hits all alike.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
@@ -21,15 +22,16 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.jobs.runner import JobResult, Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job, with_feed
-from jaxbench.jobs.throughput_stages import ForwardStage, RepeatedStage, TimedStage, TrainStage
-from jaxbench.jobs.windows import Stepper, falling_loss_warnings
-from jaxbench.microbench.interleaved import in_turn, unsettled_warnings
+from jaxbench.jobs.windows import Stepper, describe_windows, falling_loss_warnings
+from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
+from jaxbench.train import TrainState, train_step
+from jaxbench.training.metric_queue import DispatchLimiter
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.train_step import TrainState
+from jaxbench.training.program import Program
 from jaxbench.xla.compile_cache import without_cache
 
 # The last step that --profile may name, of the steps that follow the measurement.
@@ -137,7 +139,7 @@ class ThroughputBenchmark(Measurement):
         count = self._steps_per_call
         repeated = f"train_step_x{count}"
         if count > 1:
-            steps[repeated] = (program.repeat_train_step(count), feed.train_data, batch)
+            steps[repeated] = (repeat_train_step(program, count), feed.train_data, batch)
         compiled = _compile_cold_and_warm(job, steps, state)
         barrier_before_first_step(job.clock)
         self._stepper = Stepper(job, state)
@@ -149,7 +151,7 @@ class ThroughputBenchmark(Measurement):
         return compiled
 
     def _measure_windows(
-        self, train: TrainStage, measured: Callable[[int], contextlib.AbstractContextManager]
+        self, train: "TrainStage", measured: Callable[[int], contextlib.AbstractContextManager]
     ) -> None:
         """Take every stage's windows; `measured(images)` surrounds those of the training step."""
         with self._job.clock.phase("measure"):
@@ -229,3 +231,224 @@ def _compile_cold_and_warm(
         )
         for name, record in found[0].items()
     }
+
+
+def repeat_train_step(program: Program, num_steps: int) -> Any:
+    """Return one call of several training steps, all with the same batch.
+
+    It is (state, train_data, batch) -> (state, metrics of the last step); the state given to it is
+    gone afterwards.
+    """
+
+    def steps(state, data, batch):
+        def one(state, _):
+            # Tied to the state, or XLA would do once what each step does with the same batch.
+            return train_step(program, *jax.lax.optimization_barrier((state, data, batch)))
+
+        state, metrics_S = jax.lax.scan(one, state, length=num_steps)
+        return state, metrics_S[-1]
+
+    return program.pmap(steps, donate=(0,))
+
+
+# Steps closed one by one in each round.
+_LATENCY_STEPS = 20
+# More steps than are ever taken.
+_ENDLESS = 2**40
+
+
+class TimedStage(Interleaved):
+    """A stage of a job, timed in windows."""
+
+    def __init__(self, name: str, job: Job, stepper: Stepper, window_s: float):
+        super().__init__(name, window_s)
+        self.function = name  # of the compiled step that it calls
+        # Over all devices and models.
+        self.images_per_step = job.program.geometry.images_per_step
+        self.steps_per_call = 1
+        # Taken so far, in and between windows; of these, the steps of the warm-up.
+        self.steps = self.warmup_steps = 0
+        self.sync_residual_s = 0.0  # how long work went on after its windows
+        self._job, self._stepper = job, stepper
+
+    @property
+    def steps_per_window(self) -> int:
+        return self.warmup.calls_per_window * self.steps_per_call
+
+    def warm_up(self, rounds: int) -> None:
+        before = self.steps
+        super().warm_up(rounds)
+        self.warmup_steps = self.steps - before
+
+    def wait_for_rest(self) -> None:
+        """Wait for work that is left after a window: none, if the window waited for its work."""
+        watch = Stopwatch()
+        jax.block_until_ready(self._results())
+        self.sync_residual_s += watch.elapsed_s()
+
+    def _results(self) -> Any:
+        return self._stepper.state, self._stepper.metrics
+
+    def describe(self, compiled: Mapping[str, CompileRecord]) -> ThroughputRecord:
+        """Return the stage's record, given the records of the compiled steps."""
+        job, mesh = self._job, self._job.mesh
+        rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
+        rate = rates["images_per_s"]
+        step_s = self.images_per_step / rate
+        flops = self._flops_per_image()
+        used = job.program.utilization(rate, flops)
+        return ThroughputRecord(
+            stage=self.name,
+            feed=job.feed.name,
+            precision=job.config.precision,
+            batch_size=job.config.batch_size,
+            num_devices=mesh.num_devices,
+            **rates,
+            images_per_s_per_device=rate / mesh.num_devices,
+            steps_per_call=self.steps_per_call,
+            steps_per_window=self.steps_per_window,
+            step_s=step_s,
+            warmup_steps=self.warmup_steps,
+            warmup_settled=self.warmup.settled,
+            sync_residual_s=self.sync_residual_s,
+            **used,
+            **self._roofline(compiled[self.function].xla_bytes_per_device, flops, used["peak"]),
+            **self._own_fields(step_s),
+        )
+
+    def _roofline(
+        self, xla_bytes: float | None, flops_per_image: int, peak: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return a step's operations for each byte of memory, and the devices' in a byte's time."""
+        if not xla_bytes or self.steps_per_call > 1:  # XLA counts a loop's body once
+            return {}
+        flops = flops_per_image * self.images_per_step
+        intensity = flops / self._job.mesh.num_devices / xla_bytes
+        if not peak or not peak["bytes_per_s"]:
+            return {"flops_per_byte": intensity}
+        ridge = peak["flops_per_s"] / peak["bytes_per_s"]
+        return {
+            "flops_per_byte": intensity,
+            "flops_per_byte_at_ridge": ridge,
+            "bound_by": "arithmetic" if intensity >= ridge else "memory",
+        }
+
+    def _flops_per_image(self) -> int:
+        return self._job.program.training_flops
+
+    def _own_fields(self, step_s: float) -> dict[str, Any]:
+        """Return what only some stages' records have."""
+        if self._job.feed.corrupt:  # then a step counts fewer images than it has places for
+            return {}
+        counted = self._stepper.images_counted
+        return {"images_per_step": self.images_per_step, "images_counted": counted}
+
+
+class TrainStage(TimedStage):
+    """The loop over single training steps, each with the feed's next batch."""
+
+    def __init__(self, job: Job, stepper: Stepper, window_s: float):
+        super().__init__("train_step", job, stepper, window_s)
+        self.latencies_s: list[float] = []
+        self._fill = job.config.data.prefetch_batches + 2 if job.feed.name == "stream" else 0
+        self._batches = job.feed.train_batches(0, _ENDLESS)
+
+    @contextlib.contextmanager
+    def around_window(self) -> Iterator[None]:
+        """Let the host work ahead for this window only, and fill its buffers before it.
+
+        Batches that were made ready in another stage's time would flatter this one.
+        """
+        if not self._fill:
+            yield
+            return
+        self._batches = self._job.feed.train_batches(0, _ENDLESS, self.steps)
+        self.run(self._fill)
+        yield
+        self._job.feed.close()
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self._queue(next(self._batches))
+        self._stepper.wait()
+
+    def _queue(self, batch: Any) -> Any:
+        self.steps += 1
+        return self._stepper.queue(self._job.program.train_step, batch)
+
+    def measure_latencies(self) -> None:
+        with self.around_window():
+            for _ in range(min(_LATENCY_STEPS, self.warmup.calls_per_window)):
+                self.latencies_s.append(self._time(1))
+
+    def profile(self, profiler: Profiler) -> None:
+        """Trace steps, after as many steps before them as their numbers say."""
+        with self.around_window():
+            if profiler.steps.start > 1:
+                self.run(profiler.steps.start - 1)
+            profiler.trace(profiler.steps, self._batches, self._queue)
+
+    def _own_fields(self, step_s: float) -> dict[str, Any]:
+        p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))
+        return super()._own_fields(step_s) | {
+            "latency_p50_s": p50,
+            "latency_p95_s": p95,
+            "latency_p99_s": p99,
+            "latency_steps": len(self.latencies_s),
+            # What queueing ahead hides of each step: dispatch, transfers, waiting for both.
+            "host_share": max(0.0, 1 - step_s / p50),
+        }
+
+
+class RepeatedStage(TimedStage):
+    """Several training steps in one call, all with the same batch."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        stepper: Stepper,
+        window_s: float,
+        count: int,
+        step: Any,
+        batch: Any,
+    ):
+        super().__init__(name, job, stepper, window_s)
+        self.steps_per_call, self._step, self._batch = count, step, batch
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self._stepper.queue(self._step, self._batch)
+        self.steps += calls * self.steps_per_call
+        self._stepper.wait()
+
+
+class ForwardStage(TimedStage):
+    """The forward pass of one evaluation batch."""
+
+    def __init__(self, job: Job, stepper: Stepper, window_s: float, batch: Any):
+        super().__init__("forward", job, stepper, window_s)
+        self.function = "eval_step"
+        self._batch = batch
+        self._limiter = DispatchLimiter()
+        self._metrics: Any = None
+        self.run(1)
+        # Images only, not what pads a batch that is not full.
+        self.images_per_step = int(job.program.eval_metrics(self._metrics)["count"].sum())
+
+    def run(self, calls: int) -> None:
+        step, data = self._job.program.eval_step, self._job.feed.eval_data
+        for _ in range(calls):
+            self._metrics = step(self._stepper.state, data, self._batch)
+            self._limiter.add(self._metrics)
+        self.steps += calls
+        jax.block_until_ready(self._metrics)
+
+    def _results(self) -> Any:
+        return self._metrics
+
+    def _flops_per_image(self) -> int:
+        return 2 * self._job.program.forward_macs
+
+    def _own_fields(self, step_s: float) -> dict[str, Any]:
+        return {}

@@ -32,16 +32,13 @@ from jaxbench.records.stretches import describe_changes
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
+from jaxbench.train import TrainState, checkpoint_hook
+from jaxbench.train import train_and_evaluate as run_loop
 from jaxbench.training.compilation import compile_together
-from jaxbench.training.loop import train
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.plan import AccuracyTarget, TrainPlan
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.run import TrainRun
-from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.summary import summarize
-from jaxbench.training.train_records import epochs_table
-from jaxbench.training.train_step import TrainState
+from jaxbench.training.records import epochs_table, summarize
+from jaxbench.training.run import AccuracyTarget, RunProgress, TrainPlan, TrainRun
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -135,7 +132,7 @@ class Training(Measurement):
         plan = TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target)
         progress = RunProgress(import_s=import_s)
         if saved:
-            progress = RunProgress.from_json(saved.point, task.metrics)
+            progress = RunProgress.from_json(saved.point)
         self._run = TrainRun(
             program=job.program,
             feed=job.feed,
@@ -143,6 +140,7 @@ class Training(Measurement):
             clock=job.clock,
             console=job.console,
             progress=progress,
+            hooks=[checkpoint_hook],
         )
 
     def document(self) -> dict[str, Any]:
@@ -177,11 +175,11 @@ class Training(Measurement):
         if not saved and not run.program.config.data.sequence_length:
             with run.clock.phase("records"), defer_signals():
                 for writer in image_writers:
-                    writer.add_images("train/images", run.batches.sample_images(), step=0)
+                    writer.add_images("train/images", run.sample_images(), step=0)
         del saved
         self._mark_phases("train")
         try:
-            self.state = train(run, state)
+            self.state = run_loop(run, state)
         finally:
             run.wait_for_checkpoints()
 
@@ -275,7 +273,7 @@ def prepare(
     with job.clock.phase("place_data"):
         # Where only the last evaluation is left, the shapes of the last step's batch are enough.
         step = min(progress.step, run.plan.total_steps - 1)
-        batch = run.batches.peek(*divmod(step, run.plan.steps_per_epoch))
+        batch = run.peek_batch(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
     begin("compile")
     # XLA compiles what has been lowered while Python lowers the next.

@@ -11,8 +11,8 @@ import numpy as np
 from jaxbench.analysis.statistics import autocorrelation, effective_size, median_interval
 from jaxbench.errors import Diverged
 from jaxbench.jobs.setup import Job
-from jaxbench.training.dispatch import DispatchLimiter
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
+from jaxbench.training.metric_queue import DispatchLimiter
 
 
 def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float, int]:

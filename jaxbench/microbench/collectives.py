@@ -84,7 +84,7 @@ class Collective(Calls):
             return lax.dynamic_update_slice(result_N, functions[self.operation](*own_N), (0,))
 
         how = {"sharded": (True,) * len(self._sizes), "sharded_output": True, "donate": (0,)}
-        return self.mesh.parallelize(write, **how)
+        return self.mesh.pmap(write, **how)
 
     def start(self) -> None:
         """Place the arrays, compile, run once."""

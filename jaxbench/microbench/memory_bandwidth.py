@@ -95,7 +95,7 @@ class Arrays:
             return lax.dynamic_update_slice(a_N, function(b_N, c_N), (0,))
 
         how = {"sharded": (True,) * 3, "sharded_output": True, "donate": (0,)}
-        return self.mesh.parallelize(write, **how)
+        return self.mesh.pmap(write, **how)
 
     def run(self, compiled: Any) -> jax.Array:
         """Queue one call of what `compile` returned; return a."""

@@ -90,8 +90,8 @@ class RepeatCheck:
     def __init__(self, step: Callable[..., Any], inputs: Sequence[Any], mesh: DataMesh):
         self.rounds = 0
         self._mesh, self._arguments = mesh, mesh.replicate(tuple(inputs))
-        self._step = mesh.parallelize(step, sharded=(False,) * len(inputs), sharded_output=True)
-        self._sum_up = mesh.parallelize(
+        self._step = mesh.pmap(step, sharded=(False,) * len(inputs), sharded_output=True)
+        self._sum_up = mesh.pmap(
             lambda tree: jnp.stack([*map(checksum, jax.tree.leaves(tree))]),
             sharded=(True,),
             sharded_output=True,

@@ -17,7 +17,7 @@ from jaxbench.hardware.telemetry.boards import read_error_counters
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
 from jaxbench.jobs.runner import Measurement, run_job
 from jaxbench.jobs.setup import Job, setup_job, with_feed
-from jaxbench.jobs.throughput_stages import TrainStage
+from jaxbench.jobs.throughput import TrainStage
 from jaxbench.jobs.windows import Stepper
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck

@@ -135,7 +135,7 @@ def trace_network(
 
     # In JAX 0.10 what pmap returns cannot be traced without being lowered.
     mesh = dataclasses.replace(mesh, parallelism="shard_map")
-    step = mesh.parallelize(forward, sharded=(False,) * 4, sharded_output=False)
+    step = mesh.pmap(forward, sharded=(False,) * 4, sharded_output=False)
     key = jax.eval_shape(lambda: jax.random.key(0))
     return step.trace(key, params, batch_stats, image)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
-from jaxbench.training.dispatch import MetricsQueue
+from jaxbench.training.metric_queue import MetricsQueue
 
 _FOLDER = "profile"
 # Each step adds thousands of events for every device (14,000 for quickstart on 8). Viewers show a

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -27,30 +28,22 @@ from jaxbench.tasks import Task, get_task, metrics_by_name
 from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
 from jaxbench.training.optimizers import create_optimizer, create_schedule, describe_groups
 from jaxbench.training.parameter_groups import ParameterUses, read_uses
-from jaxbench.training.train_step import (
-    TrainState,
-    make_eval_step,
-    make_init,
-    make_train_step,
-    network_input,
-    train_metric_names,
-)
 from jaxbench.xla.flops import FLOPS_PER_MAC
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Program:
     """The network and its steps; nothing in it has run or been compiled yet.
 
     Attributes:
       schedule: update -> learning rate.
+      data_dependent_params: () -> the parameters that are computed from training images; all others
+        are drawn.
       init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
         gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
-        all devices or, where each trains a model of its own, metrics_RxM: see `train_metrics`.
+        all devices or, if each trains a model, metrics_RxM: see `train_metrics`.
       eval_step: (state, eval_data, batch) -> packed metrics: see `eval_metrics`.
-      data_dependent_params: () -> the parameters that are computed from training images; all others
-        are drawn.
     """
 
     config: Config
@@ -61,10 +54,34 @@ class Program:
     model: NetworkAdapter
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    init: Any
-    train_step: Any
-    eval_step: Any
+    sharding: StateSharding | None  # how the state is split over the devices; None if it is not
     data_dependent_params: Callable[[], dict[str, Any]] = dict
+    # `jaxbench.train.build_program` sets them.
+    init: Any = None
+    train_step: Any = None
+    eval_step: Any = None
+
+    def bind(self, step: Callable) -> Callable:
+        """Return step(program, state, data, batch) as a function of the last three."""
+        bound = functools.partial(step, self)
+        bound.__name__ = step.__name__
+        return bound
+
+    def per_device(self, step: Callable, gradients: bool = False) -> Callable:
+        """Return a bound step of one device; under fsdp, as a step of all devices.
+
+        `gradients` says whether it returns (gradients from `mean_gradients`, ...).
+        """
+        bound = self.bind(step)
+        return self.sharding.per_device(bound, gradients=gradients) if self.sharding else bound
+
+    def pmap(self, step: Callable, donate: tuple[int, ...] = ()) -> Any:
+        """Return a bound step as a call of all devices; under fsdp it is one of all already."""
+        if self.sharding:
+            return jax.jit(step, donate_argnums=donate)
+        # If each device trains a model, each has a state and metrics.
+        rows = self.config.replicas == "independent"
+        return self.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
     def train_metrics(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of a training step's packed metrics; wait for them."""
@@ -74,43 +91,11 @@ class Program:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
         return metrics_by_name(self.task.eval_metrics, packed)
 
-    def repeat_train_step(self, num_steps: int) -> Any:
-        """Make one call of several training steps, all with the same batch.
-
-        Returns:
-          (state, train_data, batch) -> (state, metrics of the last step), compiled on first call;
-          the state given to it is gone afterwards.
-        """
-        step = make_train_step(
-            self.model,
-            self.optimizer,
-            self.schedule,
-            config=self.config,
-            task=self.task,
-            precision=self.precision,
-            sharding=self.sharding,
-        )
-
-        def steps(state, data, batch):
-            def one(state, _):
-                # Tied to the state, or XLA would do once what each step does with the same batch.
-                return step(*jax.lax.optimization_barrier((state, data, batch)))
-
-            state, metrics_S = jax.lax.scan(one, state, length=num_steps)
-            return state, metrics_S[-1]
-
-        return _distribute(steps, self.config, self.mesh, donate=(0,))
-
-    @property
-    def sharding(self) -> StateSharding | None:
-        """Return how the state is split over the devices; None where it is not."""
-        return _sharding(self.config, self.mesh)
-
     def lower_init(self) -> Any:
         """Trace and lower `init`; once it is compiled, `place_train_state` compiles nothing."""
         return self.init.lower(np.uint32(self.config.seed))
 
-    def place_train_state(self) -> TrainState:
+    def place_train_state(self) -> Any:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
         if self.sharding:
             return self.sharding.place(self.create_train_state())
@@ -125,7 +110,7 @@ class Program:
         """Return whether no process has the whole state on its devices."""
         return self.sharding is not None and self.sharding.is_across_processes
 
-    def place_saved_state(self, state: TrainState) -> TrainState:
+    def place_saved_state(self, state: Any) -> Any:
         """Place a state that `device_get` fetched from where `place_train_state` put it."""
         if self.sharding:
             return self.sharding.place(state)
@@ -133,7 +118,7 @@ class Program:
             return self.mesh.replicate(state)
         return self.mesh.shard(state)
 
-    def create_train_state(self, seed: int | None = None) -> TrainState:
+    def create_train_state(self, seed: int | None = None) -> Any:
         """Initialise one model's state on the default device, from the config's seed if None."""
         state = self.init(np.uint32(self.config.seed if seed is None else seed))
         data_dependent_params = self.data_dependent_params()
@@ -147,11 +132,11 @@ class Program:
             params[path] = jax.numpy.asarray(given, drawn.dtype)
         return state.replace(params=flax.traverse_util.unflatten_dict(params))
 
-    def abstract_train_state(self) -> TrainState:
+    def abstract_train_state(self) -> Any:
         """Return the shapes and types of the state."""
         return self.init.eval_shape(np.uint32(0))
 
-    def abstract_placed_state(self) -> TrainState:
+    def abstract_placed_state(self) -> Any:
         """Return the shapes, types and shardings of what `place_train_state` returns."""
         state = self.abstract_train_state()
         if self.sharding:
@@ -192,7 +177,7 @@ class Program:
         self._check_update_rule(state)
         check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
 
-    def _check_modes(self, state: TrainState, facts: NetworkFacts) -> None:
+    def _check_modes(self, state: Any, facts: NetworkFacts) -> None:
         """Raise BadInput where a network needs `train` and does not take it."""
         if self.model.takes_train:
             return
@@ -203,7 +188,7 @@ class Program:
                 "it cannot tell training from evaluation"
             )
 
-    def _check_update_rule(self, state: TrainState) -> None:
+    def _check_update_rule(self, state: Any) -> None:
         """Raise BadInput where an update rule of the user's own fails on the parameters' shapes."""
 
         def update(params, opt_state):
@@ -287,26 +272,17 @@ class Program:
         return trace_network(self.model, self.mesh, state.params, state.batch_stats, image)
 
 
-def build_program(
+def create_program(
     config: Config,
     mesh: DataMesh,
     geometry: BatchGeometry,
     steps_per_epoch: int,
     data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
-    """Build the network, its optimizer and both steps for a mesh.
-
-    Args:
-      config, mesh, geometry: the experiment, its devices, how the batch is split over them.
-      steps_per_epoch: of training, for the schedule.
-      data_dependent_params: see `Program`; without it all parameters are drawn.
-
-    Raises:
-      BadInput: the model's config cannot make a network.
-    """
+    """Build the network and its optimizer; see `jaxbench.train.build_program`."""
     precision = get_precision(config.precision)
-    model = _create_network(config, mesh, precision)
     schedule = create_schedule(config, steps_per_epoch)
+    model = _create_network(config, mesh, precision)
 
     @functools.cache
     def uses() -> ParameterUses:
@@ -315,36 +291,37 @@ def build_program(
         traced = trace_network(model, mesh, variables["params"], variables["batch_stats"], image)
         return read_uses(traced, variables["params"])
 
-    optimizer = create_optimizer(config, schedule, steps_per_epoch, uses)
-    task = get_task(
-        config.task,
-        test_time_augmentation=config.test_time_augmentation != "none",
-        byte_tokens=config.data.num_classes == 256,
-    )
-    parts = {"config": config, "task": task, "precision": precision}
-    sharding = _sharding(config, mesh)
-    train_step = make_train_step(model, optimizer, schedule, sharding=sharding, **parts)
-    eval_step = make_eval_step(model, **parts)
-    if sharding:
-        eval_step = sharding.per_device(eval_step)
     return Program(
+        config=config,
         mesh=mesh,
         geometry=geometry,
+        task=get_task(
+            config.task,
+            test_time_augmentation=config.test_time_augmentation != "none",
+            byte_tokens=config.data.num_classes == 256,
+        ),
+        precision=precision,
         model=model,
         schedule=schedule,
-        optimizer=optimizer,
-        init=make_init(
-            model,
-            optimizer,
-            example_shape=config.data.example_shape,
-            precision=precision,
-            sharding=sharding,
-        ),
-        train_step=_distribute(train_step, config, mesh, donate=(0,)),
-        eval_step=_distribute(eval_step, config, mesh),
+        optimizer=create_optimizer(config, schedule, steps_per_epoch, uses),
+        sharding=StateSharding(mesh) if config.parallelism == "fsdp" else None,
         data_dependent_params=data_dependent_params,
-        **parts,
     )
+
+
+def network_input(shape: tuple[int, ...], precision: Precision) -> jax.ShapeDtypeStruct:
+    """Return the shape and type that a network gets: normalised images, or int32 tokens_BxT."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32 if len(shape) == 2 else precision.compute_dtype)
+
+
+def train_metric_names(task: Task, precision: Precision) -> tuple[str, ...]:
+    """Return the names of a training step's metrics_M: sums over the batch, then its values.
+
+    `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and `loss_scale`
+    are those after the step.
+    """
+    scaled = ("skipped_steps", "loss_scale") if precision.scales_loss else ()
+    return (*task.metrics, "learning_rate", *scaled)
 
 
 def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:
@@ -366,18 +343,3 @@ def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> Net
     except Exception as error:
         what = f"{config.model.network_name} cannot be created"
         raise BadInput(describe_error(what, error)) from error
-
-
-def _sharding(config: Config, mesh: DataMesh) -> StateSharding | None:
-    return StateSharding(mesh) if config.parallelism == "fsdp" else None
-
-
-def _distribute(
-    step: Callable, config: Config, mesh: DataMesh, donate: tuple[int, ...] = ()
-) -> Any:
-    """Return a step as a call of all devices; under fsdp it is one of all devices already."""
-    if config.parallelism == "fsdp":
-        return jax.jit(step, donate_argnums=donate)
-    # Where each device trains its own model, each has its own state, and its own metrics.
-    own = config.replicas == "independent"
-    return mesh.parallelize(step, sharded=(own, False, True), sharded_output=own, donate=donate)

@@ -1,7 +1,11 @@
-"""The parts of a training run."""
+"""A training run beside its arrays: its plan, its progress, its batches and what it writes to."""
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +18,192 @@ from jaxbench.distributed.signals import defer_first_signal
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
-from jaxbench.records.schema import Record
+from jaxbench.records.schema import EpochRecord, Record, record_from_json
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
 from jaxbench.records.writers.console import Console
-from jaxbench.training.batches import TrainBatches
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.plan import TrainPlan
 from jaxbench.training.profiler import Profiler
 from jaxbench.training.program import Program
-from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.train_step import TrainState
+
+# Images that are shown in TensorBoard and in Weights & Biases.
+_SAMPLE_IMAGES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class AccuracyTarget:
+    """A figure of an evaluation and the value at which the run ends."""
+
+    figure: str  # top1, dice, or the headline of a task of the user's own
+    value: float  # a share, 0.94 for 94 %
+
+    def is_reached(self, epoch: EpochRecord) -> bool:
+        return comparable(epoch.evaluated(self.figure)) >= self.value
+
+    def describe(self, epochs: Sequence[EpochRecord], images_per_step: int) -> dict[str, Any]:
+        """Return the summary's `target`: what reaching it took; null where it was never reached."""
+        reached = next((epoch for epoch in epochs if self.is_reached(epoch)), None)
+        return {
+            "score": self.figure,
+            "value": self.value,
+            "reached": reached is not None,
+            "epoch": reached and reached.epoch,
+            "steps": reached and reached.step,
+            "images": reached and reached.step * images_per_step,
+            "time_s": reached and reached.elapsed_s,
+            # Without compilation, reading and start-up: with evaluations, then without them.
+            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in epochs),
+            "train_time_s": reached and sum(epoch.train_time_s for epoch in epochs),
+        }
+
+
+def comparable(figure: float | None) -> float:
+    """Return a figure for comparison: nan, or None in its place in a record, is the lowest."""
+    return -math.inf if figure is None or math.isnan(figure) else figure
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainPlan:
+    """The steps of a run. Epochs count from 0, and the numbers of steps from 1."""
+
+    total_steps: int  # of the whole run, unless it reaches its target before
+    steps_per_epoch: int  # of a complete epoch
+    eval_every_epochs: int = 1  # from one evaluation to the next
+    target: AccuracyTarget | None = None  # the accuracy that ends the run
+
+    @property
+    def num_epochs(self) -> int:
+        return math.ceil(self.total_steps / self.steps_per_epoch)
+
+    def steps(self, epoch: int) -> range:
+        """Return the numbers of an epoch's steps; `max_steps` may cut the last epoch short."""
+        start = epoch * self.steps_per_epoch + 1
+        return range(start, min(start + self.steps_per_epoch, self.total_steps + 1))
+
+    def is_evaluated(self, epoch: int) -> bool:
+        """Return whether an evaluation follows this epoch; one always follows the last."""
+        return (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
+
+    def num_evaluations(self, epochs_done: int) -> int:
+        """Return how many evaluations are left in a run that is not done."""
+        every, num_epochs = self.eval_every_epochs, self.num_epochs
+        return num_epochs // every - epochs_done // every + bool(num_epochs % every)
+
+    def is_done(self, epochs: Sequence[EpochRecord]) -> bool:
+        """Return whether these epochs are the whole run."""
+        if len(epochs) == self.num_epochs:
+            return True
+        return bool(epochs and self.target and self.target.is_reached(epochs[-1]))
+
+
+# Fields that hold {metric: sums_R}.
+_SUMS = ("total", "interval")
+
+
+@dataclasses.dataclass
+class EpochMetrics:
+    """Sums over an epoch's steps in their order, so that a resumed epoch has the same sums.
+
+    An interval is the steps since the last step record.
+    """
+
+    epoch: int  # 0 for the first
+    total: dict[str, np.ndarray]  # {metric: sums_R}, over the epoch's steps and R models
+    interval: dict[str, np.ndarray]
+    steps: int = 0
+    interval_steps: int = 0
+    interval_time_s: float = 0.0
+    images: int = 0  # as time_s, of the steps that were not profiled
+    time_s: float = 0.0
+    data_wait_s: float = 0.0  # the part of time_s spent waiting for data
+    profiled_steps: int = 0
+
+    @classmethod
+    def zeros(cls, epoch: int, names: Sequence[str], num_models: int) -> "EpochMetrics":
+        total, interval = ({name: np.zeros(num_models) for name in names} for _ in _SUMS)
+        return cls(epoch, total, interval)
+
+    def add(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Add one more step."""
+        for sums in (self.total, self.interval):
+            for name in sums:
+                sums[name] += metrics[name]
+        self.steps += 1
+        self.interval_steps += 1
+
+    def begin_interval(self) -> None:
+        """Begin a new interval after a step record."""
+        self.interval = {name: np.zeros_like(sums_R) for name, sums_R in self.interval.items()}
+        self.interval_steps, self.interval_time_s = 0, 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; `from_json` makes the same floats of them."""
+        sums = {
+            field: {name: sums_R.tolist() for name, sums_R in getattr(self, field).items()}
+            for field in _SUMS
+        }
+        return {**vars(self), **sums}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "EpochMetrics":
+        """Read what `to_json` returned."""
+        sums = {
+            field: {name: np.array(sums_R) for name, sums_R in values[field].items()}
+            for field in _SUMS
+        }
+        return cls(**{**values, **sums})
+
+
+@dataclasses.dataclass(kw_only=True)
+class RunProgress:
+    """The progress of a run since its first process."""
+
+    step: int = 0  # the number of steps done
+    # The epochs done; a checkpoint has their number only.
+    epochs: list[EpochRecord] = dataclasses.field(default_factory=list)
+    epoch_metrics: EpochMetrics | None = None  # None between two epochs
+    learning_rate: float | None = None  # of the last step, the mean over the models
+    # What the first process compiled, and the outcome for each of its programs.
+    compile_s: float = 0.0
+    compile_cache: list[str] = dataclasses.field(default_factory=list)
+    first_step_s: float | None = None  # None where it was profiled
+    # Seconds of the first process before its clock started, and up to the end of the first step.
+    # They are in no checkpoint: the clock of a resumed run counts on.
+    import_s: float | None = None
+    startup_s: float | None = None
+    # Figures that fail a sanity check.
+    invalid: list[str] = dataclasses.field(default_factory=list)
+    # {name: reason} of images that earlier processes could not decode.
+    corrupt: dict[str, str] = dataclasses.field(default_factory=dict)
+    # The numbers of the steps that the profiler has traced.
+    traced: list[int] = dataclasses.field(default_factory=list)
+
+    def end_first_step(self, step_time_s: float, wall_s: float) -> None:
+        """Note the seconds of the first step, and those on the clock at its end."""
+        self.first_step_s = step_time_s
+        if self.import_s is not None:
+            self.startup_s = self.import_s + wall_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        left_out = ("epochs", "import_s", "startup_s")
+        # Copies: a thread writes them while the run continues.
+        kept = {
+            name: copy.copy(value) for name, value in vars(self).items() if name not in left_out
+        }
+        metrics = self.epoch_metrics and self.epoch_metrics.to_json()
+        return {**kept, "epochs_done": len(self.epochs), "epoch_metrics": metrics}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RunProgress":
+        """Read what `to_json` returned, and the `epochs` done."""
+        fields = [field.name for field in dataclasses.fields(cls)]
+        metrics = values.get("epoch_metrics")
+        read = {
+            "epochs": [record_from_json(epoch) for epoch in values["epochs"]],
+            "epoch_metrics": metrics and EpochMetrics.from_json(metrics),
+        }
+        return cls(**{name: values[name] for name in fields if name in values} | read)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -32,9 +211,11 @@ class TrainRun:
     """The parts that the training loop calls.
 
     Attributes:
-      telemetry: is told what is measured, for the energy of an image.
+      telemetry: gets the times that are measured, for the energy of an image.
       checkpoints: writes checkpoints; None in a run without a run directory.
       profiler: traces some of the steps; None for none.
+      hooks: called after each step but the profiled ones, as hook(run, meter, state, is_last);
+        `is_last` says that no step follows before the metrics are taken.
       loss_scales: after the last step.
     """
 
@@ -48,11 +229,11 @@ class TrainRun:
     telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
     checkpoints: Checkpoints | None = None
     profiler: Profiler | None = None
-    batches: TrainBatches = dataclasses.field(init=False)
+    hooks: Sequence[Callable[..., None]] = ()
     loss_scales: LossScales = dataclasses.field(init=False)
+    _kept_batch: tuple[tuple[int, int], Any] | None = None
 
     def __post_init__(self):
-        self.batches = TrainBatches(self.feed)
         self.loss_scales = LossScales(None, self.seeds_R, self.console.say)
 
     @property
@@ -68,6 +249,44 @@ class TrainRun:
     @property
     def is_done(self) -> bool:
         return self.plan.is_done(self.progress.epochs)
+
+    def peek_batch(self, epoch: int, step: int) -> Any:
+        """Return the batch of a step, both counted from 0, and keep it for `take_batches`.
+
+        Compilation needs it before its step does.
+        """
+        batch = next(self.feed.train_batches(epoch, 1, step))
+        self._kept_batch = (epoch, step), batch
+        return batch
+
+    def begin_epoch(self, epoch: int) -> Sequence[int]:
+        """Return the steps that are left of an epoch."""
+        if self.progress.epoch_metrics is None:  # else the run is resumed in the middle of it
+            names = self.program.task.metrics
+            self.progress.epoch_metrics = EpochMetrics.zeros(epoch, names, len(self.seeds_R))
+        return self.plan.steps(epoch)[self.progress.epoch_metrics.steps :]
+
+    def take_batches(self, epoch: int, num_steps: int) -> Iterator[Any]:
+        """Return the batches, on the devices, of the last steps of an epoch."""
+        first = len(self.plan.steps(epoch)) - num_steps
+        kept, self._kept_batch = self._kept_batch, None
+        if not num_steps or kept is None or kept[0] != (epoch, first):
+            return self.feed.train_batches(epoch, num_steps, first)
+        later = self.feed.train_batches(epoch, num_steps - 1, first + 1)
+        # Only the iterator holds the kept batch, so that its memory is free after its step.
+        return itertools.chain(iter([kept[1]]), later)
+
+    def sample_images(self) -> np.ndarray:
+        """Return a few training images as the feed has them, uint8 of shape (N, H, W, C).
+
+        The images of a resident feed are cropped and flipped later, in the step.
+        """
+        _, batch = self._kept_batch
+        held = batch if "images" in batch else self.feed.train_data
+        images = held["images"].addressable_shards[0].data
+        if images.ndim == 5:  # with an axis of devices
+            images = images[0]
+        return np.asarray(images[:_SAMPLE_IMAGES])
 
     def impossible_rates(self) -> list[str]:
         """Return why the fastest epoch's rate cannot be true, on devices like this process's."""
@@ -94,7 +313,7 @@ class TrainRun:
             return due
         return epochs_done is not None and coordination.broadcast_value(due)
 
-    def save_checkpoint(self, state: TrainState) -> None:
+    def save_checkpoint(self, state: Any) -> None:
         """Save a checkpoint, where any are written; nothing may be queued on the devices."""
         if self.program.is_state_across_processes:
             state = self.program.sharding.fetch(state)

@@ -33,8 +33,8 @@ from jaxbench.records import run_lock
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training import loop, step_meter
-from tests.conftest import MICRO, needs_devices, records, run_document, run_json, set_fields
+from jaxbench.training import meter
+from tests.conftest import LOOP, MICRO, needs_devices, records, run_document, run_json, set_fields
 
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
@@ -150,14 +150,14 @@ class _Stop(Exception):
 
 def stop_after(monkeypatch, steps, error=_Stop):
     """Has the training loop end with an error once so many steps have been counted."""
-    genuine = step_meter.count_step
+    genuine = meter.count_step
 
     def counting(run, metrics):
         if run.progress.step == steps:
             raise error
         return genuine(run, metrics)
 
-    monkeypatch.setattr(step_meter, "count_step", counting)
+    monkeypatch.setattr(meter, "count_step", counting)
 
 
 def save_every(monkeypatch, steps):
@@ -271,7 +271,7 @@ def test_a_signal_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, n
     """Sent for real, in the middle of an epoch or of its evaluation."""
     whole, _ = undisturbed
     run = tmp_path / "run"
-    genuine = getattr(loop, where)
+    genuine = getattr(LOOP, where)
 
     def interrupted(run, *args):
         if len(run.progress.epochs) == 1:
@@ -280,7 +280,7 @@ def test_a_signal_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, n
 
     ctrl_c = number == signal.SIGINT
     with monkeypatch.context() as patch, handled_signals():
-        patch.setattr(loop, where, interrupted)
+        patch.setattr(LOOP, where, interrupted)
         with pytest.raises(KeyboardInterrupt if ctrl_c else Terminated):
             trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == ("interrupted" if ctrl_c else "preempted")
@@ -347,7 +347,7 @@ def test_a_run_without_checkpoints_says_so(tmp_path, monkeypatch):
 
 def end_in_epoch_2(monkeypatch, *numbers):
     """Sends signals after a step of the second epoch."""
-    genuine = step_meter.count_step
+    genuine = meter.count_step
 
     def counting(run, metrics):
         if len(run.progress.epochs) == 1 and run.progress.epoch_metrics.steps == 1:
@@ -355,7 +355,7 @@ def end_in_epoch_2(monkeypatch, *numbers):
                 os.kill(os.getpid(), number)
         return genuine(run, metrics)
 
-    monkeypatch.setattr(step_meter, "count_step", counting)
+    monkeypatch.setattr(meter, "count_step", counting)
 
 
 @contextlib.contextmanager
@@ -965,7 +965,7 @@ def test_bad_input_is_said_in_one_line(run_cli, tmp_path, args, said):
 
 def test_a_new_run_holds_its_lock_to_its_end(tmp_path, monkeypatch):
     """Process id, host name and time do not matter: they differ between containers."""
-    run, genuine = tmp_path / "run", loop.evaluate
+    run, genuine = tmp_path / "run", LOOP.evaluate
     monkeypatch.setattr(run_lock, "_PATIENCE_S", 0)
 
     def evaluate_and_look(*args):
@@ -978,7 +978,7 @@ def test_a_new_run_holds_its_lock_to_its_end(tmp_path, monkeypatch):
                 trained(run, resume=resume, epochs=1, num_devices=1)
         return genuine(*args)
 
-    monkeypatch.setattr(loop, "evaluate", evaluate_and_look)
+    monkeypatch.setattr(LOOP, "evaluate", evaluate_and_look)
     assert trained(run, epochs=1, num_devices=1).summary["status"] == "done"
     assert not run_lock.is_running(run)
 

@@ -9,12 +9,11 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.feeds import resident
-from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.tasks import get_task
-from jaxbench.training.program import build_program
-from jaxbench.training.train_step import _UNPACK
+from jaxbench.train import build_program
 from tests.conftest import MICRO
 
 D = 8
@@ -85,7 +84,7 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
         labels = jnp.where(examples.mask_B, examples.labels_Bx, 10**6)
         return examples._replace(images_BxHxWxC=images, labels_Bx=labels)
 
-    monkeypatch.setitem(_UNPACK, "resident", with_garbage)
+    monkeypatch.setitem(UNPACK_BATCH, "resident", with_garbage)
     sums = evaluate(setting_with_new_steps(setting), D + 1)
     assert sums["count"] == expected[2]
     assert sums["top1"] == expected[1]

@@ -9,11 +9,12 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
+from jaxbench.data.feeds.feed import UNPACK_BATCH
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.sources.load import load_dataset
+from jaxbench.data.vary import network_inputs
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
-from jaxbench.training.train_step import _UNPACK, _normalize
 from tests.data.encoded_images import config_of, feed_of, psnr_db, resized
 from tests.tfds_files import image_feature, write_tfds
 
@@ -64,7 +65,7 @@ def shown(config):
         (feed.train_data, feed.train_batches(0, 1)),
     ):
         batch = jax.tree.map(lambda leaf: leaf[0], next(iter(batches)))
-        found.append(_UNPACK[feed.name](data, batch, jnp.int32(0)))
+        found.append(UNPACK_BATCH[feed.name](data, batch, jnp.int32(0)))
     return feed, *found
 
 
@@ -101,7 +102,7 @@ def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, 
         assert np.array_equal(one.images_BxHxWxC, other.images_BxHxWxC)
     config = folder_config(photographs, "stream", shape)
     pixels = [
-        np.asarray(_normalize(of.images_BxHxWxC, feed.eval_data, config.data, precision))
+        np.asarray(network_inputs(of.images_BxHxWxC, feed.eval_data, config.data, precision))
         for feed, of in ((resident, own[0]), (stream, others[0]))
     ]
     assert np.array_equal(*pixels)

@@ -267,10 +267,9 @@ def test_masks_move_with_their_images(feed):
 
     from jaxbench.data.augment import example_keys
     from jaxbench.data.dataset import Dataset, Split
-    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
     from jaxbench.data.vary import _crop_and_flip
     from jaxbench.distributed.mesh import create_training_mesh
-    from jaxbench.training.train_step import _UNPACK
 
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
@@ -279,7 +278,7 @@ def test_masks_move_with_their_images(feed):
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
     feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     batch = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
-    examples = _UNPACK[feed.name](feed.train_data, batch, jnp.int32(0))
+    examples = UNPACK_BATCH[feed.name](feed.train_data, batch, jnp.int32(0))
     if feed.name == "resident":
         keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
         examples = _crop_and_flip(examples, keys, config.data)

@@ -15,7 +15,7 @@ from jaxbench.distributed.state_sharding import Shard, split_axis
 from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from jaxbench.xla.flops import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
 from tests.conftest import MICRO, needs_devices, set_fields, step_losses

@@ -15,8 +15,8 @@ from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.data.sampler import EpochSampler
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.tasks import get_task
+from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.program import build_program
 
 ROUNDS = 2
 SHARE = 2

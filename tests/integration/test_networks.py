@@ -11,7 +11,7 @@ from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from tests.conftest import records, run_json, step_losses
 
 AUGMENTED = {

@@ -9,7 +9,7 @@ from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig, ModelConfig
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.describe import list_layers
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 
 
 class Block(nn.Module):

@@ -15,8 +15,8 @@ from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.jobs.memory import measure_memory
 from jaxbench.precision import get_precision
 from jaxbench.records.writers.console import PlainConsole
+from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.program import build_program
 from tests.conftest import MICRO, equations, needs_devices, records, run_json
 from tests.training.test_train_step import SmallConfig
 

@@ -9,9 +9,10 @@ from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.jobs.target_step import fast_convolution_rate
+from jaxbench.jobs.target_run import fast_convolution_rate
 from jaxbench.models.vgg import VggConfig
-from jaxbench.training.program import Program, build_program
+from jaxbench.train import build_program
+from jaxbench.training.program import Program
 from tests.conftest import set_fields
 from tests.published_rates import published_rates
 

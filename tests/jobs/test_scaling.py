@@ -16,8 +16,7 @@ from jaxbench.config import ModelConfig
 from jaxbench.distributed.mesh import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.jobs import scaling
-from jaxbench.jobs.scaling_summary import efficiency_warnings
-from jaxbench.jobs.scaling_trials import ScalingTrial
+from jaxbench.jobs.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.jobs.setup import setup_job
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import ScalingRecord

@@ -19,11 +19,11 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.jobs import throughput
-from jaxbench.jobs.throughput_stages import ForwardStage, TrainStage
+from jaxbench.jobs.throughput import ForwardStage, TrainStage
 from jaxbench.jobs.windows import Stepper
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, records, run_json
 
@@ -168,7 +168,7 @@ def test_several_steps_a_call_are_the_same_steps():
     one, three = program.place_train_state(), program.place_train_state()
     for _ in range(3):
         one, metrics = program.train_step(one, feed.train_data, row)
-    three, last = program.repeat_train_step(3)(three, feed.train_data, row)
+    three, last = throughput.repeat_train_step(program, 3)(three, feed.train_data, row)
     assert int(three.step) == 3
     np.testing.assert_allclose(metrics, last, rtol=1e-4)
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):

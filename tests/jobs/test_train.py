@@ -16,9 +16,8 @@ from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training import loop
 from jaxbench.training.program import Program
-from tests.conftest import MICRO, records, run_document, run_json, step_losses
+from tests.conftest import LOOP, MICRO, records, run_document, run_json, step_losses
 
 
 def test_the_run_directory_holds_what_it_should(train):
@@ -137,9 +136,9 @@ def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, tmp_path, 
     def looking(run, state):
         [folder] = tmp_path.glob("*/tensorboard")
         seen.append(accumulator(str(folder)).Reload())
-        return loop.train(run, state)
+        return LOOP.train_and_evaluate(run, state)
 
-    monkeypatch.setattr("jaxbench.jobs.train.train", looking)
+    monkeypatch.setattr("jaxbench.jobs.train.run_loop", looking)
     train(MICRO, epochs=1)
     [events] = seen
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
@@ -281,7 +280,7 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
     def break_down(run, state):
         raise RuntimeError("the evaluation fell over")
 
-    monkeypatch.setattr("jaxbench.training.loop.evaluate", break_down)
+    monkeypatch.setattr(LOOP, "evaluate", break_down)
     with pytest.raises(RuntimeError):
         train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")

@@ -11,7 +11,7 @@ from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig, tied_logits
 from jaxbench.models.transformer_block import choose_attention
 from jaxbench.models.vit import ViTConfig
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from jaxbench.xla.flops import find_products
 
 TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "attention": "xla"}

@@ -16,7 +16,7 @@ from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.precision import get_precision
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 
 
 def program_of(model, **data):

@@ -22,8 +22,9 @@ from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name
+from jaxbench.train import build_program
 from jaxbench.training.prediction import predict
-from jaxbench.training.program import Program, build_program
+from jaxbench.training.program import Program
 from tests.conftest import needs_devices, set_fields
 from tests.training.test_train_step import SmallConfig
 

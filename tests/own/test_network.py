@@ -18,7 +18,7 @@ from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models import batch_norm, layers
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from tests.conftest import needs_devices, step_losses
 
 DATA = {"source": "digits", "image_shape": (8, 8, 1)}

@@ -12,7 +12,7 @@ from jaxbench.geometry import BatchGeometry
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
 from jaxbench.qualification.networks import estimate_largest, make_trial, measure_networks
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
 

@@ -14,6 +14,7 @@ from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
 from jaxbench.errors import Diverged
 from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
+from jaxbench.train import build_program
 from jaxbench.training.loss_scale import (
     FIRST_SCALE,
     GROWTH_STEPS,
@@ -25,7 +26,6 @@ from jaxbench.training.loss_scale import (
     first_loss_scale,
 )
 from jaxbench.training.optimizers import create_schedule
-from jaxbench.training.program import build_program
 from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
 
 # One convolution and one hidden layer, no batch norm, images as they are.

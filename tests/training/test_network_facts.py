@@ -19,8 +19,8 @@ from jaxbench.jobs.describe import list_layers
 from jaxbench.jobs.memory import measure_memory
 from jaxbench.jobs.setup import setup_job
 from jaxbench.records.writers.console import PlainConsole
+from jaxbench.train import build_program
 from jaxbench.training import program
-from jaxbench.training.program import build_program
 from tests.conftest import MICRO, needs_devices, set_fields
 
 

@@ -10,7 +10,7 @@ from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
-from jaxbench.training.program import build_program
+from jaxbench.train import build_program
 
 
 def groups_of(config, **optimizer):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.training.plan import TrainPlan
+from jaxbench.training.run import TrainPlan
 
 
 @pytest.mark.parametrize("plan", [(33, 11, 1), (14, 11, 2), (30, 10, 2), (50, 10, 3), (1, 11, 5)])

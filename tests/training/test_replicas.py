@@ -84,7 +84,7 @@ def test_the_record_has_every_model_their_mean_and_spread(train):
 
 def test_the_step_compiles_once_and_exchanges_nothing(train):
     from jaxbench.distributed.mesh import create_training_mesh
-    from jaxbench.training.program import build_program
+    from jaxbench.train import build_program
 
     compiled = []
 

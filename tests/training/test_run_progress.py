@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from jaxbench.training.run_progress import EpochMetrics, RunProgress
+from jaxbench.training.run import EpochMetrics, RunProgress
 
 NAMES = ("loss", "count")
 
@@ -19,7 +19,7 @@ def progress():
 
 
 def read(point):
-    return RunProgress.from_json(json.loads(json.dumps(point)) | {"epochs": []}, NAMES)
+    return RunProgress.from_json(json.loads(json.dumps(point)) | {"epochs": []})
 
 
 def test_it_comes_back_as_it_was_but_for_the_times_of_a_process():
@@ -40,14 +40,3 @@ def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
     saved.invalid.append("later")
     saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
     assert json.dumps(point) == before
-
-
-def test_a_checkpoint_of_before_metrics_had_names_is_read():
-    point = progress().to_json()
-    epoch = point.pop("epoch_metrics")
-    former = epoch | {
-        f"{sums}_RxM": np.transpose([epoch[sums][name] for name in NAMES]).tolist()
-        for sums in ("total", "interval")
-    }
-    del former["total"], former["interval"]
-    assert read(point | {"progress": former}).to_json() == progress().to_json()

@@ -6,9 +6,8 @@ import pytest
 
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.plan import AccuracyTarget
-from jaxbench.training.run_progress import RunProgress
-from jaxbench.training.summary import summarize
+from jaxbench.training.records import summarize
+from jaxbench.training.run import AccuracyTarget, RunProgress
 
 
 def epoch(number, train_time_s=4.0, complete=True, **evaluated):

@@ -25,8 +25,8 @@ from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task
+from jaxbench.train import build_program
 from jaxbench.training.optimizers import create_schedule
-from jaxbench.training.program import build_program
 from tests.conftest import (
     MICRO,
     equations,

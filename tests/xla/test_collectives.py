@@ -9,8 +9,8 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import AXIS, DataMesh, create_training_mesh
+from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.program import build_program
 from jaxbench.xla.collectives import count_collectives
 from tests.conftest import MICRO, needs_devices, set_fields
 
@@ -72,7 +72,7 @@ def test_each_kind_is_counted_with_its_operands(parallelism):
         )
 
     mesh = DataMesh(tuple(jax.local_devices()[:4]), parallelism)
-    step = mesh.parallelize(exchange, sharded=(True,), sharded_output=True)
+    step = mesh.pmap(exchange, sharded=(True,), sharded_output=True)
     text = step.lower(np.ones((4, 8, 3), np.float32)).compile().as_text()
     found = count_collectives(text)
     assert set(found) == {"all-gather", "reduce-scatter", "collective-permute", "all-to-all"}

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
+from jaxbench.data.feeds import resident, stream
 from jaxbench.data.feeds.base import Feed
 from jaxbench.data.feeds.resident import ResidentFeed
 from jaxbench.data.feeds.stream import StreamFeed
@@ -16,6 +17,13 @@ from jaxbench.data.sampler import EpochSampler, device_seeds
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
 from jaxbench.tasks import get_task
+
+# How a step takes its examples from a feed's arrays: (data, batch, step) -> Examples.
+UNPACK_BATCH = {
+    "resident": resident.unpack_batch,
+    "stream": stream.unpack_batch,
+    "synthetic": stream.unpack_batch,
+}
 
 
 def create_feed(

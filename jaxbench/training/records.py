@@ -1,21 +1,96 @@
-"""The summary of a training run, computed from the records of its epochs."""
+"""Make the records of training steps, and the summary of a run, from its metrics."""
 
 import dataclasses
 import math
+import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.analysis.steady_rate import steady_rate
-from jaxbench.records.schema import EpochRecord, TrainSummary
-from jaxbench.records.schema.training import Evaluation, figure_fields
+from jaxbench.records.schema import EpochRecord, StepRecord, TrainSummary
+from jaxbench.records.schema.training import Evaluation, figure_fields, has_field
 from jaxbench.records.validity import impossible_total
+from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.plan import comparable
-from jaxbench.training.run_progress import RunProgress
+from jaxbench.training.run import RunProgress, TrainRun, comparable
+
+# The spread of the headline figure over several models: sample deviation, extremes.
+_SPREAD = ("std", "min", "max")
+
+
+def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
+    """Write the record of the steps since the last one, whose metrics have just arrived."""
+    epoch, times = run.progress.epoch_metrics, {}
+    # Without step_log metrics arrive together, and the time between two of them means nothing.
+    if run.program.config.step_log and not profiled:
+        step_time_s = epoch.interval_time_s / epoch.interval_steps
+        images_per_s = run.program.geometry.images_per_step / step_time_s
+        times = {"step_time_s": step_time_s, "images_per_s": images_per_s}
+    record = StepRecord(
+        step=run.progress.step,
+        epoch=epoch.epoch + 1,
+        **describe_models(run, "", epoch.interval, run.program.task.train_figures),
+        learning_rate=run.progress.learning_rate,
+        **run.loss_scales.describe(),
+        elapsed_s=run.clock.wall_s(),
+        profiled=profiled,
+        **times,
+    )
+    if times:
+        run.console.say(
+            f"step {record.step}, loss = {record.loss:.2f} "
+            f"({record.images_per_s:.1f} examples/sec; {record.step_time_s:.3f} sec/batch)"
+        )
+    run.write(record)
+    epoch.begin_interval()
+
+
+def epochs_table(run: TrainRun, folder: pathlib.Path) -> CsvWriter:
+    """Open epochs.csv, with the epochs that earlier processes have done."""
+    table = CsvWriter(folder / "epochs.csv", EpochRecord, _task_columns(run))
+    for epoch in run.progress.epochs:
+        table.write(epoch)
+    return table
+
+
+def _task_columns(run: TrainRun) -> list[str]:
+    """Return the columns of a custom task's metrics."""
+    task, columns = run.program.task, []
+    for prefix, names in (("train_", task.train_figures), ("eval_", task.eval_figures)):
+        spread = [f"{task.headline}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
+        columns += [
+            f"{prefix}{name}"
+            for name in (*names, *spread)
+            if not has_field(EpochRecord, prefix, name)
+        ]
+    return columns
+
+
+def describe_models(
+    run: TrainRun, prefix: str, sums: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the figures of summed metrics as the fields of a record: means over the models.
+
+    With several models, the spread of the headline figure and each model's figures are added.
+    """
+    figures, headline = run.program.task.compute(sums), run.program.task.headline
+    means = {name: float(np.mean(figures[name])) for name in names}
+    models = {}
+    if len(run.seeds_R) > 1:
+        values_R = figures[headline]
+        spread = (np.std(values_R, ddof=1), np.min(values_R), np.max(values_R))
+        for statistic, value in zip(_SPREAD, spread, strict=True):
+            means[f"{headline}_{statistic}"] = float(value)
+        models[f"{prefix}models"] = [
+            {"seed": seed} | {name: float(figures[name][r]) for name in names}
+            for r, seed in enumerate(run.seeds_R)
+        ]
+    return figure_fields(EpochRecord if prefix else StepRecord, prefix, means) | models
+
 
 # A run compiles several programs: it has a hit only if all of them were fetched.
 _OUTCOMES = ("miss", "off", "hit")

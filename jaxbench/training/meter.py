@@ -1,7 +1,12 @@
-"""Time the training steps, and take their metrics as they arrive."""
+"""Time the training steps, and take their metrics as they arrive.
+
+A step's metrics arrive some steps after it was queued, so that neither the host nor the devices
+wait for the other.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,18 +14,13 @@ import numpy as np
 from jaxbench.clock import Stopwatch, duration, wait_until
 from jaxbench.distributed.mesh import all_ready
 from jaxbench.records.writers.rows import rate_in_words
-from jaxbench.training.dispatch import MetricsQueue
+from jaxbench.training.metric_queue import MetricsQueue
+from jaxbench.training.records import write_step_record
 from jaxbench.training.run import TrainRun
-from jaxbench.training.train_records import write_step_record
-from jaxbench.training.train_step import TrainState
 
 
 class StepMeter:
-    """Add steps to the metrics of the epoch under way, and write their records.
-
-    A step's metrics arrive some steps after it was queued, so that neither the host nor the devices
-    wait for the other.
-    """
+    """Add steps to the metrics of the epoch under way, and write their records."""
 
     def __init__(self, run: TrainRun):
         self._run = run
@@ -71,7 +71,7 @@ class StepMeter:
         """Queue the metrics of a step; take those that have arrived."""
         self._take(self._queue.push(metrics))
 
-    def drain(self, state: TrainState) -> None:
+    def drain(self, state: Any) -> None:
         """Take the metrics of all steps; return when none is queued on the devices."""
         self._take(self._queue.drain())
         # A step's metrics and its new state become ready together, on each device.

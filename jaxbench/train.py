@@ -1,0 +1,474 @@
+"""Train a network: the state, the two steps of a device, and the loop. Read it from top to bottom.
+
+`build_program` makes a Program of a config: the network, its optimizer, and both steps on a mesh.
+`train_and_evaluate` calls them until the run is done. Every other module is called from here.
+
+A step sees one device's B examples. With `replicas=data_parallel` collectives over `AXIS` make what
+it returns equal on every device. With `replicas=independent` devices exchange nothing.
+Letters: B examples of a device, M metrics, R models. Code that times steps says what is queued and
+not yet computed: JAX returns before the devices have begun.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.config import Config
+from jaxbench.data import augment
+from jaxbench.data.feeds.feed import UNPACK_BATCH
+from jaxbench.data.vary import network_inputs, vary
+from jaxbench.distributed.mesh import AXIS, DataMesh, all_ready, peak_memory_bytes
+from jaxbench.distributed.signals import defer_signals, graceful_stop
+from jaxbench.distributed.state_sharding import mean_gradients
+from jaxbench.errors import Terminated
+from jaxbench.geometry import BatchGeometry
+from jaxbench.hardware.environment import process_memory_bytes
+from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.records.schema import EpochRecord
+from jaxbench.records.validity import impossible_epoch
+from jaxbench.tasks import pack_metrics
+from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
+from jaxbench.training.meter import StepMeter, count_step
+from jaxbench.training.metric_queue import MetricsQueue
+from jaxbench.training.optimizers import num_updates
+from jaxbench.training.prediction import predict
+from jaxbench.training.program import Program, create_program, network_input
+from jaxbench.training.records import describe_models, write_step_record
+from jaxbench.training.run import TrainRun
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """Everything that a step changes."""
+
+    step: jax.Array  # int32, steps done
+    params: Any
+    batch_stats: Any
+    opt_state: Any
+    loss_scale: LossScale | None = None  # only under fp16
+
+
+# ---------------------------------------------------------------------------- the training step
+
+
+def train_step(
+    program: Program, state: TrainState, train_data: Any, batch: Any
+) -> tuple[TrainState, jax.Array]:
+    """Return the state after one update, and metrics_M named by `train_metric_names`.
+
+    The config's feed places `train_data` and `batch` on the devices. Under fp16 the loss is scaled,
+    and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
+    count stays, and so does the learning rate. Under fsdp it is a step of all devices.
+    """
+    gradients = program.per_device(compute_gradients, gradients=True)
+    # Devices compute gradients without the optimizer's arrays.
+    grads, batch_stats, metrics_M = gradients(state.replace(opt_state=()), train_data, batch)
+    with jax.named_scope("optimizer"):
+        learning_rate = program.schedule(num_updates(state.opt_state))
+        updated = update(program, state, grads, batch_stats)
+        # After the sum over the devices: all devices of a model have the same values.
+        values = [learning_rate]
+        if updated.loss_scale:
+            values += [updated.loss_scale.skipped_steps, updated.loss_scale.scale]
+        values = jnp.stack([jnp.asarray(value, metrics_M.dtype) for value in values])
+        metrics_M = jnp.concatenate([metrics_M, values])
+    updated = updated.replace(step=state.step + 1)
+    return program.sharding.constrain(updated) if program.sharding else updated, metrics_M
+
+
+def compute_gradients(
+    program: Program, state: TrainState, train_data: Any, batch: Any
+) -> tuple[Any, Any, jax.Array]:
+    """Return the gradients of the mean loss over all devices, batch_stats and summed metrics_M."""
+    config = program.config
+    with jax.named_scope("data"):
+        examples = UNPACK_BATCH[config.data.feed](train_data, batch, state.step)
+        keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
+        examples, mixture = vary(examples, keys_B, config.data, program.precision)
+        inputs_Bx = network_inputs(
+            examples.images_BxHxWxC, train_data, config.data, program.precision
+        )
+    rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
+    loss = functools.partial(loss_fn, program)
+    grads, batch_stats, metrics_M = accumulate_gradients(
+        state.loss_scale.scaled(loss) if state.loss_scale else loss,
+        state.params,
+        state.batch_stats,
+        (inputs_Bx, *rows),
+        num_parts=config.gradient_accumulation_steps,
+        num_metrics=len(program.task.metrics),
+    )
+    if config.replicas == "data_parallel":
+        with jax.named_scope("gradient_reduction"):
+            # Every device has as many of the images, so the mean of means is the mean.
+            grads = mean_gradients(grads)
+            if config.batch_norm == "local":
+                # Each device has its own running averages here; replicas must not drift apart.
+                batch_stats = jax.lax.pmean(batch_stats, AXIS)
+        with jax.named_scope("metrics"):
+            metrics_M = jax.lax.psum(metrics_M, AXIS)
+    return grads, batch_stats, metrics_M
+
+
+def loss_fn(
+    program: Program, params, batch_stats, inputs_Bx, labels_Bx, mask_B, keys_B, mixture
+) -> tuple[jax.Array, tuple[Any, jax.Array]]:
+    """Return (mean loss, (batch_stats, metrics_M)).
+
+    `mixture` is an `augment.Mixture` or None; of mixed images the label with the larger weight
+    counts as the right one.
+    """
+    config, task = program.config, program.task
+
+    def forward(params, batch_stats, inputs_Bx, keys_B):
+        variables = {"params": params, "batch_stats": batch_stats}
+        return program.model.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
+
+    # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
+    gathers = config.parallelism == "fsdp" and not config.model.has_blocks
+    if config.remat == "norms" or gathers:
+        forward = jax.checkpoint(forward, policy=keep_products_and_sums)
+    # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
+    with jax.named_scope("forward"):
+        outputs_Bx, batch_stats = forward(params, batch_stats, inputs_Bx, keys_B)
+    with jax.named_scope("loss"):
+        losses_B = task.losses(outputs_Bx, labels_Bx, config.label_smoothing)
+        if mixture is not None:
+            weight_B, other_labels_B = mixture
+            others_B = task.losses(outputs_Bx, other_labels_B, config.label_smoothing)
+            losses_B = weight_B * losses_B + (1 - weight_B) * others_B
+        loss = jnp.mean(losses_B)
+    with jax.named_scope("metrics"):
+        metrics = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
+        metrics_M = pack_metrics(task.metrics, metrics)
+    return loss, (batch_stats, metrics_M)
+
+
+def accumulate_gradients(
+    loss_fn: Callable,
+    params: Any,
+    batch_stats: Any,
+    batch: tuple,
+    *,
+    num_parts: int,
+    num_metrics: int,
+) -> tuple[Any, Any, jax.Array]:
+    """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
+
+    Args:
+      loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
+      batch: arrays whose first axis, B, `num_parts` divides.
+
+    Returns:
+      The gradients of the mean over all B, the batch statistics after the last part, and the
+      metrics summed over the parts.
+    """
+    grad_fn = jax.grad(loss_fn, has_aux=True)
+    if num_parts == 1:
+        grads, (batch_stats, metrics_M) = grad_fn(params, batch_stats, *batch)
+        return grads, batch_stats, metrics_M
+
+    def add_part(carry, part):
+        grads, batch_stats, metrics_M = carry
+        part_grads, (batch_stats, part_metrics_M) = grad_fn(params, batch_stats, *part)
+        grads = jax.tree.map(jnp.add, grads, part_grads)
+        return (grads, batch_stats, metrics_M + part_metrics_M), None
+
+    parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), batch)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    dtype = jax.tree.leaves(params)[0].dtype
+    # A loop in the program rather than an unrolled one: only one part's activations are alive.
+    (grads, batch_stats, metrics_M), _ = jax.lax.scan(
+        add_part, (zeros, batch_stats, jnp.zeros(num_metrics, dtype)), parts
+    )
+    return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
+
+
+def update(program: Program, state: TrainState, grads: Any, batch_stats: Any) -> TrainState:
+    """Return the state after an update with the gradients, which are scaled under fp16."""
+    if state.loss_scale:
+        grads = state.loss_scale.unscaled(grads)
+    updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    updated = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
+    if not state.loss_scale:
+        return updated
+    # The gradients are those that all devices have: they decide alike. The statistics count because
+    # a compiler that takes short cuts may have a ReLU turn nan into 0.
+    finite = all_finite((grads, batch_stats))
+    loss_scale = state.loss_scale.adjust(finite)
+    return select_tree(finite, updated, state).replace(loss_scale=loss_scale)
+
+
+# ---------------------------------------------------------------------------- the evaluation step
+
+
+def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -> jax.Array:
+    """Return metrics_M, named by `Task.eval_metrics`; padded rows count for nothing."""
+    config, task = program.config, program.task
+    with jax.named_scope("data"):
+        examples = UNPACK_BATCH[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
+        inputs_Bx = network_inputs(
+            examples.images_BxHxWxC, eval_data, config.data, program.precision
+        )
+
+    def network(inputs_Bx):
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        return program.model.apply(variables, inputs_Bx, train=False)[0]
+
+    with jax.named_scope("forward"):
+        outputs_Bx, mean_Bx = predict(network, inputs_Bx, examples.mask_B, config)
+    with jax.named_scope("loss"):
+        losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
+    with jax.named_scope("metrics"):
+        rows = (examples.labels_Bx, examples.mask_B)
+        metrics = task.batch_metrics(losses_B, outputs_Bx, *rows)
+        if mean_Bx is not None:
+            metrics["top1_tta"] = task.batch_metrics(losses_B, mean_Bx, *rows)["top1"]
+        metrics_M = pack_metrics(task.eval_metrics, metrics)
+        return jax.lax.psum(metrics_M, AXIS) if config.replicas == "data_parallel" else metrics_M
+
+
+# ---------------------------------------------------------------------------- on all devices
+
+
+def create_train_state(program: Program, seed: jax.Array) -> TrainState:
+    """Initialise one model's state, on the default device or split over all."""
+    spec = network_input((1, *program.config.data.example_shape), program.precision)
+    variables = program.model.init(jax.random.key(seed), jnp.zeros(spec.shape, spec.dtype))
+    state = TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=variables["params"],
+        batch_stats=variables["batch_stats"],
+        opt_state=program.optimizer.init(variables["params"]),
+        loss_scale=first_loss_scale() if program.precision.scales_loss else None,
+    )
+    return program.sharding.constrain(state) if program.sharding else state
+
+
+def build_program(
+    config: Config,
+    mesh: DataMesh,
+    geometry: BatchGeometry,
+    steps_per_epoch: int,
+    data_dependent_params: Callable[[], dict[str, Any]] = dict,
+) -> Program:
+    """Build the network, its optimizer and both steps for a mesh; nothing is compiled yet.
+
+    Args:
+      config, mesh, geometry: the experiment, its devices, how the batch is split over them.
+      steps_per_epoch: of training, for the schedule.
+      data_dependent_params: see `Program`; without it all parameters are drawn.
+
+    Raises:
+      BadInput: the model's config cannot make a network.
+    """
+    program = create_program(config, mesh, geometry, steps_per_epoch, data_dependent_params)
+    # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
+    # once: for networks of up to 36 M parameters the plain code was quicker in all.
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+    if jax.__version_info__ < (0, 11):  # then it had another emitter: quicker, with equal results
+        options["xla_cpu_use_fusion_emitters"] = False
+
+    def init(seed):
+        return create_train_state(program, seed)
+
+    program.init = jax.jit(
+        init, compiler_options=options if jax.default_backend() == "cpu" else None
+    )
+    # The state is donated: its memory holds the new state, and the old one must not be read.
+    program.train_step = program.pmap(program.bind(train_step), donate=(0,))
+    program.eval_step = program.pmap(program.per_device(eval_step))
+    return program
+
+
+# ---------------------------------------------------------------------------- the loop
+
+
+def train_and_evaluate(run: TrainRun, state: TrainState) -> TrainState:
+    """Train and evaluate the epochs that are left; return the state after them.
+
+    Raises:
+      Diverged: no model has a finite loss any more.
+      KeyboardInterrupt, Terminated: Ctrl-C or SIGTERM came. If the run writes checkpoints, there is
+        one of all that was done; after a second Ctrl-C there may be none.
+    """
+    meter, state_is_valid = StepMeter(run), True
+    try:
+        while not run.is_done:
+            epoch = len(run.progress.epochs)
+            with run.clock.phase("train"):
+                steps = run.begin_epoch(epoch)
+                with meter.timed(), run.clock.phase("data_wait"):
+                    batches = run.take_batches(epoch, len(steps))
+                with graceful_stop() as stop_requested:
+                    state_is_valid = False  # each step donates the state before it
+                    state = train_epoch(run, meter, state, steps, batches, stop_requested)
+                    state_is_valid = True
+            eval_sums, eval_time_s = None, 0.0
+            if run.plan.is_evaluated(epoch):
+                eval_sums, eval_time_s = evaluate(run, state)
+            write_epoch_record(run, eval_sums, eval_time_s)
+            if run.checkpoint_due(epoch + 1, last=run.is_done):
+                run.save_checkpoint(state)
+    except (KeyboardInterrupt, Terminated):
+        # The other processes, whose parts it needs, may not be where this one is.
+        if state_is_valid and not run.program.is_state_across_processes:
+            run.save_checkpoint(state)
+        raise
+    return state
+
+
+def train_epoch(
+    run: TrainRun,
+    meter: StepMeter,
+    state: TrainState,
+    steps: Sequence[int],
+    batches: Iterator[Any],
+    stop_requested: Callable[[], bool],
+) -> TrainState:
+    """Train these steps of an epoch; a request to stop ends them early."""
+    profiled_steps = run.profiler.steps if run.profiler else range(0)
+    for profiled, group in itertools.groupby(steps, profiled_steps.__contains__):
+        if stop_requested():
+            break
+        train = profile_steps if profiled else train_steps
+        state = train(run, meter, state, list(group), batches, stop_requested)
+    return state
+
+
+def train_steps(run, meter, state, steps, batches, stop_requested) -> TrainState:
+    """Train some steps of an epoch; call the run's hooks after each of them."""
+    with meter.timed(steps[-1]):
+        for step in steps:
+            with run.clock.phase("data_wait"):
+                batch = next(batches)
+            watch = Stopwatch()
+            # The old state is donated: from here on only the new one may be read.
+            state, metrics_M = run.program.train_step(state, run.feed.train_data, batch)
+            meter.push(metrics_M)  # takes the metrics of earlier steps, which have arrived
+            if step == 1:
+                meter.drain(state)
+                run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
+            if stop_requested():
+                break
+            for hook in run.hooks:
+                hook(run, meter, state, is_last=step == steps[-1])
+        meter.drain(state)
+    return state
+
+
+def checkpoint_hook(run: TrainRun, meter: StepMeter, state: TrainState, is_last: bool) -> None:
+    """Write a checkpoint between two steps if it is time for one."""
+    if not is_last and run.checkpoint_due():
+        meter.drain(state)
+        with meter.paused():
+            run.save_checkpoint(state)
+
+
+def profile_steps(run, meter, state, steps, batches, stop_requested) -> TrainState:
+    """Train some steps under JAX's profiler.
+
+    All of their time, waiting for data included, is in the phase `profile` and in no other metric.
+    """
+
+    def queue_step(batch: Any) -> jax.Array:
+        nonlocal state
+        state, metrics_M = run.program.train_step(state, run.feed.train_data, batch)
+        return metrics_M
+
+    title = f"profiling steps {steps[0]} to {steps[-1]}"
+    with run.clock.phase("profile"), run.console.phase(title):
+        wait_until(lambda: all_ready(state))
+        results = run.profiler.trace(steps, batches, queue_step)
+        wait_until(lambda: all_ready(state))
+    for metrics_M in results:
+        count_step(run, run.program.train_metrics(metrics_M))
+    run.progress.epoch_metrics.profiled_steps += len(steps)
+    write_step_record(run, profiled=True)
+    return state
+
+
+def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], float]:
+    """Evaluate every example of the split exactly once; return {metric: sums_R} and the seconds.
+
+    Raises:
+      Diverged: no model has a finite loss any more.
+    """
+    watch, feed = Stopwatch(), run.feed
+    sums = {name: np.zeros(len(run.seeds_R)) for name in run.program.task.eval_metrics}
+
+    def eval_steps() -> Iterator[np.ndarray]:
+        queue = MetricsQueue()
+        for batch in feed.eval_batches():
+            yield from queue.push(run.program.eval_step(state, feed.eval_data, batch))
+        yield from queue.drain()
+
+    with run.clock.phase("eval"):
+        for done, metrics_M in enumerate(eval_steps(), 1):
+            for name, sums_R in run.program.eval_metrics(metrics_M).items():
+                sums[name] += sums_R
+            title = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
+            run.console.progress(title, done, feed.eval_steps, "")
+        if (sums["count"] != feed.eval_count).any():
+            raise AssertionError(
+                f"evaluated {sums['count']} examples, the split has {feed.eval_count}"
+            )
+        # The last update of all may have broken the network, after the last training loss.
+        run.check_losses("evaluation", sums)
+    return sums, watch.elapsed_s()
+
+
+# ---------------------------------------------------------------------------- the metrics line
+
+
+def write_epoch_record(
+    run: TrainRun, eval_sums: dict[str, np.ndarray] | None, eval_time_s: float
+) -> None:
+    """Write the record of the epoch that is done: images/s, top-1 and what they are made of."""
+    trained, program = run.progress.epoch_metrics, run.program
+    timed_steps = trained.steps - trained.profiled_steps
+    images_per_s = trained.images / trained.time_s if trained.images else None
+    utilization = program.utilization(images_per_s) if images_per_s else {}
+    evaluated = {}
+    if eval_sums:
+        evaluated = describe_models(run, "eval_", eval_sums, program.task.eval_figures)
+        evaluated["eval_count"] = run.feed.eval_count
+    record = EpochRecord(
+        epoch=trained.epoch + 1,
+        epochs=run.plan.num_epochs,
+        step=run.progress.step,
+        complete=timed_steps == run.plan.steps_per_epoch,
+        epoch_time_s=trained.time_s + eval_time_s,
+        train_time_s=trained.time_s,
+        data_wait_s=trained.data_wait_s,
+        eval_time_s=eval_time_s,
+        images=trained.images,
+        images_per_s=images_per_s,
+        images_per_s_per_device=images_per_s and images_per_s / program.mesh.num_devices,
+        tokens_per_s=utilization.get("tokens_per_s"),
+        mfu=utilization.get("mfu"),
+        profiled_steps=trained.profiled_steps,
+        **describe_models(run, "train_", trained.total, program.task.train_figures),
+        **evaluated,
+        learning_rate=run.progress.learning_rate,
+        **run.loss_scales.describe(),
+        peak_memory_bytes=peak_memory_bytes(program.mesh.devices),
+        process_memory_bytes=process_memory_bytes(),
+        elapsed_s=run.clock.wall_s(),
+    )
+    images = timed_steps * program.geometry.images_per_step
+    corrupt_images = len(run.corrupt) * program.geometry.num_models
+    # In one piece: an epoch is either under way or has its record.
+    with defer_signals():
+        run.progress.epochs.append(record)
+        run.progress.invalid += impossible_epoch(record, images, corrupt_images)
+        run.write(record)
+        run.progress.epoch_metrics = None
