@@ -13,7 +13,6 @@ from jaxbench.reports.context import STAGES, ReportContext
 from jaxbench.reports.fields import (
     FEWEST_RUNS,
     Estimate,
-    bar_words,
     estimate,
     find,
     number,
@@ -105,10 +104,11 @@ class Machine:
     @property
     def rate(self) -> Best | None:
         """The rate of the fastest setting."""
-        rate, is_result = self.fastest.rate, self.fastest.has_interval
+        rate, repeats = self.fastest.rate, self.fastest.repeats
         if rate.value is None:
             return None
-        return Best(rate, self.fastest.run, bar_words(rate, self.fastest.repeats), is_result)
+        counted = f"{repeats} runs" if repeats > 1 else f"n = {rate.n or 1}"
+        return Best(rate, self.fastest.run, counted, self.fastest.has_interval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +273,7 @@ def _score(runs: Sequence[ReportedRun]) -> Best | None:
 
 def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
     """Return a figure over seeds, which is a result from five of them on."""
-    is_result = of.n >= FEWEST_SEEDS
-    few = "" if is_result else ": no result yet"
-    return Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}{few}", is_result)
+    return Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", of.n >= FEWEST_SEEDS)
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
@@ -320,7 +318,7 @@ def _usd(
 
 def _energy(rates: Sequence[Rate]) -> Best | None:
     found = [
-        Best(Estimate(joules), rate.run, "1 run, no interval", False)
+        Best(Estimate(joules), rate.run, "1 run", False)
         for rate in rates
         if (joules := number(rate.run.summary, "telemetry", "joules_per_image")) is not None
         and rate.run.status == "done"

@@ -53,9 +53,9 @@ def test_a_machine_has_its_best_figures_with_their_runs(tmp_path):
     [row] = found.rows
     assert texts(row) == [
         "1 × NVIDIA H200",
-        "6,000 (n = 3, no interval)",
-        "94.00 (1 seed: no result yet)",
-        "0.02000 (1 run, no interval)",
+        "6,000 (only n = 3)",
+        "94.00 (only 1 seed)",
+        "0.02000 (only 1 run)",
         "fp32, batch 128, R2",
         "2",
     ]
@@ -73,8 +73,8 @@ def test_the_step_alone_and_the_feeds_are_apart(tmp_path):
     # Whole trainings come first.
     assert next(iter(rates)) == "cnn10 · training · resident feed"
     assert rates == {
-        "cnn10 · training · resident feed": "5,000 (n = 3, no interval)",
-        "cnn10 · training · stream feed": "4,000 (n = 3, no interval)",
+        "cnn10 · training · resident feed": "5,000 (only n = 3)",
+        "cnn10 · training · stream feed": "4,000 (only n = 3)",
         "cnn10 · training step alone · synthetic feed": "9,000 (8,820 to 9,180; n = 11)",
     }
 
@@ -147,7 +147,7 @@ def test_the_fastest_is_never_one_lucky_run(tmp_path):
         trained(tmp_path / f"s{seed}", rate, config={"batch_size": 512, "seed": seed})
     [found] = compare_machines(context_of(tmp_path))
     rate = found.machines[0].rate
-    assert rate.counted == "3 runs, 95 % interval" and 8990 < rate.of.value < 9000
+    assert rate.counted == "3 runs" and 8990 < rate.of.value < 9000
     # Of two the slower stands for both.
     context = context_of(tmp_path / "lucky", tmp_path / "s1")
     assert compare_machines(context)[0].machines[0].rate.of.value == 9000.0
@@ -170,7 +170,7 @@ def test_seeds_that_failed_count_in_the_overview(tmp_path):
     assert (machine.time_s.of.value, machine.time_s.counted) == (math.inf, "5 seeds")
     assert machine.runs == 3
     [machine] = compare_machines(context_of(*(tmp_path / f"a{n}" for n in range(5))))[0].machines
-    assert machine.score.counted == "2 seeds, 3 failed: no result yet"
+    assert machine.score.counted == "2 seeds, 3 failed"
 
 
 def test_simulated_devices_are_named_where_they_are_counted(tmp_path):
@@ -277,7 +277,7 @@ def test_time_and_cost_to_the_target(tmp_path):
     rows = {row[0].text: dict(zip(table.columns, texts(row), strict=True)) for row in table.rows}
     time, usd = "time to top-1 50.00 % [h:mm:ss]", "USD to top-1 50.00 %"
     quick, never = (
-        [rows[name][column].removesuffix(" (1 seed: no result yet)") for column in (time, usd)]
+        [rows[name][column].removesuffix(" (only 1 seed)") for column in (time, usd)]
         for name in ("1 × NVIDIA H200", "4 × TPU v5e")
     )
     assert (quick, never) == (["47.2 s", "0.02363"], ["never", "–"])
@@ -290,7 +290,7 @@ def test_a_training_without_a_rate_has_its_score(tmp_path):
     """One epoch is warm-up: no rate, though there is a score."""
     write_run(tmp_path / "run", epochs([900.0], 0.8), summary={"eval_top1": 0.8})
     [row] = tables(sections_of(tmp_path)["overview"])["Best of each machine"].rows
-    assert texts(row)[:2] == ["1 × NVIDIA H200", "80.00 (1 seed: no result yet)"]
+    assert texts(row)[:2] == ["1 × NVIDIA H200", "80.00 (only 1 seed)"]
     # Nor does one without any figure make a table.
     write_run(tmp_path / "none" / "run", [])
     assert "overview" not in sections_of(tmp_path / "none")

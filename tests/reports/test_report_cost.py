@@ -218,7 +218,7 @@ def test_lost_work_is_paid_for_in_every_section(tmp_path):
 
     # 20 s and 1,000 s that were lost, at 3.6 USD/h.
     assert shown("offers", "USD to it") == shown("target", "USD") == ["1.020"]
-    assert shown("overview", "USD to top-1 80.00 %")[0].startswith("1.020 (1 seed")
+    assert shown("overview", "USD to top-1 80.00 %")[0].startswith("1.020 (only 1 seed")
 
 
 def test_offers_of_one_price_are_told_apart(tmp_path):

@@ -24,13 +24,12 @@ from jaxbench.reports.tables import Column, make_table, with_figures
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30
 _NOTE = (
-    "images/s: over all devices together, of the fastest setting with an interval: the median of a "
-    "run, or the geometric mean of three runs or more. Score: of the last epoch, the median of the "
-    "seeds of the best setting. Time to the target: since the run's start, the median of the seeds "
-    "of the fastest setting, in which seeds that failed never get there; USD: that time at the "
-    "lowest known price of the machine. In brackets: the 95 % interval, and of how many epochs, "
-    "windows (n), runs or seeds. What has no interval, or fewer than five seeds, is grey and shown "
-    "only if there is nothing better. Speed-up: "
+    "images/s: over all devices together, of the fastest setting with an interval: the median of "
+    "a run, or the geometric mean of three or more. Score: of the last epoch, the median of the "
+    "seeds of the best setting. Time to the target: since the run's start, the median of the "
+    "seeds of the fastest setting; seeds that failed never get there. USD: that time at the "
+    "lowest known price. In brackets: the 95 % interval, and how many epochs or windows (n), runs "
+    "or seeds. Grey, “only”: no interval, or fewer than five seeds, and nothing better. Speed-up: "
     "over the slowest machine, where experiment, images, precision and global batch are equal; "
     "otherwise none is given."
 )
@@ -94,7 +93,7 @@ def _best(name: str, show: Format) -> Callable[[_Row], Cell]:
         if best is None:
             return Cell(UNKNOWN)
         ends = interval(show)(best.of)
-        told = [ends, best.counted.replace(", 95 % interval", "")]
+        told = [ends, best.counted if best.is_result else f"only {best.counted}"]
         shown = f"{show(best.of.value)} ({'; '.join(own for own in told if own != UNKNOWN)})"
         mark = "" if best.is_result else "soft"
         return Cell(shown, mark, run=best.run.id, sort=best.of.value)
