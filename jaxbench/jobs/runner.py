@@ -109,6 +109,8 @@ def run_job(
         if recorder.folder and (record := measurement.csv_record):
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
         measurement.measure(recorder)
+        if recorder.run_dir:
+            recorder.run_dir.update(**context.document_at_end())
     return JobResult(recorder.records, recorder.summary, recorder.run_dir)
 
 

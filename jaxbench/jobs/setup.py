@@ -43,6 +43,10 @@ class RunContext:
         """Return run.json's fields at the start."""
         return {"config": config_record(self.config)}
 
+    def document_at_end(self) -> dict[str, Any]:
+        """Return run.json's fields that take seconds to compute."""
+        return {}
+
     def warnings(self, records: Sequence[Record]) -> list[str]:
         """Return what is doubtful about the run, from what it has recorded."""
         return []
@@ -90,6 +94,9 @@ class Job(RunContext):
             else None,
         }
 
+    def document_at_end(self) -> dict[str, Any]:
+        return {"training_flops_per_image": self.program.training_flops}
+
     def warnings(self, records: Sequence[Record]) -> list[str]:
         program = self.program
         warnings = program.facts.warnings(self.config, program.precision)
@@ -114,7 +121,7 @@ class Job(RunContext):
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
             parts = geometry.gradient_accumulation_steps
-            return FLOPS_PER_MAC * self.program.facts.step_macs_once * images / parts
+            return FLOPS_PER_MAC * self.program.work.step_macs_once * images / parts
         if record.function != "eval_step":
             return 0.0
         # An evaluation batch may be shorter than a training batch, and than it could be.
@@ -175,7 +182,6 @@ def describe_program(program: Program) -> dict[str, Any]:
         "parameters": program.num_parameters(),
         "forward_macs_per_image": program.forward_macs,
         "forward_macs_by_dtype": program.facts.macs_by_dtype,
-        "training_flops_per_image": program.training_flops,
         "attention": attention if program.config.model.has_blocks else None,
     }
 

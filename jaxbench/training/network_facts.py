@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,6 @@ class NetworkFacts:
       output_dtype: of its outputs, before they are widened for the loss.
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
-      training_macs: of the forward and the backward pass, for MFU: see `_count_training`.
-      step_macs: multiply-accumulates that a step must do, {`Product.reduction`: count}: without
-        gradients that no update needs, and without what a causal mask hides from cuDNN's attention.
-      step_macs_once: those with each loop's body counted once.
       activation_bytes: the least of activations that training moves, see `least_bytes`; None
         where its rules do not say.
     """
@@ -54,9 +50,6 @@ class NetworkFacts:
     output_dtype: str = "float32"
     cudnn_attention: bool = False
     draws_by_device: bool = False
-    training_macs: int = 0
-    step_macs: dict[float, int] = dataclasses.field(default_factory=dict)
-    step_macs_once: int = 0
     activation_bytes: int | None = None
 
     @property
@@ -140,13 +133,8 @@ def trace_network(
     return step.trace(key, params, batch_stats, image)
 
 
-def read_facts(traced: Any, updates: Sequence[bool]) -> NetworkFacts:
-    """Return the facts of a traced training forward pass.
-
-    Args:
-      traced: what `trace_network` returned.
-      updates: for each parameter whether an update needs its gradient.
-    """
+def read_facts(traced: Any) -> NetworkFacts:
+    """Return the facts of a traced training forward pass, see `trace_network`."""
     jaxpr = traced.jaxpr.jaxpr
     macs_by_dtype, macs_once, primitives = Counter(), 0, set()
     for product in find_products(jaxpr):
@@ -173,17 +161,35 @@ def read_facts(traced: Any, updates: Sequence[bool]) -> NetworkFacts:
         cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any(drawn),
         activation_bytes=count_activation_bytes(jaxpr),
-        **_count_training(traced, updates),
     )
 
 
-def _count_training(traced: Any, updates: Sequence[bool]) -> dict[str, Any]:
-    """Return `training_macs`, `step_macs` and `step_macs_once` of `NetworkFacts`.
+class TrainingWork(NamedTuple):
+    """The multiply-accumulates of training on one image.
 
-    They are counted in the gradient of the traced network, without what no result depends on and
+    Attributes:
+      training_macs: of the forward and the backward pass, for MFU.
+      step_macs: those that a step must do, {`Product.reduction`: count}: without gradients that no
+        update needs, and without what a causal mask hides from cuDNN's attention.
+      step_macs_once: those with each loop's body counted once.
+    """
+
+    training_macs: int
+    step_macs: dict[float, int]
+    step_macs_once: int
+
+
+def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
+    """Count what training computes.
+
+    It is counted in the gradient of the traced network, without what no result depends on and
     without rematerialisation. By convention MFU counts a trained layer three times: forward, and
     for the gradients of its weights and of its input. No step computes the gradient of the images,
     so `training_macs` adds it in the layers that are trained.
+
+    Args:
+      traced: what `trace_network` returned.
+      updates: for each parameter whether an update needs its gradient.
     """
     forward = _without_remat(traced.jaxpr)
     num_params = len(updates)
@@ -229,11 +235,7 @@ def _count_training(traced: Any, updates: Sequence[bool]) -> dict[str, Any]:
         for product, macs in find_needed(images=True)
         if product.scope in trained
     )
-    return {
-        "training_macs": training_macs,
-        "step_macs": dict(step_macs),
-        "step_macs_once": once,
-    }
+    return TrainingWork(training_macs, dict(step_macs), once)
 
 
 def _without_remat(value: Any) -> Any:

@@ -25,7 +25,13 @@ from jaxbench.own.errors import describe_error
 from jaxbench.own.task import check_task
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.tasks import Task, get_task, metrics_by_name
-from jaxbench.training.network_facts import NetworkFacts, read_facts, trace_network
+from jaxbench.training.network_facts import (
+    NetworkFacts,
+    TrainingWork,
+    count_training,
+    read_facts,
+    trace_network,
+)
 from jaxbench.training.optimizers import create_optimizer, create_schedule, describe_groups
 from jaxbench.training.parameter_groups import ParameterUses, read_uses
 from jaxbench.xla.flops import FLOPS_PER_MAC
@@ -207,7 +213,16 @@ class Program:
     @functools.cached_property
     def facts(self) -> NetworkFacts:
         """What the network does, found by tracing it."""
-        return read_facts(self.trace_network(), self._needed_gradients())
+        return read_facts(self._traced)
+
+    @functools.cached_property
+    def work(self) -> TrainingWork:
+        """What training computes. It takes seconds to count, so no start waits for it."""
+        return count_training(self._traced, self._needed_gradients())
+
+    @functools.cached_property
+    def _traced(self) -> Any:
+        return self.trace_network()
 
     def _needed_gradients(self) -> list[bool]:
         """Return for each parameter whether the optimizer's update depends on its gradient."""
@@ -235,7 +250,7 @@ class Program:
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return a row for each group of parameters that the update rule treats alike."""
         params = self.abstract_train_state().params
-        return describe_groups(self.config, params, lambda: read_uses(self.trace_network(), params))
+        return describe_groups(self.config, params, lambda: read_uses(self._traced, params))
 
     @property
     def main_precision(self) -> str:
@@ -251,7 +266,7 @@ class Program:
     @property
     def training_flops(self) -> int:
         """How many floating-point operations training takes for one image, as MFU counts them."""
-        return self.facts.training_macs * FLOPS_PER_MAC
+        return self.work.training_macs * FLOPS_PER_MAC
 
     def least_training_flops(self, fast_rate: float = 0.0) -> float:
         """Return how many floating-point operations a step must at least do for one image.
@@ -262,7 +277,7 @@ class Program:
         """
         return FLOPS_PER_MAC * sum(
             macs / max(1.0, reduction * fast_rate)
-            for reduction, macs in self.facts.step_macs.items()
+            for reduction, macs in self.work.step_macs.items()
         )
 
     def trace_network(self) -> Any:
