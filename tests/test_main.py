@@ -294,17 +294,7 @@ Q = "--experiment=quickstart"
             "corrupt.npz: cannot be read as .npz",
         ),
         (["--experiment=cnn10", "--experiment.data.path=nowhere"], "'nowhere': no such folder"),
-        (["--experiment=cnn10", "--experiment.data.path=occupied"], "three ways on"),
-        # Names of before.
-        ([Q, "--stop_at_top1=0.9"], "--stop_at_top1: is called --target_accuracy now"),
-        ([Q, "--mode=fit"], "--mode=fit: is called --mode=memory now"),
-        ([Q, "--experiment.data.dir=x"], "is called --experiment.data.path now"),
-        ([Q, "--experiment.optimizer.beta1", "0.8"], "is called --experiment.optimizer.b1 now"),
-        ([Q, "-experiment.accumulate_steps=2"], "experiment.gradient_accumulation_steps now"),
-        (
-            [Q, "--experiment.replicas=together"],
-            "--experiment.replicas=together: is called --experiment.replicas=data_parallel now",
-        ),
+        (["--experiment=cnn10", "--experiment.data.path=occupied"], "is neither prepared nor in"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):

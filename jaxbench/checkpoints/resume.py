@@ -17,7 +17,6 @@ from jaxbench.files import open_regular, read_text
 from jaxbench.own.code import config_record
 from jaxbench.paths import user_path
 from jaxbench.records.goodput import end_stretch, is_phases, read_stretches
-from jaxbench.records.migration import migrate_run
 from jaxbench.records.reader import RunRecords, flat, read_records
 from jaxbench.records.run_dir import (
     EVENTS,
@@ -174,7 +173,7 @@ def _load(path: pathlib.Path) -> RunRecords:
                 last_step = record
             else:
                 records.append(record)
-    return RunRecords(path, *migrate_run(document, records), last_step)
+    return RunRecords(path, document, records, last_step)
 
 
 def check_same(resume: Resume, config: Any) -> None:

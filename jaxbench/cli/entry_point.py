@@ -38,7 +38,6 @@ from jaxbench.errors import (
 )
 from jaxbench.fields import describe_type, overridable
 from jaxbench.own.errors import describe_error, user_line
-from jaxbench.records.migration import CONFIG_FIELDS, CONFIG_VALUES
 
 # What ends a run with one line, and exit code 1.
 _FAILURES = (
@@ -48,17 +47,6 @@ _FAILURES = (
 _EXPERIMENT = re.compile(r"^--?experiment(=.*)?$", re.DOTALL)
 _TARGET_LIST = re.compile(r"--?target[= ]list")
 _OVERRIDE = re.compile(r"^--?(?:no)?experiment\.([^=]*)")
-# Flags, fields and values that have another name now.
-_RENAMED = {
-    "--mode=fit": "--mode=memory",
-    "--stop_at_top1": "--target_accuracy",
-    **{f"--experiment.{old}": f"--experiment.{new}" for old, new in CONFIG_FIELDS.items()},
-    **{
-        f"--experiment.{field}={old}": f"--experiment.{field}={new}"
-        for field, values in CONFIG_VALUES.items()
-        for old, new in values.items()
-    },
-}
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
@@ -85,7 +73,6 @@ def run_over_experiments(
     def parse(argv: Sequence[str]) -> list[str]:
         rest, spec, overrides = take_experiment(argv)
         taken.extend((spec, overrides))
-        _check_renamed(rest)
         rest = _parse_known(flags.FLAGS, rest, lambda: registry.load(spec) if spec else None)
         return _check_no_arguments(rest, None)
 
@@ -205,7 +192,6 @@ def define_experiment(
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
     """
-    _check_renamed(argv)
     argv, spec = _experiment_first(argv)
     if spec == "list" or (spec is None and _TARGET_LIST.search(" ".join(argv))):
         flags.DEFINE_string("experiment", None, "Lists the experiments.")
@@ -257,15 +243,6 @@ def _hint_without_experiment(arg: str, flag_values: flags.FlagValues) -> str:
     return f"; --{name}: no such flag{hint}" if hint else ""
 
 
-def _check_renamed(argv: Sequence[str]) -> None:
-    """Raise BadInput for a flag, field or value that has another name now."""
-    for arg in argv[1:]:
-        given = f"--{arg.lstrip('-')}"
-        for old in (given, given.partition("=")[0]):
-            if old in _RENAMED:
-                raise BadInput(f"{old}: is called {_RENAMED[old]} now")
-
-
 def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """Move --experiment before its overrides, which ml_collections insists on."""
     rest, specs = [argv[0]], []
@@ -301,7 +278,6 @@ def _check_no_arguments(rest: list[str], config: Experiment | None) -> list[str]
 
 
 def _parse_plain_flags(argv: Sequence[str]) -> list[str]:
-    _check_renamed(argv)
     return _parse_known(flags.FLAGS, argv, lambda: None)
 
 

@@ -12,7 +12,6 @@ from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
-from jaxbench.records.migration import migrate_result, migrate_run
 from jaxbench.records.schema.base import SCHEMA_VERSION
 
 # More characters than a run's records have, apart from its steps, or a sweep's results.
@@ -60,13 +59,13 @@ class RunRecords:
 
 
 def load_run(path: str, *, steps: bool = False) -> RunRecords:
-    """Read a run directory; one of schema 1 is migrated.
+    """Read a run directory.
 
     Args:
       steps: whether the records of training steps are wanted, too.
 
     Raises:
-      BadInput: it is no run directory, cannot be read, or has a later schema.
+      BadInput: it is no run directory, cannot be read, or has another schema.
     """
     folder = user_path(path)
     records: list[dict[str, Any]] = []
@@ -89,12 +88,9 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     if not isinstance(document, dict) or "status" not in document:
         raise BadInput(f"{path}: its run.json is not one")
     version = document.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise BadInput(
-            f"{path}: has schema {version}, of a later jaxbench; this one reads up to "
-            f"{SCHEMA_VERSION}"
-        )
-    return RunRecords(folder, *migrate_run(document, records), last_step)
+    if version != SCHEMA_VERSION:
+        raise BadInput(f"{path}: has schema {version}; this jaxbench reads {SCHEMA_VERSION}")
+    return RunRecords(folder, document, records, last_step)
 
 
 def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dict[str, Any]]:
@@ -135,7 +131,7 @@ def read_document(folder: pathlib.Path) -> dict[str, Any]:
         document = json.loads(read_text(folder / "run.json"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return migrate_run(document, [])[0] if isinstance(document, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -167,7 +163,7 @@ def missing_records(run: RunRecords) -> str | None:
 def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
     """Return {key: its last line} of a sweep's results.jsonl, which need not exist yet.
 
-    Lines of schema 1 are migrated; one that a crash cut off is left out. `corrupt` gets the numbers
+    A line that a crash cut off is left out. `corrupt` gets the numbers
     of corrupt lines.
 
     Raises:
@@ -185,7 +181,7 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
         if not line.strip():
             continue
         try:
-            result = migrate_result(json.loads(line))
+            result = json.loads(line)
             if result["status"] not in TRIAL_STATUSES or not {"figures", "wall_s"} <= set(result):
                 raise ValueError("a field is missing")
             results[result["key"]] = result

@@ -194,21 +194,29 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
     forward = _without_remat(traced.jaxpr)
     num_params = len(updates)
 
-    def differentiate(key, *arrays):
-        params, statistics, image = arrays[:num_params], arrays[num_params:-1], arrays[-1]
+    def trace_gradient(by_images: bool) -> Any:
+        def differentiate(key, *arrays):
+            params, statistics, image = arrays[:num_params], arrays[num_params:-1], arrays[-1]
 
-        def network(params, image):
-            outputs, *updated = jaxpr_as_fun(forward)(key, *params, *statistics, image)
-            return outputs, updated
+            def network(params, images):
+                image_1x = images[0] if images else image
+                outputs, *updated = jaxpr_as_fun(forward)(key, *params, *statistics, image_1x)
+                return outputs, updated
 
-        outputs, pull_back, updated = jax.vjp(network, params, image, has_aux=True)
-        param_grads, image_grad = pull_back(jnp.ones_like(outputs))
-        # Tokens have no gradient.
-        image_grads = [image_grad] * jnp.issubdtype(image.dtype, jnp.inexact)
-        return [outputs, *updated], param_grads, image_grads
+            images = (image,) if by_images else ()
+            outputs, pull_back, updated = jax.vjp(network, params, images, has_aux=True)
+            return [outputs, *updated], *pull_back(jnp.ones_like(outputs))
 
-    inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in forward.in_avals]
-    gradient = jax.jit(differentiate).trace(*inputs).jaxpr.jaxpr
+        inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in forward.in_avals]
+        return jax.jit(differentiate).trace(*inputs).jaxpr.jaxpr
+
+    if jnp.issubdtype(forward.in_avals[-1].dtype, jnp.inexact):
+        try:
+            gradient = trace_gradient(by_images=True)
+        except Exception:  # a network need not be differentiable by its images
+            gradient = trace_gradient(by_images=False)
+    else:  # tokens
+        gradient = trace_gradient(by_images=False)
     num_results = len(forward.out_avals)
     num_images = len(gradient.outvars) - num_results - num_params
 

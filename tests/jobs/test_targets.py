@@ -14,7 +14,7 @@ from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.jobs import ask_compiler, describe_targets, target_run, target_step, targets
+from jaxbench.jobs import target_run, targets
 from jaxbench.launchers import local
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import record_from_json
@@ -33,13 +33,13 @@ def cpus(monkeypatch):
         needs_devices(target.num_devices)
         return tuple(jax.devices()[: target.num_devices])
 
-    monkeypatch.setattr(target_step, "create_devices", devices)
-    for module in (targets, target_step):
+    monkeypatch.setattr(target_run, "create_devices", devices)
+    for module in (targets, target_run):
         monkeypatch.setattr(module, "compiler_version", lambda target: "some 1.0")
 
 
 def compiled(config, target):
-    record, network = target_step.compile_for_target(config, parse_target(target), Clock())
+    record, network = target_run.compile_for_target(config, parse_target(target), Clock())
     assert network["parameters"] > 0
     return record
 
@@ -58,7 +58,7 @@ def children(cpus, monkeypatch):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JAXBENCH_TARGET_RESULT", variables["JAXBENCH_TARGET_RESULT"])
             config = entry_point.load_experiment(spec, overrides)
-            assert describe_targets.describe_targets(config, name, (), as_json=False) == 0
+            target_run.write_answer(config, name)
         return ProcessResult("exited", None, 0, 1.0)
 
     def run_trial(command, log, **limits):
@@ -74,7 +74,7 @@ def children(cpus, monkeypatch):
             return ProcessResult("exited", str(error), 1, 1.0)
         return ProcessResult("exited", None, 0, 1.0)
 
-    monkeypatch.setattr(ask_compiler, "run_child", compile)
+    monkeypatch.setattr(targets, "run_child", compile)
     monkeypatch.setattr(local, "Child", fake_child(run_trial))
 
 
@@ -96,16 +96,16 @@ def test_a_step_is_described_for_a_target(cpus):
 @pytest.fixture
 def refusing(monkeypatch):
     """A compiler that refuses more than 96 images."""
-    build_program, compile_with_text = target_step.build_program, target_step.compile_with_text
+    build_program, compile_with_text = target_run.build_program, target_run.compile_with_text
     words = "RESOURCE_EXHAUSTED: too large.\nUsed (11.13G) exceeds available HBM (7.48G)"
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
 
     def build(config, *args, **kwargs):
         how = refuse if config.batch_size > 96 else compile_with_text
-        monkeypatch.setattr(target_step, "compile_with_text", how)
+        monkeypatch.setattr(target_run, "compile_with_text", how)
         return build_program(config, *args, **kwargs)
 
-    monkeypatch.setattr(target_step, "build_program", build)
+    monkeypatch.setattr(target_run, "build_program", build)
 
 
 def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
@@ -125,7 +125,7 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
 )
 def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch, words):
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
-    monkeypatch.setattr(target_step, "compile_with_text", refuse)
+    monkeypatch.setattr(target_run, "compile_with_text", refuse)
     record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
     assert not record.fits and record.refusal == words and record.needed_bytes is None
 
@@ -172,9 +172,9 @@ def test_a_crash_of_a_compiler_is_the_run_s_end_and_its_reason(children, run_cli
 def test_an_error_of_a_compiler_is_one_line(cpus, monkeypatch, tmp_path):
     monkeypatch.setenv("JAXBENCH_TARGET_RESULT", str(tmp_path / "result.json"))
     error = OverflowError("Python int 8589934592 too large\nat batch_norm.py")
-    monkeypatch.setattr(target_step, "compile_with_text", mock.Mock(side_effect=error))
+    monkeypatch.setattr(target_run, "compile_with_text", mock.Mock(side_effect=error))
     config = entry_point.load_experiment(MICRO)
-    ask_compiler.write_answer(config, parse_target("gpu:h100"))
+    target_run.write_answer(config, "gpu:h100")
     found = json.loads((tmp_path / "result.json").read_text())
     assert found["failed"] == "OverflowError: Python int 8589934592 too large"
 

@@ -11,13 +11,16 @@ from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.tables import text_table
 from jaxbench.records.writers.targets import compiled_facts, target_table
-from tests.records.test_migration import OLD
+from tests.conftest import ROOT
+
+# Runs of `micro`, shortened, one for each mode.
+RUNS = ROOT / "tests" / "records" / "runs"
 
 
 def lines_of(mode):
     out = io.StringIO()
     console = PlainConsole(out)
-    for record in load_run(str(OLD / mode)).records:
+    for record in load_run(str(RUNS / mode)).records:
         console.write(record_from_json(record))
     return out.getvalue().splitlines()
 
@@ -55,7 +58,7 @@ def test_a_record_is_told_in_lines(mode, told):
 
 
 def test_a_rate_is_told_with_what_it_is_of():
-    [old] = load_run(str(OLD / "train")).of_kind("summary")
+    [old] = load_run(str(RUNS / "train")).of_kind("summary")
 
     def told(**rate):
         lines = describe_record(record_from_json(old | {"images_per_s_per_device": 5.0} | rate))
@@ -80,7 +83,7 @@ def test_a_run_without_a_summary_of_its_own_is_told():
 
 def test_scaling_records_are_a_table(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    records = [record_from_json(r) for r in load_run(str(OLD / "scaling")).of_kind("scaling")]
+    records = [record_from_json(r) for r in load_run(str(RUNS / "scaling")).of_kind("scaling")]
     heading, *rows = scaling_table(records)
     assert heading.split()[:4] == ["scaling", "devices", "batch", "each"]
     assert rows[1].split()[:5] == ["weak", "2", "128", "64", "256,532.0"]

@@ -96,3 +96,11 @@ def test_where_whole_lines_end(content):
     file = Counted(b"line\n" * 1_000_000 + content[:4])
     end_of_lines(file)
     assert file.count <= 2**16
+
+
+@pytest.mark.parametrize("version", [1, 3, None])
+def test_another_schema_is_refused(tmp_path, version):
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": version, "status": "done"}))
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(BadInput, match=f"has schema {version}; this jaxbench reads 2"):
+        load_run(str(tmp_path))

@@ -386,7 +386,8 @@ def test_half_precisions_keep_all_but_the_network_in_fp32(train, precision):
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     # Only what needs it has a loss scale, and records of it.
     told = {name for record in records(result.run_dir.path) for name in record}
-    assert hasattr(result.state, "loss_scale") == ("loss_scale" in told) == (precision == "fp16")
+    scales = result.state.loss_scale is not None
+    assert scales == ("loss_scale" in told) == (precision == "fp16")
     assert not result.summary.get("skipped_steps")
 
 
