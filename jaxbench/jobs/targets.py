@@ -101,7 +101,7 @@ def _bytes(size: str) -> int:
 
 
 # Set in the process that compiles: the file for its answer.
-RESULT_VARIABLE = "JAXBENCH_TARGETRESULT_VARIABLE"
+RESULT_VARIABLE = "JAXBENCH_TARGET_RESULT"
 
 
 class Answer(NamedTuple):
