@@ -75,7 +75,10 @@ def compile_for_target(
             mesh = DataMesh(devices, config.parallelism)
             program = build_program(config, mesh, geometry, steps_per_epoch=1)
             program.check()
-        network = describe_program(program) | {"layers": list_layers(program)}
+        network = describe_program(program) | {
+            "layers": list_layers(program),
+            "training_flops_per_image": program.training_flops,
+        }
         return _compile(program, target, clock), network
 
 
