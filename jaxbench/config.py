@@ -10,7 +10,7 @@ import typing
 
 from jaxbench.data_config import DataConfig
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, plain, validate_fields
+from jaxbench.fields import choice, number, plain, validate_fields, without_unused
 from jaxbench.model_config import ModelConfig as ModelConfig
 from jaxbench.optimizer_config import OptimizerConfig
 from jaxbench.own.code import HoldsCode
@@ -137,7 +137,7 @@ class Config(Experiment):
         1.0,
         low=0.01,
         high=1,
-        only_with=("test_time_augmentation", "mirror", "mirror_translate"),
+        only_with={"test_time_augmentation": ["mirror", "mirror_translate"]},
         help="Fraction of the test images, those of which the network is least sure, that are "
         "evaluated in views; the others count as they are. Of each device's part of an evaluation "
         "batch, so it depends on `eval_batch_size`.",
@@ -182,8 +182,9 @@ class Config(Experiment):
     def validate(self) -> None:
         super().validate()
         self.model.validate()
-        self.optimizer.validate(self.epochs)
-        self.data.validate()
+        # What has no effect contradicts nothing.
+        without_unused(self.optimizer)[0].validate(self.epochs)
+        without_unused(self.data)[0].validate()
         if self.task == "segmentation":
             if self.data.source not in ("tfds", "npz", "synthetic", "own"):
                 raise BadInput(
