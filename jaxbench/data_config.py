@@ -233,6 +233,17 @@ class DataConfig(HoldsCode):
         """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
+    def synthetic(self, train_examples: int = 256, eval_examples: int = 100) -> "DataConfig":
+        """Return it with a few generated examples, held in memory, for a quick try."""
+        return dataclasses.replace(
+            self,
+            source="synthetic",
+            feed="resident",
+            random_resized_crop=False,
+            train_examples=train_examples,
+            eval_examples=eval_examples,
+        )
+
     @property
     def decodes_on_the_fly(self) -> bool:
         """Whether images stay encoded until a batch needs them."""
