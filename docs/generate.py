@@ -262,7 +262,7 @@ def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Itera
         # What is no field stands in the help.
         conditions = [
             f"`{prefix}{selector}` = {_or(map(_literal, values))}"
-            for selector, values in (field.metadata.get("only_with") or {}).items()
+            for selector, values in field.metadata.get("only_with", {}).items()
             if selector in cls.__dataclass_fields__
         ]
         only = f" Only with {' and '.join(conditions)}." if conditions else ""

@@ -9,8 +9,7 @@ four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch
 kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
 `--experiment.optimizer.schedule=step --experiment.optimizer.decay_at=0.3333,0.6667,0.8889`.
 FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded on the fly, in random windows
-for training. With `--experiment.data.feed=resident
---experiment.data.random_resized_crop=false` they are read whole (as many as fit in memory:
+for training. With `--experiment.data.feed=resident` they are read whole (as many as fit in memory:
 `--experiment.data.train_examples`) and centre-cropped. A TFDS copy:
 `--experiment.data.source=tfds --experiment.data.name=imagenet2012
 --experiment.data.eval_split=validation`. The top-1 above has not been tried yet.

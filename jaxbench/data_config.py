@@ -52,14 +52,12 @@ class DataConfig(HoldsCode):
     )
     num_threads: int = number(
         0,
-        low=0,
         high=256,
         only_with={"feed": ["stream"]},
         help="Threads that prepare batches; 0 takes one for each core.",
     )
     num_workers: int = number(
         0,
-        low=0,
         high=256,
         only_with={"feed": ["stream"]},
         help="Worker processes that decode training images, with `data.num_threads` threads each. "
@@ -91,10 +89,10 @@ class DataConfig(HoldsCode):
     train_split: str = plain("train", help="Name of the split to train on.")
     eval_split: str = plain("test", help="Name of the split to evaluate on.")
     train_examples: int = number(
-        0, low=0, help="Use only the first N examples of the training split; 0 uses all."
+        0, help="Use only the first N examples of the training split; 0 uses all."
     )
     eval_examples: int = number(
-        0, low=0, help="Use only the first N examples of the evaluation split; 0 uses all."
+        0, help="Use only the first N examples of the evaluation split; 0 uses all."
     )
     image_shape: tuple[int, ...] = number(
         (32, 32, 3),
@@ -105,7 +103,6 @@ class DataConfig(HoldsCode):
     )
     sequence_length: int = number(
         0,
-        low=0,
         help="Tokens of a sequence, for `task=language_model` with data.source=text or synthetic; "
         "0 is for images. Wherever an image is counted, a sequence counts as one.",
     )
@@ -117,10 +114,9 @@ class DataConfig(HoldsCode):
     )
     crop_padding: int = number(
         0,
-        low=0,
         only_with={"sequence_length": [0], "decodes_on_the_fly": [False]},
         help="Random crop: pad each side by this many pixels, then cut an image of the original "
-        "size out at random; 0 is off.",
+        "size out at random; 0 is off. Not for images decoded on the fly.",
     )
     padding_mode: str = choice(
         "reflect",
@@ -132,11 +128,10 @@ class DataConfig(HoldsCode):
         False,
         only_with={"decodes_on_the_fly": [True]},
         help="Crop 8 to 100 % of each training image's area at random and resize the crop, as is "
-        "usual for ImageNet. Images of a folder or of TFDS are then decoded on the fly.",
+        "usual for ImageNet. Images of a streamed folder or TFDS set are then decoded on the fly.",
     )
     max_corrupt: int = number(
         0,
-        low=0,
         only_with={"feed": ["stream"]},
         help="Corrupt images that a run skips and records; one more ends the run.",
     )
@@ -177,11 +172,10 @@ class DataConfig(HoldsCode):
         only_with={"flip": [True], "decodes_on_the_fly": [False]},
         help="When an image is mirrored. random: drawn anew in each epoch. alternating: drawn for "
         "the first epoch, then in every other epoch (Jordan 2024), so that two epochs show both "
-        "sides of each image.",
+        "sides of each image. Images decoded on the fly are mirrored at random.",
     )
     brightness: float = number(
         0.0,
-        low=0,
         high=255,
         only_with={"sequence_length": [0]},
         help="Shift each training image by up to this many grey levels (of 256), up or down; 0 is "
@@ -189,14 +183,12 @@ class DataConfig(HoldsCode):
     )
     contrast: tuple[float, ...] = number(
         (1.0, 1.0),
-        low=0,
         high=100,
         only_with={"sequence_length": [0]},
         help="Stretch each training image's contrast by a factor between these two; (1,1) is off.",
     )
     rand_augment: tuple[float, ...] = number(
         (0, 0),
-        low=0,
         high=10,
         only_with={"sequence_length": [0]},
         help="RandAugment: (operations for each training image, their magnitude), such as (2,10); "
@@ -204,7 +196,6 @@ class DataConfig(HoldsCode):
     )
     mixup: float = number(
         0.0,
-        low=0,
         only_with={"sequence_length": [0]},
         help="Mix each training image and its label with those of its neighbour in the batch "
         "(Zhang et al. 2018); the weight of the first is drawn from Beta(a, a), a being this "

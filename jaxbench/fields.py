@@ -10,21 +10,13 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.own.code import Code
 
 
-def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
-    """Declare a field that code of the user's own may stand in; the command line cannot set it.
-
-    Args:
-      wrap: makes a `Code` of such a value, and leaves others alone.
-      default, metadata: as in `plain`.
-    """
-    return dataclasses.field(default=default, metadata={"own": wrap, **metadata})
-
-
-# {selector: values}, see `plain`.
-_OnlyWith = Mapping[str, Sequence[Any]] | None
-
-
-def plain(default: Any, *, help: str = "", only_with: _OnlyWith = None) -> Any:
+def plain(
+    default: Any,
+    *,
+    help: str = "",
+    only_with: Mapping[str, Sequence] | None = None,
+    **metadata: Any,
+) -> Any:
     """Declare a field that takes any value of its type.
 
     Args:
@@ -32,32 +24,33 @@ def plain(default: Any, *, help: str = "", only_with: _OnlyWith = None) -> Any:
       help: what the field means, with its unit, for the reference.
       only_with: {selector: values}: the field has an effect only if the attribute `selector` of
         the same dataclass has one of these values; see `without_unused`.
+      metadata: of the functions below.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "only_with": only_with})
-
-
-def choice(
-    default: str, *others: str, help: str = "", only_with: _OnlyWith = None, **metadata: Any
-) -> Any:
-    """Declare a text field that takes `default` or one of `others`; see `plain` for the rest.
-
-    `own` is as in the function of that name, beside the choices.
-    """
-    metadata |= {"choices": (default, *others), "help": help, "only_with": only_with}
+    metadata |= {"help": help, "only_with": only_with or {}}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def number(
-    default: Any,
-    *,
-    low: float,
-    high: float = math.inf,
-    help: str = "",
-    only_with: _OnlyWith = None,
-) -> Any:
-    """Declare a number, or tuple of numbers, within [low, high]; see `plain` for the rest."""
-    metadata = {"range": (low, high), "help": help, "only_with": only_with}
-    return dataclasses.field(default=default, metadata=metadata)
+def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
+    """Declare a field that code of the user's own may stand in; the command line cannot set it.
+
+    `wrap` makes a `Code` of such a value, and leaves others alone.
+    """
+    return plain(default, own=wrap, **metadata)
+
+
+def choice(default: str, *others: str, **metadata: Any) -> Any:
+    """Declare a text field that takes `default` or one of `others`, and code if `own` is given."""
+    return plain(default, choices=(default, *others), **metadata)
+
+
+def number(default: Any, *, low: float = 0, high: float = math.inf, **metadata: Any) -> Any:
+    """Declare a number, or tuple of numbers, within [low, high]."""
+    return plain(default, range=(low, high), **metadata)
+
+
+def fraction(default: Any, **metadata: Any) -> Any:
+    """Declare a number, or tuple of numbers, within [0, 1]."""
+    return number(default, high=1, **metadata)
 
 
 def validate_fields(config: Any, prefix: str = "") -> None:
@@ -120,7 +113,7 @@ def _unmet(config: Any, field: dataclasses.Field) -> str | None:
     """Return the selector that leaves a field without effect; None if it has its default."""
     if getattr(config, field.name) == field.default:
         return None
-    selectors = (field.metadata.get("only_with") or {}).items()
+    selectors = field.metadata.get("only_with", {}).items()
     return next((name for name, values in selectors if getattr(config, name) not in values), None)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, own
+from jaxbench.fields import choice, fraction, number, own
 from jaxbench.own.code import Code, HoldsCode, as_code
 
 # The update rules that know the groups of parameters; one of the user's own decides by itself.
@@ -29,20 +29,17 @@ class OptimizerConfig(HoldsCode):
     )
     learning_rate: float = number(
         0.1,
-        low=0,
         help="Learning rate for a global batch of `optimizer.base_batch_size`; it is scaled "
         "linearly to `batch_size`. With a schedule: the highest rate.",
     )
     bias_learning_rate: float = number(
         0.0,
-        low=0,
         only_with={"name": _RULES},
         help="Learning rate of vectors, which are biases and the parameters of norms, scaled like "
         "`optimizer.learning_rate`; 0 takes that rate.",
     )
     head_learning_rate: float = number(
         0.0,
-        low=0,
         only_with={"name": _RULES},
         help="Learning rate of the last layer's kernel, scaled like `optimizer.learning_rate`; 0 "
         "takes that rate. The last layer is the one that makes the outputs, whatever its name.",
@@ -50,37 +47,28 @@ class OptimizerConfig(HoldsCode):
     base_batch_size: int = number(
         128, low=1, help="Global batch, in images, for which the learning rates are given."
     )
-    momentum: float = number(
+    momentum: float = fraction(
         0.9,
-        low=0,
-        high=1,
         only_with={"name": ["sgd", "nesterov", "lars", "muon"]},
         help="Decay of the running sum of gradients; 0 is off.",
     )
-    b1: float = number(
+    b1: float = fraction(
         0.9,
-        low=0,
-        high=1,
         only_with={"name": ["adam", "adamw"]},
         help="Decay of the running mean of gradients.",
     )
-    b2: float = number(
+    b2: float = fraction(
         0.999,
-        low=0,
-        high=1,
         only_with={"name": ["adam", "adamw"]},
         help="Decay of the running mean of squared gradients.",
     )
-    rho: float = number(
+    rho: float = fraction(
         0.95,
-        low=0,
-        high=1,
         only_with={"name": ["adadelta"]},
         help="Decay of the running means of squared gradients and updates.",
     )
     eps: float = number(
         1e-8,
-        low=0,
         only_with={"name": ["adam", "adamw", "adadelta"]},
         help="Added to the denominator of an update, against division by 0.",
     )
@@ -106,16 +94,13 @@ class OptimizerConfig(HoldsCode):
         "that batch norm follows. Steps from one rescaling to the next, (at first, at last); in "
         "between they grow linearly, rounded down. (1,1) rescales in every step, () never.",
     )
-    sgd_momentum: float = number(
+    sgd_momentum: float = fraction(
         0.9,
-        low=0,
-        high=1,
         only_with={"name": ["muon"]},
         help="Momentum of the parameters that take Nesterov steps under Muon.",
     )
     weight_decay: float = number(
         0.0,
-        low=0,
         only_with={"name": _RULES},
         help="Weight decay, as an L2 penalty added to the gradient, like torch.optim.SGD. adamw "
         "and lars decay parameters by their own rules.",
@@ -137,7 +122,6 @@ class OptimizerConfig(HoldsCode):
     )
     max_gradient_norm: float = number(
         0.0,
-        low=0,
         only_with={"name": _RULES},
         help="Scale the gradients down to this global norm where theirs is larger, before all "
         "else; 0 is off.",
@@ -154,45 +138,34 @@ class OptimizerConfig(HoldsCode):
         "0. one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in "
         "PyTorch's OneCycleLR. triangle: rises and falls linearly.",
     )
-    decay_at: tuple[float, ...] = number(
+    decay_at: tuple[float, ...] = fraction(
         (),
-        low=0,
-        high=1,
         only_with={"schedule": ["step"]},
         help="Fractions of all steps after which the learning rate is multiplied by "
         "`optimizer.decay_factor`: (0.3,0.6,0.8) is after 60, 120 and 160 of 200 epochs.",
     )
-    decay_factor: float = number(
+    decay_factor: float = fraction(
         0.1,
-        low=0,
-        high=1,
         only_with={"schedule": ["step"]},
         help="Factor by which the learning rate is multiplied at each of `optimizer.decay_at`.",
     )
-    pct_start: float = number(
+    pct_start: float = fraction(
         0.3,
-        low=0,
-        high=1,
         only_with={"schedule": ["one_cycle", "triangle"]},
         help="Fraction of all steps in which the learning rate rises.",
     )
-    start_factor: float = number(
+    start_factor: float = fraction(
         0.0,
-        low=0,
-        high=1,
         only_with={"schedule": ["triangle"]},
         help="Learning rate at the first step, as a fraction of the full rate.",
     )
-    end_factor: float = number(
+    end_factor: float = fraction(
         0.0,
-        low=0,
-        high=1,
         only_with={"schedule": ["triangle"]},
         help="Learning rate after the last step, as a fraction of the full rate.",
     )
     warmup_epochs: float = number(
         0.0,
-        low=0,
         only_with={"schedule": ["constant", "step", "cosine", "linear"]},
         help="Epochs in which the learning rate rises linearly from 0 to the full rate.",
     )
