@@ -5,7 +5,6 @@
 The pages are commands, experiments, fields, flags, records and exit-codes.md in docs/reference/.
 """
 
-import ast
 import dataclasses
 import inspect
 import itertools
@@ -148,8 +147,8 @@ def flags_page(commands: list[Command]) -> str:
 
 
 _EXPERIMENT_FLAG = """```{option} --experiment=NAME
-The [experiment](experiments.md): `NAME`, `NAME:tiny`, a path to your own file (`FILE.py` or
-`FILE.py:tiny`), or `list`.
+The [experiment](experiments.md): `NAME`, a path to your own `FILE.py`, or `list`. `:VARIANT`,
+`:tiny` or both may follow, as in `resnet50:synthetic:tiny`.
 ```
 
 ```{option} --experiment.FIELD=VALUE
@@ -178,13 +177,14 @@ def experiments_page(experiments: dict[str, Experiment]) -> str:
     ]
     lines += [*_table(("`--experiment=`", "what it is"), rows), ""]
     lines += [
-        "`NAME:tiny` is the same experiment, shrunk to run in about a minute on two CPU cores. "
+        "`NAME:tiny` is the same experiment, shrunk to run in about a minute on two CPU cores. A "
+        "variant may also be written with a colon: `resnet50:synthetic` is `resnet50_synthetic`. "
         "Fields that are not listed have their [default](fields.md).",
         "",
     ]
+    texts = registry.docstrings()
     for name, config in experiments.items():
-        source = (registry.experiments_dir() / f"{name}.py").read_text()
-        text = _as_paragraphs(ast.get_docstring(ast.parse(source)))
+        text = _as_paragraphs(texts[name])
         lines += [f"({_anchor(name)})=", f"## {name}", "", text, ""]
         rows = [(f"`{path}`", f"`{value}`") for path, value in _changed(config)]
         lines += [*_table(("field", "value"), rows), ""]
@@ -217,8 +217,8 @@ def fields_page(experiments: dict[str, Experiment]) -> str:
         "in `--experiment.batch_size=512` or `--experiment.optimizer.name=adam`. "
         "`--mode=describe` shows the values of all of them.",
         "",
-        "A field *only with* a value of another one does nothing elsewhere, and giving it there is "
-        "an error.",
+        "A field *only with* a value of another one has no effect elsewhere: a warning names it, "
+        "and it is left at its default.",
         "",
         "## Training experiments",
         "",
@@ -259,10 +259,13 @@ def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Itera
         if not is_target:
             yield ":no-index:"
         yield f"\n{_escape(field.metadata.get('help', ''))}\n"
-        selector, *values = field.metadata.get("only_with") or (None,)
-        only = (
-            f" Only with `{prefix}{selector}` = {_or(map(_literal, values))}." if selector else ""
-        )
+        # What is no field stands in the help.
+        conditions = [
+            f"`{prefix}{selector}` = {_or(map(_literal, values))}"
+            for selector, values in field.metadata.get("only_with", {}).items()
+            if selector in cls.__dataclass_fields__
+        ]
+        only = f" Only with {' and '.join(conditions)}." if conditions else ""
         default = "" if field.default is None else f"; default `{_literal(field.default)}`"
         yield f"{_describe_values(field, hints[field.name])}{default}.{only}\n```\n"
 

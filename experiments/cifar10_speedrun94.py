@@ -56,12 +56,54 @@ def get_config() -> Config:
     )
 
 
+def variant_2025(config: Config) -> Config:
+    """CIFAR-10 to 94 % by the recipe of the record of 2025: 243 steps of 1,536 images, SiLU, Muon.
+
+        python -m jaxbench.main --experiment=cifar10_speedrun94:2025 --experiment.data.path=FOLDER
+        python -m jaxbench.sweep --experiment=cifar10_speedrun94:2025 \\
+            --experiment.data.path=FOLDER --grid=seed=0,1,2,3,4
+
+    Recipe of: hiverge's cifar10-speedrun (github.com/hiverge/cifar10-speedrun, commit 5cd49b1 of
+    2025-09-30): 94.01 % in 2.015 s on one A100, mean of 200 runs, with test-time augmentation:
+    compare `eval_top1_tta` with it. Every change to `cifar10_speedrun94` is a field, so each of
+    them alone is that experiment with an override; what each is worth is in
+    docs/decisions/training.md.
+    Unlike there, beside what is unlike in `cifar10_speedrun94`: contrast is stretched around an
+    image's own mean rather than the data set's, and pixels stay within 0 to 255; unsure images are
+    chosen within an evaluation batch (`--experiment.eval_batch_size=10000` chooses among all);
+    moved views have half of the weight of unmoved ones; Muon's kernels do not decay, which there
+    takes at most 0.03 % off them in a step until they are rescaled.
+    Hardware: one GPU of 16 GB. Its time has not been measured: no accelerator was at hand.
+    """
+    # The bias of the whitening trains for 7 steps of 32.
+    config.model = SpeedNetConfig(
+        activation="silu", whiten_images=960, whiten_bias_epochs=0.22, norm_momentum=0.5566
+    )
+    # There in units of the pixels' standard deviation: 0.1399 times 64 grey levels.
+    config.data.brightness = 8.9
+    config.data.contrast = (0.8692, 1.1308)
+    # The rates are for the mean loss over the batch: of a sum over 1,536 they are a 1,536th.
+    config.optimizer.learning_rate = 0.205
+    config.optimizer.momentum = 0.655
+    config.optimizer.newton_schulz_coefficients = (3.4576, -4.7391, 2.0843)
+    config.optimizer.norm_interval = (2, 17)
+    config.optimizer.bias_learning_rate = 88.0
+    config.optimizer.head_learning_rate = 831.7
+    config.optimizer.sgd_momentum = 0.825
+    config.optimizer.weight_decay = 0.0016
+    config.optimizer.base_batch_size = config.batch_size = 1536
+    config.label_smoothing = 0.09
+    config.epochs = 7.59
+    config.eval_every_epochs = 8
+    config.test_time_augmentation_fraction = 0.25
+    return config
+
+
 def tiny(config: Config) -> Config:
-    """Synthetic images, an eighth of the channels, two epochs."""
-    config.model = SpeedNetConfig(channels=(8, 32, 32), whiten_images=100)
-    config.data.source = "synthetic"
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
+    """Synthetic images, an eighth of the channels, two epochs, or one and a half."""
+    config.model.channels = (8, 32, 32)
+    config.model.whiten_images = 100
+    config.data = config.data.synthetic()
     config.num_devices = 0
     config.precision = "fp32"
     config.batch_size = 64
@@ -69,5 +111,5 @@ def tiny(config: Config) -> Config:
     # Gradients of few images are noisy.
     config.optimizer.bias_learning_rate = 2
     config.optimizer.head_learning_rate = 40
-    config.epochs = 2
+    config.epochs = 1.5 if config.epochs % 1 else 2
     return config

@@ -34,9 +34,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, an eighth of the channels, two epochs."""
     config.model = Cnn10Config(channels=(8, 16, 32))
-    config.data.source = "synthetic"
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
+    config.data = config.data.synthetic()
     config.batch_size = 64
     config.epochs = 2
     config.optimizer.decay_at = (0.5,)

@@ -28,9 +28,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, an eighth of the channels, two epochs."""
     config.model = MnistCnnConfig(channels=(4, 8), hidden=16)
-    config.data.source = "synthetic"
-    config.data.train_examples = 512
-    config.data.eval_examples = 100
+    config.data = config.data.synthetic(train_examples=512, eval_examples=100)
     config.batch_size = 64
     config.optimizer.base_batch_size = 64
     config.epochs = 2

@@ -9,8 +9,7 @@ four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch
 kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
 `--experiment.optimizer.schedule=step --experiment.optimizer.decay_at=0.3333,0.6667,0.8889`.
 FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded on the fly, in random windows
-for training. With `--experiment.data.feed=resident
---experiment.data.random_resized_crop=false` they are read whole (as many as fit in memory:
+for training. With `--experiment.data.feed=resident` they are read whole (as many as fit in memory:
 `--experiment.data.train_examples`) and centre-cropped. A TFDS copy:
 `--experiment.data.source=tfds --experiment.data.name=imagenet2012
 --experiment.data.eval_split=validation`. The top-1 above has not been tried yet.
@@ -49,18 +48,35 @@ def get_config() -> Config:
     )
 
 
+def variant_synthetic(config: Config) -> Config:
+    """ResNet-50 on synthetic images: the throughput table of the 2018 comparison of TPUv2 and V100.
+
+        python -m jaxbench.main --experiment=resnet50:synthetic --experiment.batch_size=1024
+
+    Recipe of: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): images per second at global
+    batch 128, 256, 512 and 1024, synthetic data, no augmentation: at 1024 3186 images/s on a Cloud
+    TPU v2-8 (bf16), 3128 on four V100 (fp16 mixed), and about 3280 on four V100 with MXNet at batch
+    768. On V100 give `--experiment.precision=fp16`: they have no units for bf16.
+    The same network and update rule as `resnet50`; one epoch is 2,048 images, of which the first
+    holds what has to warm up: read `images_per_s` of the later epochs.
+    Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for
+    them.
+    """
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
+    config.optimizer.schedule = "constant"
+    config.optimizer.warmup_epochs = 0.0
+    config.epochs = 10
+    return config
+
+
 def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, one narrow block a stage, two epochs."""
     config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
-    config.data.source = "synthetic"
-    config.data.feed = "resident"
-    config.data.random_resized_crop = False
+    config.data = config.data.synthetic()
     config.data.image_shape = (32, 32, 3)
     config.data.num_classes = 10
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
     config.optimizer.base_batch_size = 64
-    config.optimizer.warmup_epochs = 0
+    config.optimizer.warmup_epochs = 0.0
     config.batch_size = 64
     config.epochs = 2
     return config

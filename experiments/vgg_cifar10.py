@@ -42,9 +42,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, a sixteenth of the channels, two epochs."""
     config.model = VggConfig(stages=(1, 1, 1), width=4, hidden=32)
-    config.data.source = "synthetic"
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
+    config.data = config.data.synthetic()
     config.optimizer.learning_rate = 0.003
     config.optimizer.base_batch_size = 64
     config.batch_size = 64

@@ -37,9 +37,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, two narrow blocks, two epochs."""
     config.model = ViTConfig(patch=8, width=32, depth=2, heads=2)
-    config.data.source = "synthetic"
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
+    config.data = config.data.synthetic()
     config.optimizer.warmup_epochs = 0
     config.optimizer.learning_rate = 0.005
     config.epochs = 2

@@ -53,18 +53,33 @@ def get_config() -> Config:
     )
 
 
+def variant_synthetic(config: Config) -> Config:
+    """ViT-S/16 on synthetic images: images per second of a vision transformer.
+
+        python -m jaxbench.main --experiment=vit_s16:synthetic --experiment.batch_size=1024
+
+    The same network and update rule as `vit_s16`, one constant batch and no augmentation: to
+    compare machines, batches and precisions. One epoch is 2,048 images, of which the first holds
+    what has to warm up: read `images_per_s` of the later epochs. On NVIDIA GPUs compare
+    `--experiment.model.attention=cudnn`; with `--experiment.remat=blocks` larger batches fit.
+    ViT-B/16: `--experiment.model.width=768 --experiment.model.heads=12`.
+    Hardware: one or more GPUs or TPUs of 16 GB for 128 images each.
+    """
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
+    config.optimizer.schedule = "constant"
+    config.optimizer.warmup_epochs = 0.0
+    config.epochs = 10
+    return config
+
+
 def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, two narrow blocks, two epochs."""
     config.model = ViTConfig(patch=8, width=32, depth=2, heads=2)
-    config.data.source = "synthetic"
-    config.data.feed = "resident"
-    config.data.random_resized_crop = False
+    config.data = config.data.synthetic()
     config.data.image_shape = (32, 32, 3)
     config.data.num_classes = 10
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
     config.optimizer.base_batch_size = 64
-    config.optimizer.warmup_epochs = 0
+    config.optimizer.warmup_epochs = 0.0
     config.batch_size = 64
     config.optimizer.learning_rate = 0.005
     config.epochs = 2

@@ -10,7 +10,7 @@ import typing
 
 from jaxbench.data_config import DataConfig
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, plain, validate_fields
+from jaxbench.fields import choice, fraction, number, plain, validate_fields, without_unused
 from jaxbench.model_config import ModelConfig as ModelConfig
 from jaxbench.optimizer_config import OptimizerConfig
 from jaxbench.own.code import HoldsCode
@@ -33,14 +33,11 @@ class Experiment(HoldsCode):
     )
     seed: int = number(
         0,
-        low=0,
         high=2**32 - 1,
         help="Seed of the initial parameters, of the order of the examples, of augmentation and "
         "of dropout.",
     )
-    num_devices: int = number(
-        0, low=0, help="Devices that take part, over all processes; 0 takes all."
-    )
+    num_devices: int = number(0, help="Devices that take part, over all processes; 0 takes all.")
     parallelism: str = choice(
         "pmap",
         "shard_map",
@@ -105,7 +102,6 @@ class Config(Experiment):
     )
     eval_batch_size: int = number(
         0,
-        low=0,
         high=_MOST_IMAGES,
         help="Global batch of the evaluation, in images; 0 takes `batch_size`. Any size: the last "
         "batch is padded, and every example counts once.",
@@ -118,7 +114,6 @@ class Config(Experiment):
     )
     max_steps: int = number(
         0,
-        low=0,
         help="Stop after this many training steps, whatever `epochs` says; 0 is off. Schedules "
         "stay those of `epochs`.",
     )
@@ -137,15 +132,13 @@ class Config(Experiment):
         1.0,
         low=0.01,
         high=1,
-        only_with=("test_time_augmentation", "mirror", "mirror_translate"),
+        only_with={"test_time_augmentation": ["mirror", "mirror_translate"]},
         help="Fraction of the test images, those of which the network is least sure, that are "
         "evaluated in views; the others count as they are. Of each device's part of an evaluation "
         "batch, so it depends on `eval_batch_size`.",
     )
-    label_smoothing: float = number(
+    label_smoothing: float = fraction(
         0.0,
-        low=0,
-        high=1,
         help="Fraction of the training target that is spread evenly over all classes.",
     )
     precision: str = choice(
@@ -182,8 +175,9 @@ class Config(Experiment):
     def validate(self) -> None:
         super().validate()
         self.model.validate()
-        self.optimizer.validate(self.epochs)
-        self.data.validate()
+        # What has no effect contradicts nothing.
+        without_unused(self.optimizer)[0].validate(self.epochs)
+        without_unused(self.data)[0].validate()
         if self.task == "segmentation":
             if self.data.source not in ("tfds", "npz", "synthetic", "own"):
                 raise BadInput(

@@ -7,10 +7,6 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, own, plain
 from jaxbench.own.code import Code, HoldsCode, as_code
 
-# Fields that say how images are and how they are varied.
-_OF_IMAGES = ("image_shape", "crop_padding", "flip", "rand_augment", "mixup", "brightness")
-_OF_IMAGES += ("contrast", "standardization")
-
 
 @dataclasses.dataclass(kw_only=True)
 class DataConfig(HoldsCode):
@@ -35,7 +31,7 @@ class DataConfig(HoldsCode):
     )
     load: Code | None = own(
         as_code,
-        only_with=("source", "own"),
+        only_with={"source": ["own"]},
         help="A function that returns {split: source}, set in an experiment file. A source is a "
         "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "
         "`label`. Images are uint8, or numbers within `data.value_range`, which are rounded to 256 "
@@ -44,7 +40,7 @@ class DataConfig(HoldsCode):
     value_range: tuple[float, ...] = number(
         (0.0, 1.0),
         low=-math.inf,
-        only_with=("source", "own"),
+        only_with={"source": ["own"]},
         help="Lowest and highest value of a pixel, for images that are not uint8.",
     )
     feed: str = choice(
@@ -56,16 +52,14 @@ class DataConfig(HoldsCode):
     )
     num_threads: int = number(
         0,
-        low=0,
         high=256,
-        only_with=("feed", "stream"),
+        only_with={"feed": ["stream"]},
         help="Threads that prepare batches; 0 takes one for each core.",
     )
     num_workers: int = number(
         0,
-        low=0,
         high=256,
-        only_with=("feed", "stream"),
+        only_with={"feed": ["stream"]},
         help="Worker processes that decode training images, with `data.num_threads` threads each. "
         "0 decodes in threads of the main process. For images decoded on the fly.",
     )
@@ -73,13 +67,13 @@ class DataConfig(HoldsCode):
         2,
         low=1,
         high=64,
-        only_with=("feed", "stream"),
+        only_with={"feed": ["stream"]},
         help="Batches kept ready on the devices.",
     )
     name: str = plain("", help='Name of the TFDS builder, such as "cifar10" or "cifar10:3.0.2".')
     path: str = plain(
         "",
-        only_with=("source", "tfds", "cifar10_batches", "npz", "folder", "text"),
+        only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]},
         help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`, or into which a set "
         "is fetched (default: `~/.cache/jaxbench/data`). cifar10_batches: the folder that holds "
         "`data_batch_1.bin` or `data_batch_1`. npz: the file. folder: the folder that holds "
@@ -88,27 +82,27 @@ class DataConfig(HoldsCode):
     )
     download: bool = plain(
         True,
-        only_with=("source", "tfds"),
+        only_with={"source": ["tfds"]},
         help="Fetch a data set that is missing. `JAXBENCH_DOWNLOAD=0` in the environment "
         "forbids it.",
     )
     train_split: str = plain("train", help="Name of the split to train on.")
     eval_split: str = plain("test", help="Name of the split to evaluate on.")
     train_examples: int = number(
-        0, low=0, help="Use only the first N examples of the training split; 0 uses all."
+        0, help="Use only the first N examples of the training split; 0 uses all."
     )
     eval_examples: int = number(
-        0, low=0, help="Use only the first N examples of the evaluation split; 0 uses all."
+        0, help="Use only the first N examples of the evaluation split; 0 uses all."
     )
     image_shape: tuple[int, ...] = number(
         (32, 32, 3),
         low=1,
+        only_with={"sequence_length": [0]},
         help="Height, width (pixels) and channels of an image. The data must have this shape; "
         "synthetic images are generated with it.",
     )
     sequence_length: int = number(
         0,
-        low=0,
         help="Tokens of a sequence, for `task=language_model` with data.source=text or synthetic; "
         "0 is for images. Wherever an image is counted, a sequence counts as one.",
     )
@@ -120,9 +114,9 @@ class DataConfig(HoldsCode):
     )
     crop_padding: int = number(
         0,
-        low=0,
+        only_with={"sequence_length": [0], "decodes_on_the_fly": [False]},
         help="Random crop: pad each side by this many pixels, then cut an image of the original "
-        "size out at random; 0 is off.",
+        "size out at random; 0 is off. Not for images decoded on the fly.",
     )
     padding_mode: str = choice(
         "reflect",
@@ -132,74 +126,77 @@ class DataConfig(HoldsCode):
     )
     random_resized_crop: bool = plain(
         False,
-        only_with=("feed", "stream"),
+        only_with={"decodes_on_the_fly": [True]},
         help="Crop 8 to 100 % of each training image's area at random and resize the crop, as is "
-        "usual for ImageNet. Images of a folder or of TFDS are then decoded on the fly.",
+        "usual for ImageNet. Images of a streamed folder or TFDS set are then decoded on the fly.",
     )
     max_corrupt: int = number(
         0,
-        low=0,
-        only_with=("feed", "stream"),
+        only_with={"feed": ["stream"]},
         help="Corrupt images that a run skips and records; one more ends the run.",
     )
     cache: str = choice(
         "none",
         "memory",
         "resized",
-        only_with=("feed", "stream"),
+        only_with={"decodes_on_the_fly": [True]},
         help="Cache for images decoded on the fly. memory: encoded images are read once and kept "
         "in the host's memory. resized: smaller JPEG copies are written once to `data.cache_dir`.",
     )
     cache_dir: str = plain(
         "",
-        only_with=("cache", "resized"),
+        only_with={"cache": ["resized"]},
         help="Folder of the smaller copies; empty takes `~/.cache/jaxbench/images`.",
     )
     cache_side: int = number(
         256,
         low=8,
-        only_with=("cache", "resized"),
+        only_with={"cache": ["resized"]},
         help="Shorter side of the smaller copies, in pixels.",
     )
     cache_quality: int = number(
         95,
         low=1,
         high=100,
-        only_with=("cache", "resized"),
+        only_with={"cache": ["resized"]},
         help="JPEG quality of the smaller copies.",
     )
-    flip: bool = plain(False, help="Mirror training images left to right with probability 1/2.")
+    flip: bool = plain(
+        False,
+        only_with={"sequence_length": [0]},
+        help="Mirror training images left to right with probability 1/2.",
+    )
     flip_order: str = choice(
         "random",
         "alternating",
-        only_with=("flip", True),
+        only_with={"flip": [True], "decodes_on_the_fly": [False]},
         help="When an image is mirrored. random: drawn anew in each epoch. alternating: drawn for "
         "the first epoch, then in every other epoch (Jordan 2024), so that two epochs show both "
-        "sides of each image.",
+        "sides of each image. Images decoded on the fly are mirrored at random.",
     )
     brightness: float = number(
         0.0,
-        low=0,
         high=255,
+        only_with={"sequence_length": [0]},
         help="Shift each training image by up to this many grey levels (of 256), up or down; 0 is "
         "off.",
     )
     contrast: tuple[float, ...] = number(
         (1.0, 1.0),
-        low=0,
         high=100,
+        only_with={"sequence_length": [0]},
         help="Stretch each training image's contrast by a factor between these two; (1,1) is off.",
     )
     rand_augment: tuple[float, ...] = number(
         (0, 0),
-        low=0,
         high=10,
+        only_with={"sequence_length": [0]},
         help="RandAugment: (operations for each training image, their magnitude), such as (2,10); "
         "10 is the largest magnitude. (0,0) is off.",
     )
     mixup: float = number(
         0.0,
-        low=0,
+        only_with={"sequence_length": [0]},
         help="Mix each training image and its label with those of its neighbour in the batch "
         "(Zhang et al. 2018); the weight of the first is drawn from Beta(a, a), a being this "
         "number, and is at least 1/2. 0 is off.",
@@ -207,6 +204,7 @@ class DataConfig(HoldsCode):
     standardization: str = choice(
         "dataset",
         "per_image",
+        only_with={"sequence_length": [0]},
         help="Whose statistics bring pixels to mean 0 and standard deviation 1. dataset: those of "
         "the training set, by channel (ImageNet's for a folder and for images decoded on the fly). "
         "per_image: each image's own.",
@@ -226,9 +224,22 @@ class DataConfig(HoldsCode):
         """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
+    def synthetic(self, train_examples: int = 256, eval_examples: int = 100) -> "DataConfig":
+        """Return it with a few generated examples, held in memory, for a quick try."""
+        return dataclasses.replace(
+            self,
+            source="synthetic",
+            feed="resident",
+            random_resized_crop=False,
+            train_examples=train_examples,
+            eval_examples=eval_examples,
+        )
+
     @property
     def decodes_on_the_fly(self) -> bool:
         """Whether images stay encoded until a batch needs them."""
+        if self.feed == "resident" or self.source not in ("folder", "tfds"):
+            return False
         return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
 
     def validate(self) -> None:
@@ -239,18 +250,8 @@ class DataConfig(HoldsCode):
             raise BadInput(
                 f"data.value_range={self.value_range}: must be (lowest,highest), such as (0,1)"
             )
-        if self.random_resized_crop and self.source not in ("folder", "tfds"):
-            raise BadInput(
-                f"data.random_resized_crop=True with data.source={self.source!r}: it is for "
-                "images decoded on the fly, data.source=folder or tfds"
-            )
         if self.decodes_on_the_fly:
             self._check_decoding_on_the_fly()
-        elif self.cache != "none":
-            raise BadInput(
-                f"data.cache={self.cache!r}: it is for images decoded on the fly; those of "
-                f"data.source={self.source!r} are held in memory, decoded"
-            )
         if self.sequence_length or self.source == "text":
             self._check_sequences()
         self._check_images()
@@ -263,25 +264,8 @@ class DataConfig(HoldsCode):
             )
         if not self.sequence_length:
             raise BadInput("data.source='text' needs data.sequence_length, such as 256")
-        for name in _OF_IMAGES:
-            value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
-                raise BadInput(
-                    f"data.{name}={value!r} does nothing with data.sequence_length="
-                    f"{self.sequence_length}: it is for images"
-                )
 
     def _check_decoding_on_the_fly(self) -> None:
-        if self.flip_order != "random":
-            raise BadInput(
-                f"data.flip_order={self.flip_order!r} with images decoded on the fly: those are "
-                "mirrored at random"
-            )
-        if self.crop_padding:
-            raise BadInput(
-                f"data.crop_padding={self.crop_padding} with images decoded on the fly: "
-                "data.random_resized_crop varies those"
-            )
         if self.image_shape[-1:] != (3,):
             raise BadInput(
                 f"data.image_shape={self.image_shape}: images decoded on the fly have 3 channels"

@@ -3,57 +3,54 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput, nearest
 from jaxbench.own.code import Code
 
 
-def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
-    """Declare a field that code of the user's own may stand in; the command line cannot set it.
-
-    Args:
-      wrap: makes a `Code` of such a value, and leaves others alone.
-      default, metadata: as in `plain`.
-    """
-    return dataclasses.field(default=default, metadata={"own": wrap, **metadata})
-
-
-def plain(default: Any, *, help: str = "", only_with: tuple[Any, ...] = ()) -> Any:
+def plain(
+    default: Any,
+    *,
+    help: str = "",
+    only_with: Mapping[str, Sequence] | None = None,
+    **metadata: Any,
+) -> Any:
     """Declare a field that takes any value of its type.
 
     Args:
       default: the value where none is given.
       help: what the field means, with its unit, for the reference.
-      only_with: (selector, *values): the field means something only where the field `selector` of
-        the same dataclass has one of these values. Elsewhere it must keep its default.
+      only_with: {selector: values}: the field has an effect only if the attribute `selector` of
+        the same dataclass has one of these values; see `without_unused`.
+      metadata: of the functions below.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "only_with": only_with})
-
-
-def choice(
-    default: str, *others: str, help: str = "", only_with: tuple[Any, ...] = (), **metadata: Any
-) -> Any:
-    """Declare a text field that takes `default` or one of `others`; see `plain` for the rest.
-
-    `own` is as in the function of that name, beside the choices.
-    """
-    metadata |= {"choices": (default, *others), "help": help, "only_with": only_with}
+    metadata |= {"help": help, "only_with": only_with or {}}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def number(
-    default: Any,
-    *,
-    low: float,
-    high: float = math.inf,
-    help: str = "",
-    only_with: tuple[Any, ...] = (),
-) -> Any:
-    """Declare a number, or tuple of numbers, within [low, high]; see `plain` for the rest."""
-    metadata = {"range": (low, high), "help": help, "only_with": only_with}
-    return dataclasses.field(default=default, metadata=metadata)
+def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
+    """Declare a field that code of the user's own may stand in; the command line cannot set it.
+
+    `wrap` makes a `Code` of such a value, and leaves others alone.
+    """
+    return plain(default, own=wrap, **metadata)
+
+
+def choice(default: str, *others: str, **metadata: Any) -> Any:
+    """Declare a text field that takes `default` or one of `others`, and code if `own` is given."""
+    return plain(default, choices=(default, *others), **metadata)
+
+
+def number(default: Any, *, low: float = 0, high: float = math.inf, **metadata: Any) -> Any:
+    """Declare a number, or tuple of numbers, within [low, high]."""
+    return plain(default, range=(low, high), **metadata)
+
+
+def fraction(default: Any, **metadata: Any) -> Any:
+    """Declare a number, or tuple of numbers, within [0, 1]."""
+    return number(default, high=1, **metadata)
 
 
 def validate_fields(config: Any, prefix: str = "") -> None:
@@ -64,7 +61,8 @@ def validate_fields(config: Any, prefix: str = "") -> None:
       prefix: stands before the fields' names in an error, such as `data.`.
 
     Raises:
-      BadInput: a value of the wrong type, not among the choices, out of range, or without effect.
+      BadInput: a value of the wrong type, not among the choices or out of range; or code of the
+        user's own that another choice leaves out.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
@@ -79,13 +77,44 @@ def validate_fields(config: Any, prefix: str = "") -> None:
         for base in () if _holds_code(field, value) else type(config).__mro__:
             if field.name in getattr(base, "__dataclass_fields__", ()):
                 _check_value(name, value, hint, base.__dataclass_fields__[field.name])
-        selector, *values = field.metadata.get("only_with") or (None,)
-        if selector and value != field.default and getattr(config, selector) not in values:
+        if _holds_code(field, value) and (selector := _unmet(config, field)):
             raise BadInput(
-                f"{name}={value!r} does nothing with {prefix}{selector}="
-                f"{getattr(config, selector)!r}; it goes with {prefix}{selector}="
-                + " or ".join(map(str, values))
+                f"{name} does nothing with {prefix}{selector}={getattr(config, selector)!r}"
             )
+
+
+def without_unused(config: Any) -> tuple[Any, list[str]]:
+    """Give fields without effect their defaults; return the config and a warning that names them.
+
+    A field has no effect if another one has a value that it does not go with (`only_with`).
+    """
+    config, unused = _reset_unused(config, "")
+    line = f"without effect here, so left at the default: {', '.join(unused)}"
+    return config, [line] if unused else []
+
+
+def _reset_unused(config: Any, prefix: str) -> tuple[Any, list[str]]:
+    unused = []
+    for field in dataclasses.fields(config):
+        name, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            value, names = _reset_unused(value, f"{name}.")
+        elif _unmet(config, field):
+            value, names = field.default, [f"{name}={value}"]
+        else:
+            continue
+        if names:
+            config = dataclasses.replace(config, **{field.name: value})
+            unused += names
+    return config, unused
+
+
+def _unmet(config: Any, field: dataclasses.Field) -> str | None:
+    """Return the selector that leaves a field without effect; None if it has its default."""
+    if getattr(config, field.name) == field.default:
+        return None
+    selectors = field.metadata.get("only_with", {}).items()
+    return next((name for name, values in selectors if getattr(config, name) not in values), None)
 
 
 def _holds_code(field: dataclasses.Field, value: Any) -> bool:

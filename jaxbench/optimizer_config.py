@@ -3,8 +3,11 @@
 import dataclasses
 
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, own
+from jaxbench.fields import choice, fraction, number, own
 from jaxbench.own.code import Code, HoldsCode, as_code
+
+# The update rules that know the groups of parameters; one of the user's own decides by itself.
+_RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "lars", "muon")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -12,13 +15,7 @@ class OptimizerConfig(HoldsCode):
     """The update rule; `learning_rate` holds for `base_batch_size` and is scaled linearly."""
 
     name: str = choice(
-        "sgd",
-        "nesterov",
-        "adam",
-        "adamw",
-        "adadelta",
-        "lars",
-        "muon",
+        *_RULES,
         "own",
         help="Update rule. muon: the momentum of every kernel but the last layer's is "
         "orthogonalised; all other parameters, embeddings too, take Nesterov steps, and only they "
@@ -26,104 +23,92 @@ class OptimizerConfig(HoldsCode):
     )
     update_rule: Code | None = own(
         as_code,
-        only_with=("name", "own"),
+        only_with={"name": ["own"]},
         help="A function that makes an optax.GradientTransformation from the schedule (update -> "
         "learning rate), set in an experiment file.",
     )
     learning_rate: float = number(
         0.1,
-        low=0,
         help="Learning rate for a global batch of `optimizer.base_batch_size`; it is scaled "
         "linearly to `batch_size`. With a schedule: the highest rate.",
     )
     bias_learning_rate: float = number(
         0.0,
-        low=0,
+        only_with={"name": _RULES},
         help="Learning rate of vectors, which are biases and the parameters of norms, scaled like "
         "`optimizer.learning_rate`; 0 takes that rate.",
     )
     head_learning_rate: float = number(
         0.0,
-        low=0,
+        only_with={"name": _RULES},
         help="Learning rate of the last layer's kernel, scaled like `optimizer.learning_rate`; 0 "
         "takes that rate. The last layer is the one that makes the outputs, whatever its name.",
     )
     base_batch_size: int = number(
         128, low=1, help="Global batch, in images, for which the learning rates are given."
     )
-    momentum: float = number(
+    momentum: float = fraction(
         0.9,
-        low=0,
-        high=1,
-        only_with=("name", "sgd", "nesterov", "lars", "muon"),
+        only_with={"name": ["sgd", "nesterov", "lars", "muon"]},
         help="Decay of the running sum of gradients; 0 is off.",
     )
-    b1: float = number(
+    b1: float = fraction(
         0.9,
-        low=0,
-        high=1,
-        only_with=("name", "adam", "adamw"),
+        only_with={"name": ["adam", "adamw"]},
         help="Decay of the running mean of gradients.",
     )
-    b2: float = number(
+    b2: float = fraction(
         0.999,
-        low=0,
-        high=1,
-        only_with=("name", "adam", "adamw"),
+        only_with={"name": ["adam", "adamw"]},
         help="Decay of the running mean of squared gradients.",
     )
-    rho: float = number(
+    rho: float = fraction(
         0.95,
-        low=0,
-        high=1,
-        only_with=("name", "adadelta"),
+        only_with={"name": ["adadelta"]},
         help="Decay of the running means of squared gradients and updates.",
     )
     eps: float = number(
         1e-8,
-        low=0,
-        only_with=("name", "adam", "adamw", "adadelta"),
+        only_with={"name": ["adam", "adamw", "adadelta"]},
         help="Added to the denominator of an update, against division by 0.",
     )
     newton_schulz_steps: int = number(
         5,
         low=1,
         high=20,
-        only_with=("name", "muon"),
+        only_with={"name": ["muon"]},
         help="Newton-Schulz iterations with which Muon orthogonalises the momentum.",
     )
     newton_schulz_coefficients: tuple[float, ...] = number(
         (3.4445, -4.775, 2.0315),
         low=-100,
         high=100,
-        only_with=("name", "muon"),
+        only_with={"name": ["muon"]},
         help="Factors (a,b,c) of an iteration, X -> a X + b XX'X + c XX'XX'X.",
     )
     norm_interval: tuple[int, ...] = number(
         (),
         low=1,
-        only_with=("name", "muon"),
+        only_with={"name": ["muon"]},
         help="Rescale Muon's kernels to a norm of the root of their outputs, which suits kernels "
         "that batch norm follows. Steps from one rescaling to the next, (at first, at last); in "
         "between they grow linearly, rounded down. (1,1) rescales in every step, () never.",
     )
-    sgd_momentum: float = number(
+    sgd_momentum: float = fraction(
         0.9,
-        low=0,
-        high=1,
-        only_with=("name", "muon"),
+        only_with={"name": ["muon"]},
         help="Momentum of the parameters that take Nesterov steps under Muon.",
     )
     weight_decay: float = number(
         0.0,
-        low=0,
+        only_with={"name": _RULES},
         help="Weight decay, as an L2 penalty added to the gradient, like torch.optim.SGD. adamw "
         "and lars decay parameters by their own rules.",
     )
     weight_decay_mode: str = choice(
         "coupled",
         "decoupled",
-        only_with=("name", "sgd", "nesterov", "muon"),
+        only_with={"name": ["sgd", "nesterov", "muon"]},
         help="How weight decay depends on the learning rate. coupled: in proportion to it. "
         "decoupled: a step at the full rate takes the fraction `optimizer.weight_decay` off a "
         "parameter, however high that rate is (before momentum).",
@@ -131,12 +116,13 @@ class OptimizerConfig(HoldsCode):
     weight_decay_on: str = choice(
         "all",
         "kernels",
+        only_with={"name": _RULES},
         help="Which parameters decay. all: every parameter. kernels: those of two or more axes, so "
         "embeddings too, but neither biases nor the parameters of norms.",
     )
     max_gradient_norm: float = number(
         0.0,
-        low=0,
+        only_with={"name": _RULES},
         help="Scale the gradients down to this global norm where theirs is larger, before all "
         "else; 0 is off.",
     )
@@ -152,46 +138,35 @@ class OptimizerConfig(HoldsCode):
         "0. one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in "
         "PyTorch's OneCycleLR. triangle: rises and falls linearly.",
     )
-    decay_at: tuple[float, ...] = number(
+    decay_at: tuple[float, ...] = fraction(
         (),
-        low=0,
-        high=1,
-        only_with=("schedule", "step"),
+        only_with={"schedule": ["step"]},
         help="Fractions of all steps after which the learning rate is multiplied by "
         "`optimizer.decay_factor`: (0.3,0.6,0.8) is after 60, 120 and 160 of 200 epochs.",
     )
-    decay_factor: float = number(
+    decay_factor: float = fraction(
         0.1,
-        low=0,
-        high=1,
-        only_with=("schedule", "step"),
+        only_with={"schedule": ["step"]},
         help="Factor by which the learning rate is multiplied at each of `optimizer.decay_at`.",
     )
-    pct_start: float = number(
+    pct_start: float = fraction(
         0.3,
-        low=0,
-        high=1,
-        only_with=("schedule", "one_cycle", "triangle"),
+        only_with={"schedule": ["one_cycle", "triangle"]},
         help="Fraction of all steps in which the learning rate rises.",
     )
-    start_factor: float = number(
+    start_factor: float = fraction(
         0.0,
-        low=0,
-        high=1,
-        only_with=("schedule", "triangle"),
+        only_with={"schedule": ["triangle"]},
         help="Learning rate at the first step, as a fraction of the full rate.",
     )
-    end_factor: float = number(
+    end_factor: float = fraction(
         0.0,
-        low=0,
-        high=1,
-        only_with=("schedule", "triangle"),
+        only_with={"schedule": ["triangle"]},
         help="Learning rate after the last step, as a fraction of the full rate.",
     )
     warmup_epochs: float = number(
         0.0,
-        low=0,
-        only_with=("schedule", "constant", "step", "cosine", "linear"),
+        only_with={"schedule": ["constant", "step", "cosine", "linear"]},
         help="Epochs in which the learning rate rises linearly from 0 to the full rate.",
     )
 
@@ -201,8 +176,11 @@ class OptimizerConfig(HoldsCode):
 
     def validate(self, epochs: float) -> None:
         """Raise BadInput where the fields contradict each other in a run of this many epochs."""
-        if self.name == "own":
-            self._check_own()
+        if self.name == "own" and self.update_rule is None:
+            raise BadInput(
+                "optimizer.name='own': the experiment file must give "
+                "OptimizerConfig(update_rule=...)"
+            )
         if len(self.newton_schulz_coefficients) != 3:
             raise BadInput(
                 f"optimizer.newton_schulz_coefficients={self.newton_schulz_coefficients}: must be "
@@ -226,23 +204,3 @@ class OptimizerConfig(HoldsCode):
             raise BadInput(
                 f"optimizer.warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"
             )
-
-    def _check_own(self) -> None:
-        if self.update_rule is None:
-            raise BadInput(
-                "optimizer.name='own': the experiment file must give "
-                "OptimizerConfig(update_rule=...)"
-            )
-        for name in (
-            "bias_learning_rate",
-            "head_learning_rate",
-            "weight_decay",
-            "weight_decay_on",
-            "max_gradient_norm",
-        ):
-            value = getattr(self, name)
-            if value != type(self).__dataclass_fields__[name].default:
-                raise BadInput(
-                    f"optimizer.{name}={value!r} does nothing with optimizer.name='own': the "
-                    "update rule decides"
-                )

@@ -232,8 +232,8 @@ geometry_is_computed_again jobs/setup.py: geometry
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
 a_source_ignores_its_path data_config.py: sources
-- "npz", "folder", "text"),
-+ "npz", "folder", "text", "digits"),
+- "npz", "folder", "text"]
++ "npz", "folder", "text", "digits"]
 
 ## Augmentation and normalisation.
 

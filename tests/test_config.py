@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 
 from jaxbench.cli import registry
+from jaxbench.cli.entry_point import load_experiment
 from jaxbench.errors import BadInput
-from tests.conftest import set_fields
+from jaxbench.fields import without_unused
+from tests.conftest import MICRO, records, set_fields
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,6 @@ from tests.conftest import set_fields
         ("optimizer__momentum", 1.5, "must be within [0, 1]"),
         ("optimizer__norm_interval", (0.5,), "must be whole numbers in parentheses"),
         ("optimizer__decay_at", (60, 120), "must be within [0, 1]"),
-        ("optimizer__decay_at", (0.5,), "it goes with optimizer.schedule=step"),
         ("optimizer__schedule", "step", "needs optimizer.decay_at"),
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
         ("model__depth", 18, "near it: 16 and 22"),
@@ -52,7 +53,60 @@ def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
         for spec in (name, f"{name}:tiny"):
             config = registry.load(spec)
             config.validate()
-            assert config.name == spec
+            assert config.name == spec and without_unused(config) == (config, [])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "resnet50:synthetic",
+        "vit_s16:synthetic:tiny",
+        "wrn28_10:2019",
+        "cifar10_speedrun94:2025:tiny",
+    ],
+)
+def test_a_variant_is_the_experiment_of_its_other_name(spec):
+    name = spec.replace(":", "_", 1)
+    assert registry.load(spec) == registry.load(name) and registry.load(spec).name == name
+
+
+@pytest.mark.parametrize("spec", ["resnet50:synth", "resnet50:tiny:synthetic", "conv2d:2019"])
+def test_a_variant_that_does_not_exist_is_told_with_those_that_do(spec):
+    with pytest.raises(BadInput, match="no variant .* there are .*:tiny"):
+        registry.load(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "override", "unused"),
+    [
+        ("quickstart", "optimizer.schedule=one_cycle", "optimizer.warmup_epochs=1"),
+        ("gpt_bytes", "optimizer.name=sgd", "optimizer.b2=0.99"),
+        ("cifar10_speedrun94", "optimizer.name=nesterov", "optimizer.sgd_momentum=0.85"),
+        ("cifar10_speedrun94", "optimizer.name=adam", "optimizer.weight_decay_mode=decoupled"),
+        ("resnet50", "data.source=synthetic", "data.random_resized_crop=True"),
+        ("resnet50", "data.feed=resident", "data.random_resized_crop=True"),
+        ("wrn28_10", "optimizer.schedule=cosine", "optimizer.decay_at=(0.3, 0.6, 0.8)"),
+        ("vgg_cifar10", "data.cache_side=20", "data.cache_side=20"),
+        ("gpt_bytes", "data.flip=true", "data.flip=True"),
+        ("cifar10_speedrun94", "data.flip=false", "data.flip_order=alternating"),
+    ],
+)
+def test_overrides_compose_and_a_warning_names_what_has_no_effect(spec, override, unused):
+    config, warnings = without_unused(load_experiment(spec, [f"--experiment.{override}"]))
+    assert len(warnings) == 1 and unused in warnings[0]
+    assert without_unused(config) == (config, [])
+    config.validate()
+
+
+def test_a_field_without_effect_changes_nothing_and_is_recorded(train):
+    fields = {"optimizer__schedule": "one_cycle", "optimizer__base_batch_size": 32}
+    plain, other = train(MICRO, **fields), train(MICRO, **fields, optimizer__warmup_epochs=1)
+    losses, expected = (
+        [record["train_loss"] for record in records(run.run_dir.path, "epoch")]
+        for run in (other, plain)
+    )
+    assert losses == expected != []
+    assert "optimizer.warmup_epochs=1" in other.summary["warnings"][0]
 
 
 def test_every_field_of_every_shipped_experiment_has_its_help():

@@ -224,7 +224,6 @@ Q = "--experiment=quickstart"
         (["--experiment=./corrupt.npz"], "an experiment of your own is a .py file"),
         (["--experiment=wrong.py"], "not today"),
         ([Q, f"--workdir={'a' * 300}"], "File name too long"),
-        ([Q, "--experiment.data.path=x"], "does nothing with data.source='digits'"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
         (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "must hold at least one"),
         (["--experiment=cnn10:tiny", "--experiment.data.train_examples=100000000000"], "not fit"),

@@ -222,7 +222,7 @@ def define_experiment(
     config_flags.DEFINE_config_dataclass(
         "experiment",
         Experiment(),
-        "Which experiment: NAME, NAME:tiny, path/to/own.py or list. "
+        "Which experiment: NAME, NAME:VARIANT, NAME:tiny, path/to/own.py or list. "
         "--experiment.FIELD=VALUE overrides one field of it.",
         sys_argv=argv,
         flag_values=flag_values,

@@ -11,6 +11,8 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.paths import user_path
 
+# A function of this name makes a variant of an experiment.
+_VARIANT = "variant_"
 _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -22,30 +24,40 @@ def experiments_dir() -> pathlib.Path:
     raise BadInput(f"the shipped experiments are missing: no folder {_PACKAGE / 'experiments'}")
 
 
-def available() -> dict[str, str]:
-    """Return {name: purpose} of the shipped experiments, by name; none of them is imported."""
-    purposes = {}
+def docstrings() -> dict[str, str]:
+    """Return {name: text} of the shipped experiments and variants; none of them is imported."""
+    texts = {}
     for path in sorted(experiments_dir().glob("[!_]*.py")):
-        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-        purposes[path.stem] = docstring.partition("\n")[0]
-    return purposes
+        module = ast.parse(path.read_text())
+        texts[path.stem] = ast.get_docstring(module) or ""
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith(_VARIANT):
+                name = f"{path.stem}_{node.name.removeprefix(_VARIANT)}"
+                texts[name] = ast.get_docstring(node) or ""
+    return texts
+
+
+def available() -> dict[str, str]:
+    """Return {name: purpose} of the shipped experiments, by name."""
+    return {name: text.partition("\n")[0] for name, text in docstrings().items()}
 
 
 def load(spec: str) -> Experiment:
     """Load an experiment.
 
     Args:
-      spec: `NAME` of a shipped experiment or `path/to/file.py`, either with `:tiny` behind it for
-        the variant that runs in a minute on two CPU cores.
+      spec: `NAME` of a shipped experiment or `path/to/file.py`. `:VARIANT` behind it applies the
+        file's `variant_VARIANT(config)`; `NAME_VARIANT` is the same. `:tiny` at the end applies
+        `tiny(config)`, which runs in a minute on two CPU cores.
 
     Returns:
-      What `get_config()` of that file returned, `tiny(config)` applied if asked for, and `name`
-      set to the file's stem (with `:tiny`).
+      What `get_config()` of that file returned, changed by these functions. Its `name` is the
+      file's stem, with `_VARIANT` and `:tiny`.
 
     Raises:
       BadInput: no such experiment or variant, or its file fails.
     """
-    where, _, variant = spec.partition(":")
+    where, _, variants = spec.partition(":")
     if where.endswith(".py") or os.sep in where:
         path = user_path(where)
         if path.suffix != ".py":
@@ -60,22 +72,34 @@ def load(spec: str) -> Experiment:
                 f"or a path to your own .py file{nearest(where, names)}"
             )
         path = experiments_dir() / f"{where}.py"
+        if not path.is_file():
+            stem, _, variant = where.rpartition("_")
+            path = path.with_name(f"{stem}.py")
+            variants = f"{variant}:{variants}".rstrip(":")
     module = _import_file(path)
     if not callable(getattr(module, "get_config", None)):
         raise BadInput(f"--experiment={spec}: {path} has no function get_config()")
-    variants = [""] + (["tiny"] if callable(getattr(module, "tiny", None)) else [])
-    if variant not in variants:
-        allowed = "with ':tiny' or nothing behind it" if "tiny" in variants else "without a variant"
-        raise BadInput(f"--experiment={spec}: no variant {variant!r}; {where} is given {allowed}")
+    names = {"": path.stem}
+    for name in vars(module):
+        if name.startswith(_VARIANT):
+            variant = name.removeprefix(_VARIANT)
+            names[variant] = f"{path.stem}_{variant}"
+    if callable(getattr(module, "tiny", None)):
+        names |= {f"{v}:tiny".lstrip(":"): f"{name}:tiny" for v, name in names.items()}
+    if variants not in names:
+        others = ", ".join(f"{path.stem}:{v}" for v in names if v)
+        others = f"there are {others}" if others else "there is none"
+        raise BadInput(f"--experiment={spec}: no variant {variants!r}; {others}")
     config = _call(path, module.get_config)
-    if variant == "tiny":
-        config = _call(path, module.tiny, config)
+    for variant in filter(None, variants.split(":")):
+        change = "tiny" if variant == "tiny" else _VARIANT + variant
+        config = _call(path, getattr(module, change), config)
     if not isinstance(config, Experiment):
         raise BadInput(
             f"--experiment={spec}: {path} returned {type(config).__name__}, "
             "expected a jaxbench.config.Config (or another jaxbench.config.Experiment)"
         )
-    config.name = path.stem + (f":{variant}" if variant else "")
+    config.name = names[variants]
     return config
 
 

@@ -71,7 +71,7 @@ def measure_conv2d(
             f"{len(problems)} problem(s), {_shared_by(config, counts)}, "
             f"{config.precision}, {config.rounds} rounds"
         )
-        context = RunContext(config, Clock(), console, mesh)
+        context = RunContext(config, Clock(), console, mesh, unused=[])
         benchmark = Conv2dBenchmark(context, counts)
         return run_job(context, benchmark, workdir, telemetry_s=telemetry_s)
 

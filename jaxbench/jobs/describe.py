@@ -14,7 +14,7 @@ from rich.table import Table
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.fields import overridable
+from jaxbench.fields import overridable, without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.jobs import conv2d
 from jaxbench.own.code import config_record
@@ -38,6 +38,7 @@ def describe(config: Experiment) -> dict[str, Any]:
     if not isinstance(config, Config):
         return conv2d.describe(config)
     config.validate()
+    config, unused = without_unused(config)
     with get_precision(config.precision).enabled():
         mesh, geometry = create_training_mesh(config)
         program = build_program(config, mesh, geometry, steps_per_epoch=1)
@@ -53,6 +54,7 @@ def describe(config: Experiment) -> dict[str, Any]:
             "layers": list_layers(program),
             "parameter_groups": program.parameter_groups(),
             "warnings": [
+                *unused,
                 *unused_accelerators(mesh.devices[0].platform),
                 *program.facts.warnings(config, program.precision),
             ],
@@ -114,6 +116,7 @@ def print_description(
     console = console or Console(highlight=False, markup=False)
     title = printable(description["experiment"])
     fields = _table(title, "field", "value", show_header=False)
+    config, _ = without_unused(config)
     for name in overridable(config):
         fields.add_row(name, repr(operator.attrgetter(name)(config)))
     console.print(fields)

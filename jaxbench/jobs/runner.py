@@ -88,7 +88,7 @@ def run_job(
     """
     platform = context.mesh.devices[0].platform
     with context.clock.phase("devices"):
-        warnings = [*unused_accelerators(platform), *wrong_sums(platform)]
+        warnings = [*context.unused, *unused_accelerators(platform), *wrong_sums(platform)]
     for warning in warnings:
         context.console.say(f"warning: {warning}")
     document = {"mode": measurement.mode} | context.document() | measurement.document()

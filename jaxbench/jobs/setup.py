@@ -18,6 +18,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.errors import BadInput
+from jaxbench.fields import without_unused
 from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
 from jaxbench.records.run_dir import check_workdir
@@ -38,6 +39,7 @@ class RunContext:
     clock: Clock  # counts from the run's first moment
     console: Console
     mesh: DataMesh
+    unused: Sequence[str]  # the warning about fields without effect, see `without_unused`
 
     def document(self) -> dict[str, Any]:
         """Return run.json's fields at the start."""
@@ -207,6 +209,7 @@ def setup_job(
     """
     if not checked and coordination.is_primary():
         check_workdir(workdir, config.name)
+    config, unused = without_unused(config)
     if coordination.count() > 1:
         _check_across_processes(config)
     clock = Clock()
@@ -235,7 +238,7 @@ def setup_job(
                 config, mesh, geometry, feed.steps_per_epoch, data_dependent_params
             )
             program.check()
-        yield Job(config, clock, console, mesh, dataset, feed, program)
+        yield Job(config, clock, console, mesh, unused, dataset, feed, program)
 
 
 def _data_dependent_params(

@@ -21,6 +21,7 @@ from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, CompilerFailed, DoesNotFit, first_line
+from jaxbench.fields import without_unused
 from jaxbench.geometry import BatchGeometry, batch_multiple
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, smaller_targets
@@ -66,7 +67,7 @@ def compile_for_target(
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
-    config = config.for_all_devices()
+    config, _ = without_unused(config.for_all_devices())
     with clock.phase("devices"):
         devices = devices_of(target)
     geometry = BatchGeometry.create(config, len(devices))
@@ -296,12 +297,12 @@ def _run(
 ) -> JobResult:
     check_workdir(workdir, config.name)
     console = console or create_console()
-    config = config.for_all_devices()
+    config, unused = without_unused(config.for_all_devices())
     # No device is used here. JAX would look for all, and its plugins complain where none are.
     jax.config.update("jax_platforms", "cpu")
     try:
         mesh = DataMesh(machine.stand_ins(), config.parallelism)
-        context = RunContext(config, Clock(), console, mesh)
+        context = RunContext(config, Clock(), console, mesh, unused)
         compilation = Compilation(context, arguments, machine, sizes)
         # A machine that its compiler does not know ends the run before anything is written.
         compilation.ask(0)

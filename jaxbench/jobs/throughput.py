@@ -71,7 +71,9 @@ def measure_throughput(
     """
     config = with_feed(config, feed)
     # One forward pass for each image, whatever an evaluation does.
-    config = dataclasses.replace(config, test_time_augmentation="none")
+    config = dataclasses.replace(
+        config, test_time_augmentation="none", test_time_augmentation_fraction=1.0
+    )
     if steps_per_call > 1 and feed == "stream":
         raise BadInput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "

@@ -17,6 +17,7 @@ from jaxbench.distributed import coordination
 from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
+from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.jobs.restore import restore, run_to_resume
@@ -81,7 +82,7 @@ def train_and_evaluate(
     options = _Options(parse_steps(profile), target_accuracy, checkpoints, wandb)
     config.validate()
     with contextlib.ExitStack() as stack:
-        resumed = stack.enter_context(run_to_resume(workdir, resume, config))
+        resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
         if coordination.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
         if import_s is not None:

@@ -66,7 +66,7 @@ class Conv2dConfig(Experiment):
         10, low=1, help="Calls that one window of computing holds, fewer where a call takes long."
     )
     scipy_rounds: int = number(
-        3, low=0, help="Rounds in which SciPy does the same on one CPU thread; 0 leaves it out."
+        3, help="Rounds in which SciPy does the same on one CPU thread; 0 leaves it out."
     )
 
     def validate(self) -> None:

@@ -165,6 +165,8 @@ def make_trials(
         own_spec = place.get("experiment", spec)
         all_overrides = (*overrides, *own)
         config = load_experiment(own_spec, all_overrides)
+        # A variant has two spellings.
+        own_spec = own_spec if ".py" in own_spec else config.name
         own_flags = [*flags]
         if targets:
             own_flags.append(f"--target={check_target(config, place['target']).name}")

@@ -191,10 +191,8 @@ def test_images_in_memory_are_read_once(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"cache_side": 20}, "data.cache_side=20 does nothing with data.cache='none'"),
         ({"cache": "resized", "cache_side": 16}, "so at least 17"),
         ({"cache": "memory", "num_workers": 2}, "each process would hold all images"),
-        ({"cache": "memory", "random_resized_crop": False, "feed": "resident"}, "feed=stream"),
         ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
     ],
 )

@@ -164,11 +164,7 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"feed": "resident"}, "data.random_resized_crop=True does nothing with data.feed"),
-        ({"crop_padding": 2}, "data.random_resized_crop varies those"),
-        ({"source": "synthetic", "path": ""}, "it is for images decoded on the fly"),
         ({"image_shape": (24, 16, 1)}, "decoded on the fly have 3 channels"),
-        ({"random_resized_crop": False, "feed": "resident", "max_corrupt": 4}, "max_corrupt=4"),
     ],
 )
 def test_what_does_not_go_together_is_told(folder, fields, told):

@@ -20,7 +20,7 @@ def test_the_configs_choices_are_the_sources():
     fields = DataConfig.__dataclass_fields__
     assert set(fields["source"].metadata["choices"]) == set(_SOURCES)
     read_no_files = {"digits", "synthetic", "own"}
-    assert {*fields["path"].metadata["only_with"][1:]} == set(_SOURCES) - read_no_files
+    assert {*fields["path"].metadata["only_with"]["source"]} == set(_SOURCES) - read_no_files
 
 
 def arrays(**changes):

@@ -64,9 +64,6 @@ def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"crop_padding": 4}, "data.crop_padding=4 does nothing with data.sequence_length=16"),
-        ({"flip": True}, "it is for images"),
-        ({"mixup": 0.2}, "data.mixup=0.2 does nothing with data.sequence_length=16"),
         ({"source": "digits", "path": ""}, "data.source=text or synthetic"),
         ({"sequence_length": 0}, "needs data.sequence_length"),
     ],

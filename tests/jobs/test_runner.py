@@ -77,7 +77,7 @@ def run(tmp_path):
     def run(measurement, devices=None):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
         with open(os.devnull, "w") as quiet:
-            context = RunContext(Experiment(name="x"), Clock(), PlainConsole(quiet), mesh)
+            context = RunContext(Experiment(name="x"), Clock(), PlainConsole(quiet), mesh, [])
             return run_job(context, measurement, str(tmp_path / "run"), telemetry_s=0.0)
 
     return run

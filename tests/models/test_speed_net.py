@@ -310,11 +310,6 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
     [
         ({"model__activation": "swish"}, "must be one of gelu, silu"),
         ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
-        (
-            {"test_time_augmentation": "none", "test_time_augmentation_fraction": 0.5},
-            "does nothing with test_time_augmentation='none'",
-        ),
-        ({"data__flip": False}, "flip_order='alternating' does nothing with data.flip=False"),
         ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
     ],
 )

@@ -158,10 +158,8 @@ def test_what_code_returns_is_checked(run_cli, tmp_path, code, told):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("optimizer.weight_decay=0.1", "does nothing with optimizer.name='own'"),
-        ("optimizer.momentum=0.5", "does nothing with optimizer.name='own'"),
         ("optimizer.name=adam", "does nothing with optimizer.name='adam'"),
-        ("data.path=x", "does nothing with data.source='own'"),
+        ("data.source=synthetic", "data.load does nothing with data.source='synthetic'"),
         ("data.value_range=(1,0)", "must be (lowest,highest)"),
         ("optimizer.update_rule=x", "has no field 'optimizer.update_rule'"),
         ("model.widht=3", "did you mean 'model.width'"),
