@@ -687,14 +687,6 @@ def test_a_checkpoints_folder_that_was_removed_is_made_again(tmp_path):
     assert [name[-1] for name in list_checkpoints(folder)] == ["2"] and not writer.warnings
 
 
-def test_records_that_are_gone_are_said(undisturbed, tmp_path):
-    run = copy_of(undisturbed, tmp_path)
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:3]))
-    with pytest.raises(BadInput, match=r"metrics\.jsonl: is shorter than it was, \d+ of \d+ by"):
-        trained(run, resume="auto", epochs=3, num_devices=2)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
