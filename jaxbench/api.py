@@ -63,7 +63,7 @@ def train(
         checkpoint that it has written.
       Exception: whatever else ended the run; status and reason are in its run.json.
     """
-    from jaxbench.checkpoints.checkpointer import Policy
+    from jaxbench.checkpoints.checkpoint import Policy
 
     return _measure(
         "train",

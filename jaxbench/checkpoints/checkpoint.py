@@ -1,4 +1,4 @@
-"""One checkpoint on disk: complete or absent, and read back only if it is intact.
+"""Checkpoints on disk: complete or absent, written beside the training, read only if intact.
 
 Orbax writes the arrays. The rest is ours: a folder for each checkpoint, a manifest with the digest
 of every file, and the folder's name, which it gets last. Orbax notices neither a flipped bit (its
@@ -7,16 +7,17 @@ Zarr chunks have no digest) nor an array of another shape.
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import math
 import os
 import pathlib
+import queue
 import re
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,23 +25,20 @@ import numpy as np
 from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
+from jaxbench.distributed.signals import grace_period_s
 from jaxbench.errors import BadInput
-from jaxbench.files import open_own, open_regular, read_text
+from jaxbench.files import read_text
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
-_FORMAT = 1
-_NAME = re.compile(r"^step-(\d{9,})\.epoch-(\d{5,})$")
-# Suffixes of a folder that is being written, is being removed, or was found corrupt.
+_NAME = re.compile(r"step-(\d{9,})\.epoch-(\d{5,})")
+# Suffixes of a folder that is being written, is being removed, or is corrupt.
 _PARTIAL, _REMOVED, _CORRUPT = ".part", ".dead", ".corrupt"
-
-# What a checkpoint takes beside its arrays: in all (with what the run writes meanwhile), for each.
-_OVERHEAD_BYTES, _LEAF_BYTES = 96 * 1024, 4096
-# How long a removed folder is looked after.
-_PATIENCE_S = 2.0
+# A disk that stays full would fill the record with warnings.
+_MAX_WARNINGS = 10
 
 
-class CorruptCheckpointError(Exception):
+class CorruptCheckpointError(BadInput):
     """A checkpoint differs from what was written; the message says where."""
 
 
@@ -49,16 +47,157 @@ class Checkpoint(NamedTuple):
 
     name: str  # of its folder
     state: Any  # with arrays of NumPy
-    point: dict[str, Any]  # what was saved beside the state, see `Checkpoints.save`
+    metadata: dict[str, Any]  # what was saved beside the state, see `Checkpoints.save`
     corrupt: dict[str, str]  # {name: reason} of newer checkpoints that could not be read
+
+
+class Policy(NamedTuple):
+    """When checkpoints are written besides the one at the end, and which are kept."""
+
+    minutes: float = 0.0  # between two checkpoints, within an epoch too; 0 for never
+    epochs: int = 0  # between two checkpoints; 0 for never
+    keep: int = 2  # how many of the newest are kept, in addition to the one with the best score
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.minutes or self.epochs)
+
+
+NO_CHECKPOINTS = Policy()
+
+
+def check_policy(policy: Policy) -> None:
+    """Raise BadInput for a number that is out of range."""
+    if not 0 <= policy.minutes < math.inf:  # written so that nan fails it too
+        raise BadInput(f"--checkpoint_minutes={policy.minutes:g}: must be 0 (never) or more")
+    if policy.epochs < 0:
+        raise BadInput(f"--checkpoint_epochs={policy.epochs}: must be 0 (never) or more")
+    if policy.keep < 1:
+        raise BadInput(f"--keep_checkpoints={policy.keep}: must be 1 or more")
+
+
+class Checkpoints:
+    """Write a run's checkpoints into a folder, in a thread, and remove old ones.
+
+    For the main thread of one process at a time.
+
+    Args:
+      folder: created with the first checkpoint.
+      policy: when to write, and which to keep.
+      say: prints a warning.
+    """
+
+    def __init__(self, folder: pathlib.Path, policy: Policy, say: Callable[[str], None]):
+        self.folder = folder
+        self._policy = policy
+        self._say = say
+        self._watch = Stopwatch()
+        self._orbax: Any = None
+        # Written in C: a signal's exception cannot leave it locked, as it can a Condition.
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._warning: str | None = None  # of the last write
+        self._is_slow = False  # whether a write has taken longer than a signal leaves it
+        self.warnings: list[str] = []
+
+    def due(self, epochs_done: int | None = None, last: bool = False) -> bool:
+        """Return whether it is time for a checkpoint.
+
+        Args:
+          epochs_done: after an epoch, how many are done; None between two steps.
+          last: whether the run is done; its final state is always kept.
+        """
+        if last or (self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes):
+            return True
+        every = self._policy.epochs
+        return epochs_done is not None and every > 0 and epochs_done % every == 0
+
+    def save(self, state: Any, metadata: dict[str, Any], score: float | None) -> None:
+        """Copy a state to the host and have it written; wait only for the write before it.
+
+        A write that fails is a warning, and earlier checkpoints stay. A checkpoint of the same step
+        and epoch stays too: before a resumed run's first step it has the same state, and a score.
+
+        Args:
+          state: arrays on the devices, all of them computed.
+          metadata: JSON values to keep beside it; `step` and `epochs_done` name the checkpoint.
+          score: the model's score; None in the middle of an epoch, and after an epoch that no
+            evaluation followed. Such a checkpoint is never the best.
+        """
+        name = f"step-{metadata['step']:09d}.epoch-{metadata['epochs_done']:05d}"
+        self.wait()
+        self._watch = Stopwatch()
+        if (self.folder / name).exists():
+            return
+        if self._orbax is None:
+            # In the main thread: an import in another thread fails while the process ends.
+            self._orbax = create_orbax()
+            threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
+        # Always a copy: on a CPU `device_get` returns the device's own memory, which the next step
+        # reuses.
+        state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
+        self._requests.put(lambda: self._write(name, state, metadata, score))
+
+    def wait(self) -> None:
+        """Return when nothing is being written; warn of a write that failed or was slow."""
+        if self._orbax is not None:
+            # Not Thread.join(): interrupted by a signal, it takes the thread for ended.
+            done = threading.Event()
+            self._requests.put(done.set)
+            done.wait()
+        if self._warning is not None:
+            warning, self._warning = self._warning, None
+            self._say(f"warning: {warning}")
+            if len(self.warnings) < _MAX_WARNINGS:
+                self.warnings.append(warning)
+
+    def _work(self) -> None:
+        while True:
+            self._requests.get()()
+
+    def _write(self, name: str, state: Any, metadata: dict[str, Any], score: float | None) -> None:
+        """Write one checkpoint and remove old ones, in the thread."""
+        watch = Stopwatch()
+        try:
+            if self.folder.is_symlink():  # what it leads to is not ours to write and remove
+                raise OSError(errno.ELOOP, f"{self.folder.name} is a link")
+            write_checkpoint(self._orbax, self.folder, name, state, metadata, score)
+        except BaseException as error:  # whatever it is, the run continues without this one
+            reason = f"{self.folder / name}: {_explain(error)}"
+            self._warning = f"a checkpoint could not be written: {reason}"
+            return
+        if watch.elapsed_s() > grace_period_s() and not self._is_slow:
+            self._is_slow = True
+            self._warning = (
+                f"a checkpoint took {watch.elapsed_s():.1f} s to write: one that a signal asks for "
+                f"is lost after {grace_period_s():g} s (--grace_period_s)"
+            )
+        # Not Orbax's CheckpointManager: it takes any folder with a number for a name for a
+        # checkpoint, deletes the best one if a score is nan, and loses the save under way when the
+        # process ends (orbax-checkpoint 0.12.8).
+        names = list_checkpoints(self.folder)
+        kept = {*names[-self._policy.keep :], best_checkpoint(self.folder)}
+        with contextlib.suppress(OSError):
+            for name in names:
+                if name not in kept:  # its name goes first: no process reads half of it
+                    removed = self.folder / f"{name}{_REMOVED}"
+                    os.rename(self.folder / name, removed)
+                    shutil.rmtree(removed, ignore_errors=True)
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
     """Return the names of the checkpoints in a folder, the newest last."""
-    if not folder.is_dir():
-        return []
-    names = [path.name for path in folder.iterdir() if _NAME.match(path.name)]
-    return sorted(names, key=lambda name: tuple(map(int, _NAME.match(name).groups())))
+    matches = filter(None, (_NAME.fullmatch(path.name) for path in folder.glob("*")))
+    return [match[0] for match in sorted(matches, key=lambda match: [*map(int, match.groups())])]
+
+
+def best_checkpoint(folder: pathlib.Path) -> str | None:
+    """Return the name of the checkpoint with the best score; None if no score is known."""
+    scored = []
+    for name in list_checkpoints(folder):
+        with contextlib.suppress(CorruptCheckpointError):
+            if (score := _read_manifest(folder / name)["score"]) is not None:
+                scored.append((score, name))
+    return max(scored)[1] if scored else None
 
 
 def write_checkpoint(
@@ -66,35 +205,35 @@ def write_checkpoint(
     folder: pathlib.Path,
     name: str,
     state: Any,
-    point: dict[str, Any],
+    metadata: dict[str, Any],
     score: float | None,
-) -> float | None:
+) -> None:
     """Write a checkpoint under another name, flush it to the disk, then give it its name.
 
-    Args:
-      orbax: from `create_orbax`.
-      folder: of all checkpoints of the run; the checkpoint becomes a folder in it, `name`.
-      state: arrays of NumPy.
-      point: JSON values to keep beside the state.
-      score: the model's score; None where it is unknown.
-
-    Returns:
-      The score as recorded: None for a score that is not finite.
+    What a killed process was writing or removing goes first. `orbax` is from `create_orbax`, the
+    state has arrays of NumPy, and a score that is not finite is recorded as unknown.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.suffix in (_PARTIAL, _REMOVED) and _NAME.fullmatch(path.stem):
+            shutil.rmtree(path, ignore_errors=True)
     partial = folder / f"{name}{_PARTIAL}"
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        _check_room(partial, state)
-        _save_arrays(orbax, partial / _ARRAYS, state)
+        partial.mkdir()
+        # Orbax must not meet a full disk: tensorstore's writers would print a traceback each. It
+        # takes (0.12.8, measured) up to 29 KB, 2 KB an array, and 1 % of large ones; and the run
+        # writes meanwhile.
+        sizes = [leaf.nbytes * 51 // 50 + 4096 for leaf in jax.tree.leaves(state)]
+        disk = shutil.disk_usage(partial)
+        if disk.total and disk.free < sum(sizes, start=96 * 1024):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        orbax.save((partial / _ARRAYS).absolute(), state)
         body = {
-            "format": _FORMAT,
             "written_at": now().isoformat(),
             "score": score if score is not None and math.isfinite(score) else None,
-            "point": point,
-            "arrays": _describe_arrays(state),
+            "metadata": metadata,
             "files": {
-                path.relative_to(partial).as_posix(): _digest(path)
+                path.relative_to(partial).as_posix(): digest(path)
                 for path in sorted(partial.rglob("*"))
                 if path.is_file()
             },
@@ -104,124 +243,79 @@ def write_checkpoint(
             _sync(path)
         _commit(partial, folder / name)
     except BaseException:
-        _remove_for_good(partial)
+        watch = Stopwatch()
+        while partial.exists() and watch.elapsed_s() < 2:  # tensorstore's threads write on
+            shutil.rmtree(partial, ignore_errors=True)
+            pause(0.05)
         raise
-    return body["score"]
 
 
-def read_checkpoint(folder: pathlib.Path, name: str, target: Any) -> Checkpoint:
+def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Checkpoint:
     """Read one checkpoint.
 
     Args:
-      folder: of all checkpoints of the run.
-      name: of the checkpoint.
-      target: the state's structure, with shapes and types as leaves; None for nested dictionaries
-        and lists of whatever was saved.
+      folder, name: of all checkpoints of the run; of this one.
+      abstract_state: the state's structure, with shapes and types as leaves; None for nested
+        dictionaries and lists of whatever was saved.
 
     Raises:
       CorruptCheckpointError: it differs from what was written.
       BadInput: it holds another model's state.
     """
     path = folder / name
-    body = _read_manifest(path)
-    saved = body["arrays"]
-    expected = saved if target is None else _describe_arrays(target)
-    differing = [key for key in {**saved, **expected} if saved.get(key) != expected.get(key)]
-    if differing:
-        key = min(differing)
-        there, here = (
-            f"{arrays[key][0]} of shape {tuple(arrays[key][1])}" if key in arrays else "absent"
-            for arrays in (saved, expected)
-        )
-        raise BadInput(
-            f"{path}: holds another model's state: {len(differing)} of {len(saved)} arrays differ; "
-            + printable(f"{key} is {there} there, {here} here")
-        )
-    # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
-    leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), target)
     try:
-        _check_files(path, body)
+        body = _read_manifest(path)
+        _check_files(path, body["files"])
         orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
-        _check_stored_arrays(orbax.metadata(arrays).item_metadata.tree, saved)
-        state = orbax.restore(arrays, leaves)
-    except CorruptCheckpointError:
+        _check_arrays(path, orbax.metadata(arrays).item_metadata.tree, abstract_state)
+        # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
+        leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
+        return Checkpoint(name, orbax.restore(arrays, leaves), body["metadata"], {})
+    except BadInput:
         raise
     except Exception as error:
-        raise CorruptCheckpointError(explain(error)) from error
-    return Checkpoint(name, state, body["point"], {})
+        raise CorruptCheckpointError(f"{path}: is corrupt: {_explain(error)}") from error
 
 
 def read_newest(
-    folder: pathlib.Path, target: Any, say: Callable[[str], None], *, set_aside: bool = True
+    folder: pathlib.Path,
+    abstract_state: Any,
+    say: Callable[[str], None],
+    *,
+    set_aside: bool = True,
 ) -> Checkpoint | None:
-    """Read the newest intact checkpoint; return None where there is none.
+    """Read the newest intact checkpoint as `read_checkpoint` does; return None if there is none.
 
-    Args:
-      folder: of all checkpoints of the run.
-      target: the state's structure, with shapes and types as leaves.
-      say: prints a line about each corrupt checkpoint.
-      set_aside: whether corrupt checkpoints are renamed.
-
-    Raises:
-      BadInput: it holds another model's state.
+    `say` prints a line about each corrupt checkpoint, which is renamed with `set_aside`.
     """
     corrupt: dict[str, str] = {}
     for name in reversed(list_checkpoints(folder)):
         try:
-            return read_checkpoint(folder, name, target)._replace(corrupt=corrupt)
+            return read_checkpoint(folder, name, abstract_state)._replace(corrupt=corrupt)
         except CorruptCheckpointError as error:
             corrupt[name] = str(error)
-            say(f"warning: checkpoint {name} is corrupt ({error}); trying the one before")
+            say(f"warning: {error}; trying the checkpoint before")
             if set_aside:
                 with contextlib.suppress(OSError):
                     os.rename(folder / name, folder / f"{name}{_CORRUPT}")
     return None
 
 
-def read_score(folder: pathlib.Path, name: str) -> float | None:
-    """Return the score of a checkpoint, None where it is unknown or the checkpoint corrupt."""
-    try:
-        return _read_manifest(folder / name)["score"]
-    except CorruptCheckpointError:
-        return None
-
-
-def best_checkpoint(scores: Mapping[str, float | None]) -> str | None:
-    """Return the name with the best of some {name: score}; None if no score is known."""
-    scored = [(score, name) for name, score in scores.items() if score is not None]
-    return max(scored)[1] if scored else None
-
-
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:
     """Copy the files of a checkpoint's manifest to another folder, completely or not at all."""
-    partial, body = target / f"{name}{_PARTIAL}", _read_manifest(source / name)
-    _check_files(source / name, body)
-    for file in (*body["files"], _MANIFEST):
+    partial, files = target / f"{name}{_PARTIAL}", _read_manifest(source / name)["files"]
+    _check_files(source / name, files)
+    for file in (*files, _MANIFEST):
         (partial / file).parent.mkdir(parents=True, exist_ok=True)
-        with open_own(source / name / file, "rb") as read, open(partial / file, "xb") as written:
-            shutil.copyfileobj(read, written)
+        shutil.copyfile(source / name / file, partial / file, follow_symlinks=False)
     _commit(partial, target / name)
 
 
-def remove_checkpoint(folder: pathlib.Path, name: str) -> None:
-    """Remove a checkpoint; its name goes first, so that no process reads half of it."""
-    removed = folder / f"{name}{_REMOVED}"
-    os.rename(folder / name, removed)
-    shutil.rmtree(removed, ignore_errors=True)
-
-
-def remove_leftovers(folder: pathlib.Path) -> None:
-    """Remove what a killed process was writing or removing."""
-    for path in folder.iterdir():
-        if path.suffix in (_PARTIAL, _REMOVED) and _NAME.match(path.stem):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def create_orbax() -> Any:
-    """Create an Orbax checkpointer for this process alone: it waits for no other process."""
+    """Create an Orbax checkpointer for this process only: it waits for no other process."""
     import orbax.checkpoint as ocp
 
-    _silence_orbax()
+    get_absl_logger().addFilter(_is_not_orbax)  # it logs at length the errors that it raises
     rank = jax.process_index()
     options = ocp.options.MultiprocessingOptions(
         primary_host=rank, active_processes={rank}, barrier_sync_key_prefix=f"process{rank}"
@@ -230,7 +324,24 @@ def create_orbax() -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
-def explain(error: BaseException) -> str:
+def first_blocks(path: pathlib.Path, size: float = math.inf) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file, in blocks."""
+    with open(path, "rb") as file:
+        while size > 0 and (block := file.read(min(size, 2**20))):
+            yield block
+            size -= len(block)
+
+
+def digest(path: pathlib.Path, size: float = math.inf) -> list[Any]:
+    """Return [number, SHA-256] of the first `size` bytes of a file."""
+    sha256, num_bytes = hashlib.sha256(), 0
+    for block in first_blocks(path, size):
+        sha256.update(block)
+        num_bytes += len(block)
+    return [num_bytes, sha256.hexdigest()]
+
+
+def _explain(error: BaseException) -> str:
     """Return one line about an error of a checkpoint's files."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -239,50 +350,20 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-@functools.cache
-def _silence_orbax() -> None:
-    """Keep Orbax from logging the errors that it raises at length."""
-    get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+def _is_not_orbax(record: Any) -> bool:
+    return "orbax" not in record.pathname
 
 
-def _check_room(folder: pathlib.Path, state: Any) -> None:
-    """Raise OSError where the disk has no room for a state.
-
-    Orbax must not find out: at the first error it closes the loop to which tensorstore's other
-    writers report, who print a traceback each and write on in a folder that has been removed.
-    """
-    leaves = jax.tree.leaves(state)
-    # Measured (orbax-checkpoint 0.12.8): up to 29 KB, 2 KB for each array, and 1 % of large ones.
-    needed = _OVERHEAD_BYTES + sum(leaf.nbytes * 51 // 50 + _LEAF_BYTES for leaf in leaves)
-    disk = os.statvfs(folder)
-    if disk.f_blocks and disk.f_bavail * disk.f_frsize < needed:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _remove_for_good(folder: pathlib.Path) -> None:
-    """Remove a folder in which threads of tensorstore's may still write for a moment."""
-    watch = Stopwatch()
-    while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        pause(0.05)
-        if not folder.exists() or watch.elapsed_s() > _PATIENCE_S:
-            return
-
-
-def _save_arrays(orbax: Any, path: pathlib.Path, state: Any) -> None:
-    orbax.save(path.absolute(), state)
-
-
-def _describe_arrays(state: Any) -> dict[str, list[Any]]:
-    """Return {path in the tree: [type, shape]}."""
+def _describe_arrays(state: Any) -> dict[str, tuple]:
+    """Return {path in the tree: (type, shape)}."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): [str(leaf.dtype), list(leaf.shape)]
+        jax.tree_util.keystr(path, simple=True, separator="/"): (leaf.dtype, tuple(leaf.shape))
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
 
 
-def _check_files(path: pathlib.Path, body: Mapping[str, Any]) -> None:
-    """Raise CorruptCheckpointError unless the files of a manifest are as they were written.
+def _check_files(path: pathlib.Path, files: Mapping[str, Any]) -> None:
+    """Raise CorruptCheckpointError unless the files {name: digest} are as they were written.
 
     They are regular files below the checkpoint's folder. Nothing else but folders and other regular
     files may be there: Orbax would follow a link, and wait for a pipe.
@@ -290,71 +371,61 @@ def _check_files(path: pathlib.Path, body: Mapping[str, Any]) -> None:
     modes = {file.relative_to(path).as_posix(): file.lstat().st_mode for file in path.rglob("*")}
     for name, mode in modes.items():
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise CorruptCheckpointError(f"{name} is no regular file")
-    for name, digest in body["files"].items():
-        if name not in modes or _digest(path / name) != digest:
-            raise CorruptCheckpointError(f"{name} is not as it was written")
+            raise CorruptCheckpointError(f"{path}: is corrupt: {name} is no regular file")
+    for name, written in files.items():
+        if name not in modes or digest(path / name) != written:
+            raise CorruptCheckpointError(f"{path}: is corrupt: {name} is not as it was written")
 
 
-def _check_stored_arrays(stored: Any, saved: dict[str, list[Any]]) -> None:
-    """Raise CorruptCheckpointError if the arrays' own shapes are not those of the manifest.
+def _check_arrays(path: pathlib.Path, stored: Any, abstract_state: Any) -> None:
+    """Raise BadInput if a checkpoint's arrays are another model's, or claim more than they hold.
 
     tensorstore allocates memory for whatever shape a file states, and aborts if it gets none.
-
-    Args:
-      stored: the tree of Orbax's metadata of each array.
-      saved: the manifest's {path: [type, shape]}.
+    `stored` is the tree of Orbax's metadata of each array.
     """
-    if _describe_arrays(stored) != saved:
-        raise CorruptCheckpointError(f"the arrays are not those of {_MANIFEST}")
+    saved = _describe_arrays(stored)
+    expected = saved if abstract_state is None else _describe_arrays(abstract_state)
+    if differing := {key for key in saved | expected if saved.get(key) != expected.get(key)}:
+        key = min(differing)
+        there, here = (
+            f"{arrays[key][0]} of shape {arrays[key][1]}" if key in arrays else "absent"
+            for arrays in (saved, expected)
+        )
+        raise BadInput(
+            f"{path}: holds another model's state: {len(differing)} of {len(saved)} arrays differ; "
+            + printable(f"{key} is {there} there, {here} here")
+        )
     for array in jax.tree.leaves(stored):
         chunk = array.storage.chunk_shape
         if math.prod(chunk) > max(1, math.prod(array.shape)):
-            raise CorruptCheckpointError(f"{array.name} has chunks of shape {chunk}")
+            raise CorruptCheckpointError(f"{path}: is corrupt: chunks of shape {chunk}")
     state_bytes = sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(stored))
     np.empty(state_bytes, np.uint8)  # raises MemoryError for more than the machine has
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_text(path / _MANIFEST))
-        if _seal(found["body"]) != found["seal"]:
-            raise CorruptCheckpointError(f"{_MANIFEST} is not as it was written")
-        body = found["body"]
-        # The seal is no signature: anybody can write a manifest that fits its own.
-        named = all(isinstance(body[name], dict) for name in ("arrays", "files", "point"))
-        described = all(
-            isinstance(kind, str) and isinstance(shape, list)
-            for kind, shape in body["arrays"].values()
-        )
-        if not (named and described and isinstance(body["score"], float | int | None)):
-            raise ValueError("a field is of another type")
-        return body
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{_MANIFEST}: {explain(error)}") from error
+        manifest = json.loads(read_text(path / _MANIFEST))
+        if _seal(manifest["body"]) == manifest["seal"]:
+            return manifest["body"]
+        reason = "is not as it was written"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = _explain(error)
+    raise CorruptCheckpointError(f"{path}: is corrupt: {_MANIFEST}: {reason}")
 
 
 def _seal(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: pathlib.Path) -> list[Any]:
-    with open_regular(path, "rb", most_bytes=math.inf) as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
-
-
 def _commit(partial: pathlib.Path, path: pathlib.Path) -> None:
-    """Give a checkpoint its name, in place of an older checkpoint of that name."""
-    removed = path.with_name(f"{path.name}{_REMOVED}")
-    if path.exists():
-        shutil.rmtree(removed, ignore_errors=True)
-        os.rename(path, removed)
+    """Give a checkpoint its name, in place of one of that name, which training never has."""
+    shutil.rmtree(path, ignore_errors=True)
     os.rename(partial, path)
     _sync(path.parent)
-    shutil.rmtree(removed, ignore_errors=True)
 
 
-def _sync(path: Any) -> None:
+def _sync(path: pathlib.Path) -> None:
     """Flush a file or folder to the disk, so that it survives a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

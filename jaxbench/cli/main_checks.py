@@ -78,7 +78,7 @@ def check_flags(experiment: Experiment) -> None:
 
 
 def checkpoint_policy() -> Any:
-    from jaxbench.checkpoints.checkpointer import Policy
+    from jaxbench.checkpoints.checkpoint import Policy
 
     return Policy(
         main_flags.CHECKPOINT_MINUTES.value,

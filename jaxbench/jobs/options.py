@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.checkpoints.checkpointer import check_policy
+from jaxbench.checkpoints.checkpoint import check_policy
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_share

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.checkpoints.checkpoint import Checkpoint
-from jaxbench.checkpoints.checkpointer import NO_CHECKPOINTS, Checkpoints, Policy
+from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -93,9 +92,9 @@ def train_and_evaluate(
         training = Training(job, options, saved, import_s)
         into = None
         if resumed:
-            point = saved and saved._replace(state=None)
+            checkpoint = saved and saved._replace(state=None)
             into = functools.partial(
-                resume_run_dir, resumed, point, workdir, config.name, say=job.console.say
+                resume_run_dir, resumed, checkpoint, workdir, config.name, say=job.console.say
             )
         del saved  # only `training` holds the host's copy of the state, until it is placed
         done = run_job(
@@ -133,7 +132,7 @@ class Training(Measurement):
         plan = TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target)
         progress = RunProgress(import_s=import_s)
         if saved:
-            progress = RunProgress.from_json(saved.point)
+            progress = RunProgress.from_json(saved.metadata)
         self._run = TrainRun(
             program=job.program,
             feed=job.feed,
@@ -145,7 +144,7 @@ class Training(Measurement):
         )
 
     def document(self) -> dict[str, Any]:
-        resumed_phases_s = self._saved.point["totals_s"] if self._saved else {}
+        resumed_phases_s = self._saved.metadata["totals_s"] if self._saved else {}
         stretch = begin_stretch(self._job.clock, self._import_s, resumed_phases_s)
         return {"target_accuracy": self._options.target_accuracy, "stretches": [stretch]}
 
@@ -163,7 +162,7 @@ class Training(Measurement):
             if name == "batch_norm_examples"
         }
         if saved:
-            recorder.telemetry.windows = [Window(*own) for own in saved.point.get("windows", ())]
+            recorder.telemetry.windows = [Window(*own) for own in saved.metadata["windows"]]
         image_writers = self._connect(recorder)
         if not self._options.checkpoints.is_on:
             run.console.say(
@@ -214,7 +213,7 @@ class Training(Measurement):
                 self._run_dir.update(stretches=stretches)
 
     def _goodput(self) -> dict[str, Any]:
-        """Return the summary's goodput; none of a run that an older jaxbench began."""
+        """Return the summary's goodput; none of a run that branched off from another."""
         stretches = self._run_dir and read_stretches(self._run_dir.document)
         found = stretches and measure_goodput(stretches, self._run.clock.totals_s())
         return {"num_resumes": len(stretches) - 1, **found._asdict()} if found else {}
@@ -306,10 +305,10 @@ def _done_already(resumed: Resume | None, console: Console) -> JobResult:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
     if resumed is None:
         return JobResult([], {}, None)
-    path = resumed.run.path
+    path = resumed.path
     console.say(f"{path}: this run is done already")
     console.close()
-    run_dir = RunDir(path, resumed.run.document)
+    run_dir = RunDir(path, resumed.document)
     say_next_steps(console, run_dir)
     return JobResult([], run_dir.document.get("summary") or {}, run_dir)
 

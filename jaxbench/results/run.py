@@ -128,7 +128,7 @@ class Run:
           `replicas=independent` each array's first axis is the model.
 
         Raises:
-          BadInput: the run has no such checkpoint, or it is damaged.
+          BadInput: the run has no such checkpoint, or it is corrupt.
         """
         from jaxbench.checkpoints import checkpoint
         from jaxbench.checkpoints.resume import CHECKPOINTS
@@ -136,15 +136,10 @@ class Run:
         folder = self.path / CHECKPOINTS
         names = checkpoint.list_checkpoints(folder)
         if best:
-            scores = {name: checkpoint.read_score(folder, name) for name in names}
-            names = [name] if (name := checkpoint.best_checkpoint(scores)) else []
+            names = [name] if (name := checkpoint.best_checkpoint(folder)) else []
         if not names:
             raise BadInput(f"{self.path}: has no checkpoint{' with a score' if best else ''}")
-        name = names[-1]
-        try:
-            return checkpoint.read_checkpoint(folder, name, None).state
-        except checkpoint.CorruptCheckpointError as error:
-            raise BadInput(f"{folder / name}: is damaged: {error}") from error
+        return checkpoint.read_checkpoint(folder, names[-1], None).state
 
     def _facts(self) -> dict[str, str]:
         """Return what a reader wants to know first, as {name: text}."""

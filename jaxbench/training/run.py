@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.checkpoints.checkpointer import Checkpoints
-from jaxbench.checkpoints.kept_records import mark_records
+from jaxbench.checkpoints.checkpoint import Checkpoints
+from jaxbench.checkpoints.resume import mark_records
 from jaxbench.clock import Clock
 from jaxbench.data.feeds.feed import Feed
 from jaxbench.distributed import coordination
@@ -326,9 +326,9 @@ class TrainRun:
         with self.clock.phase("checkpoint"), defer_first_signal():
             self.writer.flush()
             marks = mark_records(self.checkpoints.folder.parent)
-            point = {"records": marks, "totals_s": self.clock.totals_s()}
-            point["windows"] = [*self.telemetry.windows]
-            self.checkpoints.save(state, self.progress.to_json() | point, score)
+            metadata = {"records": marks, "totals_s": self.clock.totals_s()}
+            metadata["windows"] = [*self.telemetry.windows]
+            self.checkpoints.save(state, self.progress.to_json() | metadata, score)
 
     def wait_for_checkpoints(self) -> None:
         """Return when no checkpoint is being written any more."""

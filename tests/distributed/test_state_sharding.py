@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.extend.core import Literal
 
-from jaxbench.checkpoints.checkpointer import Checkpoints
+from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh, unequal_copies

@@ -142,7 +142,9 @@ def record_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
     from tests.conftest import run_document
 
     run = folder / "run"
-    run_dir = create_run_dir(str(run), "some", run_document(config={"seed": 0, "data": {"a": 1}}))
+    run_dir = create_run_dir(
+        str(run), "some", run_document(config={"seed": 0, "data": {"a": 1}}, data={})
+    )
     summary = {"kind": "summary", "status": "preempted", "epochs_done": 2, "warnings": ["a"]}
     run_dir.end("preempted", "by a test", summary=summary)
     run_dir.close()

@@ -13,8 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.checkpoints.checkpoint import list_checkpoints, read_checkpoint
-from jaxbench.checkpoints.checkpointer import Checkpoints, Policy
+from jaxbench.checkpoints.checkpoint import Checkpoints, Policy, list_checkpoints, read_checkpoint
 from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, pause, wait_until

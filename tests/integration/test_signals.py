@@ -48,10 +48,10 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
     process = run_python(
         "import time\n"
         "from jaxbench import main\n"
-        "from jaxbench.checkpoints import checkpoint\n"
+        "import orbax.checkpoint as ocp\n"
         "from jaxbench.cli import entry_point\n"
-        "genuine = checkpoint._save_arrays\n"
-        "checkpoint._save_arrays = lambda *args: (time.sleep(6), genuine(*args))\n"
+        "genuine = ocp.Checkpointer.save\n"
+        "ocp.Checkpointer.save = lambda *args: (time.sleep(6), genuine(*args))\n"
         f"entry_point.run(main.main, ['main', *{flags}])\n"
     )
     for line in process.stdout:

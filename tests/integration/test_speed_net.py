@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.checkpoints.checkpoint import list_checkpoints
-from jaxbench.checkpoints.checkpointer import Policy
+from jaxbench.checkpoints.checkpoint import Policy, list_checkpoints
 from jaxbench.cli import registry
 from jaxbench.jobs.throughput import measure_throughput
 from jaxbench.jobs.train import train_and_evaluate

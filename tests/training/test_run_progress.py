@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a run."""
+"""What a checkmetadata keeps of a run."""
 
 import json
 
@@ -18,8 +18,8 @@ def progress():
     return RunProgress(step=26, epoch_metrics=epoch, compile_cache=["hit"], import_s=1.0)
 
 
-def read(point):
-    return RunProgress.from_json(json.loads(json.dumps(point)) | {"epochs": []})
+def read(metadata):
+    return RunProgress.from_json(json.loads(json.dumps(metadata)) | {"epochs": []})
 
 
 def test_it_comes_back_as_it_was_but_for_the_times_of_a_process():
@@ -33,10 +33,10 @@ def test_it_comes_back_as_it_was_but_for_the_times_of_a_process():
     assert found.to_json() == saved.to_json()
 
 
-def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
+def test_a_checkmetadata_keeps_what_was_there_when_it_was_written():
     saved = progress()
-    point = saved.to_json()
-    before = json.dumps(point)
+    metadata = saved.to_json()
+    before = json.dumps(metadata)
     saved.invalid.append("later")
     saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
-    assert json.dumps(point) == before
+    assert json.dumps(metadata) == before
