@@ -57,14 +57,14 @@ def main() -> int:
     check_flags(experiment)
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
-    from jaxbench.hardware.backend_flags import prepare_backend
-
-    prepare_backend(main_flags.BACKEND_FLAGS.value)
     if main_flags.XLA_FLAGS.value:
         from jaxbench.xla.flags import add_xla_flags
 
         for flag in add_xla_flags(main_flags.XLA_FLAGS.value):
             warn(f"jaxbench: XLA does not know {flag}: left out")
+    from jaxbench.hardware.backend_flags import prepare_backend
+
+    prepare_backend(main_flags.BACKEND_FLAGS.value)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with coordination.process_group(config, process_flags.exit_status):
         if coordination.count() > 1:

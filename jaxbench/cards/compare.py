@@ -11,7 +11,7 @@ be 1 % from the median, and its own interval, where it has one, must leave the m
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.cards.card import Card, Figure
@@ -86,7 +86,7 @@ class FleetFigure:
 
 
 def compare_two(first: Card, second: Card) -> list[Difference]:
-    """Return the figures that both cards have.
+    """Return the figures that both cards have; see `figures_to_compare`.
 
     Raises:
       BadInput: there is none.
@@ -100,10 +100,11 @@ def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
     Raises:
       BadInput: there is none.
     """
-    others = {figure.key: figure for figure in second.figures()}
+    by_device = differ_in_size((first, second))
+    others = {figure.key: figure for figure in figures_to_compare(second, by_device)}
     found = [
         (figure, others[figure.key])
-        for figure in first.figures()
+        for figure in figures_to_compare(first, by_device)
         if figure.key in others and not _is_repeated(figure, _REPEATED)
     ]
     if not found:
@@ -138,9 +139,6 @@ def difference(first: Figure, second: Figure) -> Difference:
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     """Return every figure that three values or more are of, over all nodes and devices.
 
-    If the nodes differ in their number of devices, networks are compared by the batch and rate of a
-    device, and collectives, which depend on that number, are left out.
-
     Raises:
       BadInput: the cards are of different devices.
     """
@@ -154,11 +152,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
-        for figure in card.figures():
-            if by_device and "collective" in figure.labels:
-                continue
-            if by_device and "batch" in figure.labels:
-                figure = _of_a_device(figure, card.environment["num_devices"])
+        for figure in figures_to_compare(card, by_device):
             name, _, labels = figure.key
             if not _is_repeated(figure, _REPEATED_IN_FLEET):
                 values.setdefault((name, labels), []).append((node, figure))
@@ -174,6 +168,20 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
 def differ_in_size(cards: Sequence[Card]) -> bool:
     """Return whether the cards are of different numbers of devices."""
     return len({card.environment["num_devices"] for card in cards}) > 1
+
+
+def figures_to_compare(card: Card, by_device: bool) -> Iterator[Figure]:
+    """Yield a card's figures.
+
+    If the cards differ in their number of devices, they are compared `by_device`: networks by the
+    batch and rate of a device. Collectives, which depend on that number, are left out.
+    """
+    for figure in card.figures():
+        if by_device and "collective" in figure.labels:
+            continue
+        if by_device and "batch" in figure.labels:
+            figure = _of_a_device(figure, card.environment["num_devices"])
+        yield figure
 
 
 def _of_a_device(figure: Figure, num_devices: int) -> Figure:

@@ -241,7 +241,7 @@ def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     # As `ratio` does, or a machine could be slower than the slowest.
     means = {name: statistics.geometric_mean(map(_value, own)) for name, own in sides.items()}
     base = min(means, key=means.get)
-    found = {name: _ratio(sides[base], own) for name, own in sides.items()}
+    found = {name: _ratio(sides[base], own, len(sides) - 1) for name, own in sides.items()}
     first, others = most[0], [own[0].setting for own in shared.values()]
     batch = find(first.setting, "batch_size")
     own = {name: value for name, value in first.setting.items() if is_work(name)}
@@ -251,13 +251,12 @@ def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     return ", ".join(filter(None, told)), found | {base: Estimate(1.0)}
 
 
-def _ratio(base: Sequence[Rate], other: Sequence[Rate]) -> Estimate:
-    found = ratio([rate.interval for rate in base], [rate.interval for rate in other])
-    # Beside a single rate there is only the runs' own intervals to go by.
+def _ratio(base: Sequence[Rate], other: Sequence[Rate], num_verdicts: int) -> Estimate:
+    sides = ([rate.interval for rate in side] for side in (base, other))
+    found = ratio(*sides, num_verdicts)
+    # A single run does not say how the runs of its machine differ.
     repeated = min(len(base), len(other)) > 1
-    sure = repeated or all(rate.has_interval for rate in (*base, *other))
-    ends = (found.low, found.high) if sure else (None, None)
-    return Estimate(found.value, *ends)
+    return Estimate(found.value, *((found.low, found.high) if repeated else (None, None)))
 
 
 def _score(runs: Sequence[ReportedRun]) -> Best | None:

@@ -29,7 +29,12 @@ def in_parts(lines: Sequence[Item]) -> list[Sequence[Item]]:
 
 def setting_key(setting: Mapping[str, Any], without: Sequence[str] = ()) -> tuple:
     """Return what is equal for figures that may stand on one line."""
-    return tuple((name, repr(value)) for name, value in setting.items() if name not in without)
+    # A command line gives whole numbers as 4.0 too.
+    return tuple(
+        (name, repr(float(value) if type(value) is int else value))
+        for name, value in setting.items()
+        if name not in without
+    )
 
 
 def labelled(

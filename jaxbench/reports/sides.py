@@ -28,7 +28,18 @@ class Side:
     runs: Sequence[ReportedRun]
 
     def check(self) -> None:
-        """Raise BadInput unless all runs ended well and did the same."""
+        """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
+        processes = [
+            (
+                text(run.environment, "hostname"),
+                number(run.document, "pid"),
+                text(run.document, "started_at"),
+            )
+            for run in self.runs
+        ]
+        for run, process in zip(self.runs, processes, strict=True):
+            if None not in process and processes.count(process) > 1:
+                raise BadInput(f"{run.path}: another run of {self.name} is a copy of it")
         for run in self.runs:
             if run.status != "done":
                 raise BadInput(

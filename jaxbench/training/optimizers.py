@@ -39,7 +39,9 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
         case "constant":
             schedule = optax.constant_schedule(peak)
         case "step":
-            decays = collections.Counter(round(at * total_steps) for at in optimizer.decay_at)
+            decays = collections.Counter(
+                max(1, round(at * total_steps)) for at in optimizer.decay_at
+            )
             factors = {step: optimizer.decay_factor**times for step, times in decays.items()}
             schedule = optax.piecewise_constant_schedule(peak, factors)
         case "cosine":

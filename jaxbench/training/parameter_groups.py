@@ -34,10 +34,12 @@ class _Value(NamedTuple):
     Attributes:
       parameters: those that it is computed from; None if it depends on the images too.
       last: the parameters of the last product that it comes from.
+      joined: those that have joined it since, without a product.
     """
 
     parameters: frozenset[str] | None = frozenset()
     last: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
 
 
 def path_text(path: tuple[Any, ...]) -> str:
@@ -51,9 +53,13 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
 
     def merge(values):
         parameters = [value.parameters for value in values]
-        all_known = None not in parameters
         last = frozenset().union(*(value.last for value in values))
-        return _Value(frozenset().union(*parameters) if all_known else None, last)
+        if None not in parameters:
+            return _Value(frozenset().union(*parameters), last)
+        joined = frozenset().union(
+            *(value.joined | (value.parameters or set()) for value in values)
+        )
+        return _Value(None, last, joined)
 
     def rule(equation, inputs):
         name = equation.primitive.name
@@ -64,7 +70,7 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
         if name not in PRODUCTS or not weights:
             return None
         multiplied.update(weights)
-        return [merge(inputs)._replace(last=weights)]
+        return [merge(inputs)._replace(last=weights, joined=frozenset())]
 
     paths = [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     jaxpr = traced.jaxpr.jaxpr
@@ -72,7 +78,8 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
     inputs = [_Value(), *(_Value(frozenset((path,))) for path in paths)]
     inputs += [_Value()] * (len(jaxpr.invars) - len(inputs) - 1) + [_Value(None)]
     outputs, *_ = Dataflow(merge, rule).outputs(jaxpr, inputs)
-    return ParameterUses(frozenset(multiplied), frozenset(looked_up), outputs.last)
+    last = outputs.last | outputs.joined
+    return ParameterUses(frozenset(multiplied), frozenset(looked_up), last)
 
 
 def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:

@@ -48,7 +48,8 @@ def operands(rest: str) -> list[str]:
         elif letter in ")]}" and depth:
             depth -= 1
         elif letter in ",)":
-            found.append(rest[start:place])
+            if rest[start:place].strip():  # else there is none
+                found.append(rest[start:place])
             start = place + 1
             if letter == ")":
                 break

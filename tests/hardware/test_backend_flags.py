@@ -89,13 +89,12 @@ def test_sums_are_right_here():
     assert sums_are_right()
 
 
-def test_wrong_sums_are_told_if_the_flag_is_not_there(monkeypatch):
+def test_wrong_sums_are_warned_of_whatever_the_flags_say(monkeypatch):
     monkeypatch.setattr(backend_flags.importlib.metadata, "version", lambda name: "0.10.2")
     monkeypatch.setattr(backend_flags, "sums_are_right", lambda: False)
     assert wrong_sums("gpu") == []
-    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution,-reduce")
-    assert wrong_sums("cpu") == []
-    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution")
+    # The words alone prove nothing: a later value may hold, or JAX has its devices already.
+    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution,-reduce {NAME}=reduce")
     [warning] = wrong_sums("cpu")
     assert "0.10.2" in warning and f"{NAME}=-individual_convolution,-reduce" in warning
 

@@ -88,3 +88,20 @@ def test_a_head_that_is_needed_and_not_the_only_one_is_refused(field):
     }
     with pytest.raises(BadInput, match="outputs of TwoHeads come from a/kernel and b/kernel"):
         groups_of(config_of(TwoHeads), **field)
+
+
+class Prototypes(nn.Module):
+    """Outputs are distances to rows that no product uses."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC):
+        x_BxF = nn.Dense(8, name="hidden")(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
+        prototypes_KxF = self.param("prototypes", nn.initializers.normal(), (10, 8))
+        return -jnp.square(x_BxF[:, None] - prototypes_KxF[None]).sum(-1)
+
+
+def test_a_matrix_behind_the_last_product_is_no_head_in_silence():
+    with pytest.raises(BadInput, match="come from hidden/kernel and prototypes"):
+        groups_of(config_of(Prototypes), name="muon")

@@ -204,3 +204,18 @@ ENTRY %main {
 }
 """
     assert count_work(text, ())["moved_bytes"] == 2 * 1024
+
+
+def test_a_fusion_without_operands_moves_what_it_writes():
+    text = """
+HloModule jit_step, is_scheduled=true
+
+%iotas () -> s32[512] {
+  ROOT %i = s32[512]{0} iota(), iota_dimension=0
+}
+
+ENTRY %main () -> s32[512] {
+  ROOT %f = s32[512]{0} fusion(), kind=kLoop, calls=%iotas
+}
+"""
+    assert count_work(text, set(), 0)["moved_bytes"] == 4 * 512
