@@ -77,13 +77,7 @@ def _leave_out_pixels() -> None:
     import cv2
     import simplejpeg
 
-    decode = simplejpeg.decode_jpeg
-
-    def no_decode(content, colour, buffer=None, **more):
-        # Files that are turned or odd are decoded whole, into an array of their own.
-        return decode(content, colour, **more) if buffer is None else buffer
-
-    simplejpeg.decode_jpeg = no_decode
+    simplejpeg.decode_jpeg = lambda *_, buffer, **__: buffer
     cv2.resize = cv2.flip = lambda *_, dst=None, **__: dst
 
 

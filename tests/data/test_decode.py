@@ -1,38 +1,16 @@
 """Decoding windows of images: the same pixels as decoding all, odd files, corrupt files."""
 
-import pathlib
+import io
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 
-from jaxbench.data.images import decode
 from jaxbench.data.images.crop_box import CropBox, draw_crop_box
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.images.resize import centre_crop, shrink
-from jaxbench.data.images.turbojpeg import TurboJpeg, find_turbojpeg
-from jaxbench.errors import BadInput
 from tests.data.encoded_images import psnr_db
-
-
-def any_turbojpeg():
-    """The system's libturbojpeg 3, or the one inside a package that the tests install."""
-    import sysconfig
-
-    libraries = pathlib.Path(sysconfig.get_paths()["purelib"], "turbojpeg.libs").glob("lib*")
-    return find_turbojpeg() or next((TurboJpeg(str(path)) for path in libraries), None)
-
-
-@pytest.fixture(params=["simplejpeg", "libturbojpeg"], autouse=True)
-def decoder(request, monkeypatch):
-    """Every test here runs with both."""
-    library = None
-    if request.param == "libturbojpeg":
-        library = any_turbojpeg()
-        if library is None:
-            pytest.skip("no libturbojpeg 3 here")
-    monkeypatch.setattr(decode, "find_turbojpeg", lambda: library)
-    return request.param
 
 
 def decode_box(content, box, height, width, exact=False):
@@ -71,17 +49,21 @@ SUBSAMPLINGS = {
 
 
 @pytest.mark.parametrize("subsampling", list(SUBSAMPLINGS))
-@pytest.mark.parametrize("restart", [0, 5])
-def test_leaving_out_what_is_not_in_the_window_changes_no_pixel(subsampling, restart):
+@pytest.mark.parametrize("progressive", [0, 1])
+def test_a_window_is_decoded_smaller_only_where_it_shrinks(subsampling, progressive):
     options = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SUBSAMPLINGS[subsampling])
-    content = encode(picture(203, 150), ".jpg", *options, cv2.IMWRITE_JPEG_RST_INTERVAL, restart)
+    options += (cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+    content = encode(picture(203, 150), ".jpg", *options)
     generator = np.random.default_rng(0)
     for _ in range(60):
         box = draw_crop_box(generator.random(22).tolist(), 203, 150)
-        fast = decode_box(content, box, 64, 48)
-        exact = decode_box(content, box, 64, 48, exact=True)
-        if max(box.height / 64, box.width / 48) < 2:
-            assert np.array_equal(fast, exact), box
+        for side in (80, 12):
+            fast = decode_box(content, box, side, side)
+            exact = decode_box(content, box, side, side, exact=True)
+            if min(box.height, box.width) < 2 * side:
+                assert np.array_equal(fast, exact), box
+            else:
+                assert psnr_db(fast, exact) > 20, box
 
 
 def ssim(one, other):
@@ -126,34 +108,6 @@ def test_real_images_keep_their_quality(test_data):
     median_db, median_ssim = np.median(scaled, axis=0)
     assert least_db > 24 and least_ssim > 0.85
     assert median_db > 30 and median_ssim > 0.95
-
-
-def test_both_decoders_give_the_same_pixels(test_data, monkeypatch):
-    library = any_turbojpeg()
-    if library is None:
-        pytest.skip("no libturbojpeg 3 here")
-    generator = np.random.default_rng(0)
-    files = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))
-    for file in files[::4]:
-        content = file.read_bytes()
-        for size in (224, 100, 32):
-            box = draw_crop_box(generator.random(22).tolist(), *image_size(content))
-            outputs = []
-            for found in (None, library):
-                monkeypatch.setattr(decode, "find_turbojpeg", lambda found=found: found)
-                outputs.append(decode_box(content, box, size, size))
-            assert np.array_equal(*outputs), (file.name, size, box)
-
-
-def test_a_library_that_is_none_is_told(tmp_path, monkeypatch):
-    # What is found is kept for the process: here it is looked for anew.
-    monkeypatch.setattr(decode, "find_turbojpeg", find_turbojpeg.__wrapped__)
-    (tmp_path / "libturbojpeg.so").write_text("not a library")
-    monkeypatch.setenv("JAXBENCH_TURBOJPEG", str(tmp_path / "libturbojpeg.so"))
-    with pytest.raises(BadInput, match="^JAXBENCH_TURBOJPEG=.*libturbojpeg 3"):
-        decode.load_decoder()
-    monkeypatch.setenv("JAXBENCH_TURBOJPEG", "")
-    assert decode.load_decoder().startswith("simplejpeg")
 
 
 def test_windows_lie_within_the_image_and_repeat():
@@ -208,15 +162,19 @@ def test_grey_and_cmyk_become_colour(test_data):
     grey = encode(picture(60, 60, 1)[..., 0])
     out = decode_box(grey, CropBox(0, 0, 60, 60), 30, 30)
     assert (out[..., 0] == out[..., 1]).all() and (out[..., 1] == out[..., 2]).all()
-    PIL = pytest.importorskip("PIL.Image")
-    import io
-
     buffer = io.BytesIO()
-    PIL.fromarray(np.full((40, 40, 3), (200, 30, 60), np.uint8)).convert("CMYK").save(
+    PIL.Image.fromarray(np.full((40, 40, 3), (200, 30, 60), np.uint8)).convert("CMYK").save(
         buffer, "JPEG", quality=98
     )
     out = decode_box(buffer.getvalue(), CropBox(0, 0, 40, 40), 20, 20)
     assert np.abs(out.reshape(-1, 3).mean(0) - (200, 30, 60)).max() < 12
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_pngs_of_16_bits_keep_the_upper_8(channels):
+    wide = np.random.default_rng(0).integers(0, 2**16, (9, 7, channels), dtype=np.uint16)
+    pixels = Image(cv2.imencode(".png", wide)[1].tobytes()).whole()
+    assert np.array_equal(pixels, np.broadcast_to(wide[..., 2::-1] >> 8, (9, 7, 3)))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (3, 2), (17, 9)])
@@ -328,7 +286,7 @@ def test_a_copy_does_not_hide_that_its_original_is_corrupt(progressive):
 
 @pytest.mark.parametrize("factors", [(0x31, 0x11, 0x11), (0x22, 0x21, 0x11)])
 def test_unusual_subsamplings_are_decoded_or_corrupt(factors):
-    """libjpeg-turbo's own interface refuses them; OpenCV may know more."""
+    """simplejpeg refuses them; Pillow may know more."""
     content = bytearray(encode(picture(96, 96)))
     frame = content.index(b"\xff\xc0")
     for component, factor in enumerate(factors):
@@ -357,16 +315,17 @@ def test_no_second_header_hides_how_large_a_jpeg_is(marker):
     skipped = bytes(int.from_bytes(claimed[:2], "big") - len(claimed) - 4)
     comment = jpeg_part(0xFE, skipped + frame(8) + scan)
     content = b"\xff\xd8\xff" + bytes([marker]) + claimed + comment + scan + bytes(99) + b"\xff\xd9"
-    with pytest.raises(CorruptImageError, match="whose header is not one"):
+    with pytest.raises(CorruptImageError, match="^65500x65500 pixels, the limit is"):
         Image(content)
 
 
-@pytest.mark.parametrize("name", [b"tEXt", b"IDAT"])
-def test_a_png_is_as_long_as_its_parts_say(monkeypatch, name):
-    """OpenCV would take 2 GiB of memory."""
+def test_a_png_that_is_cut_or_changed_is_corrupt():
+    """One bit of its pixels, and a part that claims 2 GiB."""
     content = encode(picture(20, 20), ".png")
     assert Image(content + b"more").size == (20, 20)
-    monkeypatch.setattr(decode, "_decode_whole", lambda *_: 1 / 0)
-    for broken in (content[:33] + b"\x7f\xff\xff\xff" + name + bytes(99), content[:-20]):
-        with pytest.raises(CorruptImageError, match="a PNG that ends too soon"):
+    flipped = bytearray(content)
+    flipped[len(content) - 40] ^= 1
+    long = content[:33] + b"\x7f\xff\xff\xff"
+    for broken in (content[:-20], bytes(flipped), long + b"tEXt", long + b"IDAT" + bytes(99)):
+        with pytest.raises(CorruptImageError):
             Image(broken)

@@ -32,7 +32,11 @@ _FEATURES = {
         "pythonClassName": f"{_IN}sequence_feature.Sequence",
         "jsonFeature": {"json": json.dumps({"feature": {"type": _EVIL, "content": {}}})},
     },
-    "beside TFDS's own": {"pythonClassName": f"{_IN}hostile_feature.Feature", "text": {}},
+    "in the old form's text": {
+        "type": f"{_IN}features_dict.FeaturesDict",
+        "proto_cls": "tensorflow_datasets.FeaturesDict",
+        "content": json.dumps({"features": {"a": {"pythonClassName": _EVIL, "text": {}}}}),
+    },
 }
 
 
@@ -69,13 +73,6 @@ def test_a_tfds_folder_of_the_old_form_imports_nothing(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="names the class"):
         feature_classes.check_folders_below(tmp_path)
     assert not (tmp_path / "ran").exists()
-
-
-def test_the_classes_that_are_read_are_all_of_tfds_own():
-    from tensorflow_datasets.core.features.feature import FeatureConnector
-
-    own = {name for name in FeatureConnector._registered_features if name.startswith(_IN)}
-    assert own == {_IN + name for name in feature_classes._CLASSES}
 
 
 @pytest.mark.parametrize("name", ["features.json", "dataset_info.json", "evil-train.extra"])
@@ -180,39 +177,26 @@ def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
     ("members", "told"),
     [
         # A header that claims more than follows it.
-        ({"x_train": ((2**40, 32, 32, 3), "|u1", b"")}, "not as many bytes as its shape says"),
-        ({"y_train": ((2**40,), "<i8", b"12345678")}, "not as many bytes as its shape says"),
-        ({"x_train": ((-1, -3072), "|u1", bytes(3072))}, "no array of numbers"),
-        ({"y_test": ((20,), "|O", pickle.dumps([1] * 20))}, "no array of numbers"),
-        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "no array of numbers"),
-        # One that is true, of images that the experiment is not made for.
-        ({"x_train": ((1, 8000, 8000, 1), "|u1", bytes(8000**2))}, "the experiment is made for"),
-        ({"x_test": ((1, 8000, 8000, 1), "|u1", bytes(8000**2))}, "in training (32, 32, 3)"),
-        # Many more images than labels.
-        (
-            {"x_train": ((9999, 32, 32, 3), "|u1", bytes(9999 * 3072))},
-            "9999 images but labels",
-        ),
+        ({"x_train": ((2**40, 32, 32, 3), "|u1", b"")}, "cannot be read as .npz"),
+        ({"y_train": ((2**29,), "<i8", b"12345678")}, "cannot be read as .npz"),
+        ({"x_train": ((-1, -3072), "|u1", bytes(3072))}, "cannot be read as .npz"),
+        ({"y_test": ((20,), "|O", pickle.dumps([1] * 20))}, "Object arrays cannot be loaded"),
+        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers"),
+        ({"x_train": ((1, 800, 800, 1), "|u1", bytes(800**2))}, "the experiment is made for"),
     ],
 )
-def test_an_npz_is_judged_by_its_headers(tmp_path, monkeypatch, members, told):
+def test_an_npz_of_other_arrays_than_it_says_is_told(tmp_path, members, told):
     file = save_npz(tmp_path / "set.npz", **members)
-    monkeypatch.setattr(np.lib.format, "read_array", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(BadInput) as error:
         npz.load(DataConfig(path=file))
-    assert told in str(error.value)
+    assert told in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    """Its zeros take a thousandth of it in the file."""
     images, labels = np.zeros((2**14, 32, 32, 3), np.uint8), np.zeros(2**14, np.int64)
     file = save_npz(tmp_path / "set.npz", x_train=images, y_train=labels)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("M", (), {"available": 2**26}))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(BadInput, match="of free memory$"):  # no field limits it
-        npz.load(DataConfig(path=file))
-
-
-def test_an_npz_is_not_compressed_as_numpy_never_does(tmp_path):
-    file = save_npz(tmp_path / "set.npz", zipfile.ZIP_LZMA)
-    with pytest.raises(BadInput, match="compressed as NumPy never does"):
         npz.load(DataConfig(path=file))

@@ -84,11 +84,11 @@ class StreamFeed(Feed):
         self.resources = FeedResources(
             num_threads=threads_per_process(data.num_threads, data.num_workers),
             num_workers=data.num_workers,
-            # Loaded before any thread or process works: see there.
-            jpeg_decoder=load_decoder() if dataset.encoded else None,
             resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data)),
             sent_bytes_per_step=float(sampler.geometry.images_per_step * example_bytes),
         )
+        if dataset.encoded:
+            load_decoder()
         batches = DecodedBatches if dataset.encoded else ArrayBatches
         self._host: ArrayBatches | DecodedBatches = batches(data, dataset, sampler)
         # Training batches under way, and the step that the next of them is for.

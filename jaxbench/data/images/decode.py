@@ -1,36 +1,24 @@
-"""From an encoded image to its pixels, for a random crop of training no more than it needs.
+"""From an encoded image to its pixels.
 
-A baseline JPEG is decoded row by row from the top, so the rows below the crop need not be: its
-header is changed to say that the image ends there. libturbojpeg 3, where the system has it, also
-leaves out the pixels above and beside the crop. Where the crop is at least twice as large as the
-result, libjpeg-turbo decodes at a half, a quarter or an eighth of the size. All other files that
-image folders hold (CMYK, progressive, PNG by another name, rotated by EXIF) are decoded whole. The
-result is always uint8 in the order red, green, blue.
+A JPEG of which a random crop is at least twice as large as the result is decoded at a half, a
+quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs and the few JPEGs that
+simplejpeg does not read. The result is always uint8 in the order red, green, blue.
 
 OpenCV resizes the crops: of a crop's many sizes it is the quickest. Images that are not cropped at
-random are decoded whole, and resized in `resize`. All are turned upright as EXIF says, because that
-is what a viewer shows and what labels were given to; torchvision's loader does not turn them.
+random are resized in `resize`. All are turned upright as EXIF says, because that is what a viewer
+shows and what labels were given to; torchvision's loader does not turn them.
 """
 
-import importlib.metadata
-import re
+import io
 
 import numpy as np
 
 from jaxbench.data.images.crop_box import CropBox
-from jaxbench.data.images.jpeg_header import JpegHeader, read_header
-from jaxbench.data.images.turbojpeg import find_turbojpeg
-
-# libjpeg-turbo's complaint about data below the last row that was asked for. It reports the first
-# thing that it noticed; of corruption above that row only what looks just like this is hidden.
-_CUT_SHORT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-9]$")
-# Blocks of 8 rows, of 16 where colour is stored at half the height.
-_ROWS = 16
-
+from jaxbench.errors import first_line
 
 # Decoded it has 0.4 GB. A few bytes can claim far more.
 MAX_PIXELS = 2**27
-_PNG_START = b"\x89PNG\r\n\x1a\n"
+_ORIENTATION = 0x0112  # EXIF's tag
 
 
 class CorruptImageError(Exception):
@@ -43,50 +31,48 @@ def check_size(height: int, width: int) -> None:
         raise CorruptImageError(f"{height}x{width} pixels, the limit is {MAX_PIXELS:,}")
 
 
-def load_decoder() -> str:
-    """Load the libraries that decode; return which decodes ordinary JPEGs, for the record.
+def load_decoder() -> None:
+    """Import OpenCV, before any thread or process works.
 
-    Raises:
-      BadInput: $JAXBENCH_TURBOJPEG names no such library.
+    It changes sys.path while it is imported. A process that another thread starts meanwhile would
+    inherit that, and import OpenCV's `typing` for Python's.
     """
-    # OpenCV changes sys.path while it is imported. A process that another thread starts meanwhile
-    # would inherit that, and import OpenCV's `typing` for Python's.
     import cv2  # noqa: F401
-
-    turbojpeg = find_turbojpeg()
-    if turbojpeg is not None:
-        return f"libturbojpeg ({turbojpeg.path})"
-    return f"simplejpeg {importlib.metadata.version('simplejpeg')}"
 
 
 class Image:
-    """An encoded image, as a viewer shows it; an ordinary JPEG is not decoded yet.
+    """An encoded image, as a viewer shows it; an upright JPEG is not decoded yet.
+
+    Attributes:
+      size: (height, width).
 
     Raises:
       CorruptImageError: the bytes cannot be decoded as an image.
     """
 
     def __init__(self, content: bytes):
+        import simplejpeg
+
         if not content:
             raise CorruptImageError("an empty file")
         self._content = content
-        try:
-            self._header = read_header(content)
-        except ValueError as error:
-            raise CorruptImageError(str(error)) from error
-        # Before anything is allocated for its pixels.
-        check_size(*(self._header[:2] if self._header else _png_size(content)))
         self._pixels: np.ndarray | None = None
-        if self._header and self._header.orientation == 1 and self._header.size_at:
-            self.size = (self._header.height, self._header.width)
+        try:
+            self.size = simplejpeg.decode_jpeg_header(content)[:2]
+        except ValueError:  # no JPEG, or one of unusual subsampling
+            self._pixels = _decode_with_pillow(content)
         else:
-            # Only decoding tells the size of such an image and how it is turned.
-            self.size = self.whole().shape[:2]
+            check_size(*self.size)
+            orientation = _jpeg_orientation(content)
+            if orientation != 1:
+                self._pixels = _turn(_decode_jpeg(content, *self.size), orientation)
+        if self._pixels is not None:
+            self.size = self._pixels.shape[:2]
 
     def whole(self) -> np.ndarray:
         """Decode all of it; return uint8 of shape (height, width, 3), red first."""
         if self._pixels is None:
-            self._pixels = _decode_whole(self._content, self._header)
+            self._pixels = _decode_jpeg(self._content, *self.size)
         return self._pixels
 
     def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, mirrored: bool = False) -> None:
@@ -104,10 +90,11 @@ class Image:
             scale *= 2
         # To whole pixels of the smaller image: a box between two of them would be shifted.
         box = CropBox(*(number // scale * scale for number in box))
-        if self._pixels is not None:
-            part = _crop(self._pixels, box)
-        else:
-            part = _decode_part(self._content, self._header, box, scale)
+        pixels = self._pixels
+        if pixels is None:
+            pixels = _decode_jpeg(self._content, *self.size, scale)
+            box = CropBox(*(number // scale for number in box))
+        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It
         # takes as long as decoding, so not where one side shrinks by a little more than 2.
         shrinks = min(part.shape[0] / out_height, part.shape[1] / out_width) >= 2
@@ -120,93 +107,66 @@ class Image:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
-def _png_size(content: bytes) -> tuple[int, int]:
-    """Return the (height, width) that a PNG claims.
+def _decode_jpeg(content: bytes, height: int, width: int, scale: int = 1) -> np.ndarray:
+    """Decode an image of this size as it is stored, `scale` (1, 2, 4 or 8) times smaller."""
+    import simplejpeg
 
-    Raises:
-      CorruptImageError: it is none, or a part claims to be longer than the file. OpenCV asks for as
-        much memory as a part claims, up to 2 GiB for a file of 100 bytes.
-    """
-    if content[:8] != _PNG_START or content[12:16] != b"IHDR":
-        raise CorruptImageError("neither a JPEG nor a PNG")
-    at = 8
-    while at + 8 <= len(content) and content[at + 4 : at + 8] != b"IEND":
-        at += 12 + int.from_bytes(content[at : at + 4], "big")  # length, name and checksum
-    if at > len(content):
-        raise CorruptImageError("a PNG that ends too soon")
-    return int.from_bytes(content[20:24], "big"), int.from_bytes(content[16:20], "big")
-
-
-def _crop(pixels: np.ndarray, box: CropBox) -> np.ndarray:
-    top, left, height, width = box
-    return pixels[top : top + height, left : left + width]
-
-
-def _decode_part(content: bytes, header: JpegHeader, box: CropBox, scale: int) -> np.ndarray:
-    """Decode a box, `scale` times smaller; the next call may overwrite the returned array."""
-    smaller = CropBox(*(number // scale for number in box))
-    turbojpeg = find_turbojpeg()
-    if turbojpeg is None:
-        bottom = box.top + box.height
-        return _crop(_decode_upper(content, header, bottom, scale), smaller)
-    size = (-(-header.height // scale), -(-header.width // scale))
+    height, width = -(-height // scale), -(-width // scale)
+    buffer = np.empty((height, width, 3), np.uint8)
     try:
-        return turbojpeg.decode(content, smaller, size=size, scale=scale, unit=header.unit)
+        return simplejpeg.decode_jpeg(
+            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=buffer
+        )
     except ValueError as error:
         raise CorruptImageError(str(error)) from error
 
 
-def _decode_upper(content: bytes, header: JpegHeader, bottom: int, scale: int) -> np.ndarray:
-    """Decode all rows above `bottom` and perhaps some more, `scale` times smaller."""
-    import simplejpeg
+def _decode_with_pillow(content: bytes) -> np.ndarray:
+    """Decode a PNG or a JPEG as a viewer shows it."""
+    import PIL.Image
 
-    # Colour at half the height looks one row ahead.
-    rows = min(header.height, -(-(bottom + 1) // (_ROWS * scale)) * _ROWS * scale)
-    cut_short = rows < header.height
-    if cut_short:
-        content = bytearray(content)
-        content[header.size_at : header.size_at + 2] = rows.to_bytes(2, "big")
-    height, width = -(-rows // scale), -(-header.width // scale)
-    pixels = np.empty((height, width, 3), np.uint8)
+    def opened() -> PIL.Image.Image:
+        return PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+
     try:
-        decoded = simplejpeg.decode_jpeg(
-            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=pixels
-        )
-    except ValueError as error:
-        if not (cut_short and _CUT_SHORT.match(str(error))):
-            raise CorruptImageError(str(error)) from error
-        decoded = pixels
-    if decoded.shape != pixels.shape:
-        raise AssertionError(f"decoded {decoded.shape}, expected {pixels.shape}")
-    return decoded
+        image = opened()
+        check_size(image.height, image.width)
+        opened().verify()  # a PNG's checksums, which decoding leaves out
+        image.load()
+    except PIL.UnidentifiedImageError as error:
+        raise CorruptImageError("no JPEG or PNG that can be decoded") from error
+    except CorruptImageError:
+        raise
+    except Exception as error:  # Pillow raises nearly anything for corrupt files
+        raise CorruptImageError(f"a corrupt JPEG or PNG: {first_line(error)}") from error
+    orientation = _orientation(image)
+    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return _turn(np.asarray(image.convert("RGB")), orientation)
 
 
-def _decode_whole(content: bytes, header: JpegHeader | None) -> np.ndarray:
-    """Decode any image to RGB as a viewer shows it."""
-    import cv2
-    import simplejpeg
+def _jpeg_orientation(content: bytes) -> int:
+    # Opening an image with Pillow takes ten times longer than this, and holds Python's lock.
+    at = 2
+    while content[at + 4 : at + 10] != b"Exif\0\0":
+        if content[at : at + 1] != b"\xff" or content[at + 1 : at + 2] == b"\xda":
+            return 1  # the pixels begin
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    import PIL.Image
 
-    how = cv2.IMREAD_COLOR
-    if header is not None:
-        # In what follows the scan's beginning, these two bytes are the end of the image.
-        if content.find(b"\xff\xd9", header.scan_at) < 0:
-            raise CorruptImageError("Premature end of JPEG file")
-        if header.plain:
-            # It reports corrupt pixels, which OpenCV fills in.
-            try:
-                return _turn(simplejpeg.decode_jpeg(content, "RGB"), header.orientation)
-            except ValueError as error:
-                raise CorruptImageError(str(error)) from error
-        how |= cv2.IMREAD_IGNORE_ORIENTATION
-    # OpenCV turns grey and CMYK into colour, takes PNG by any name, and returns None for most
-    # corrupt files.
     try:
-        image = cv2.imdecode(np.frombuffer(content, np.uint8), how)
-    except cv2.error as error:
-        raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
-    if image is None:
-        raise CorruptImageError("no image that OpenCV can decode")
-    return _turn(image[..., ::-1], header.orientation if header else 1)
+        return _orientation(PIL.Image.open(io.BytesIO(content), formats=("JPEG",)))
+    except Exception:  # libjpeg reads some that Pillow does not
+        return 1
+
+
+def _orientation(image) -> int:
+    """Return EXIF's 1 to 8, as stored to as shown; 1 if it is missing or unreadable."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:
+        return 1
+    return value if value in range(1, 9) else 1
 
 
 def _turn(image: np.ndarray, orientation: int) -> np.ndarray:

@@ -1,9 +1,7 @@
 """Image sets in one .npz file."""
 
-import math
 import pathlib
-import zipfile
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,91 +48,55 @@ def _read_arrays(
     needed: tuple[str, ...] = ("x_train", "y_train", "x_test", "y_test")
     ways = ", ".join(needed) + (" (or image, mask)" if masks else "")
     try:
-        with zipfile.ZipFile(file) as archive:
-            found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if masks and {"image", "mask"} <= set(found):
+        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            names = archive.files
+            if masks and {"image", "mask"} <= set(names):
                 needed = ("image", "mask")
-            missing = [name for name in needed if name not in found]
+            missing = [name for name in needed if name not in names]
             if missing:
-                names = ascii(", ".join(found))[1:-1] or "nothing"
+                there = ascii(", ".join(names))[1:-1] or "nothing"
                 raise BadInput(
-                    f"{file}: no array {', '.join(missing)}; it holds {names[:200]}, needed are "
+                    f"{file}: no array {', '.join(missing)}; it holds {there[:200]}, needed are "
                     f"{ways}"
                 )
-            headers = {name: _read_header(archive, found[name]) for name in needed}
-            _check_headers(file, headers, image_shape, masks)
-            return {name: _read_array(archive, found[name]) for name in needed}
+            # A few bytes unpack to many. No array takes more than its part of the archive.
+            unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
+            check_fits_in_memory(str(file), unpacked_bytes, is_limited=False)
+            arrays = {name: np.asarray(archive[name]) for name in needed}
     except BadInput:
         raise
     # A corrupt archive can raise nearly anything.
     except Exception as error:
         raise BadInput(f"{file}: cannot be read as .npz: {first_line(error)}") from error
+    _check_arrays(file, arrays, image_shape, masks)
+    return arrays
 
 
-class _Header(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def _read_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
-    """Return what an array claims to be; raise ValueError where its bytes are not as many."""
-    # Others may ask for gigabytes before they return a byte.
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{ascii(info.filename)[:100]} is compressed as NumPy never does")
-    with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, dtype = read(stream)
-        begin = stream.tell()
-    header = _Header(shape, dtype)
-    # An object has no bytes here: it is pickled.
-    if dtype.kind not in "biuf" or min(shape, default=0) < 0:
-        raise ValueError(f"{ascii(info.filename)[:100]} is no array of numbers")
-    if begin + header.size_bytes != info.file_size:
-        raise ValueError(f"{ascii(info.filename)[:100]} has not as many bytes as its shape says")
-    return header
-
-
-def _check_headers(
-    file: pathlib.Path, headers: dict[str, _Header], image_shape: tuple[int, ...], masks: bool
+def _check_arrays(
+    file: pathlib.Path, arrays: dict[str, np.ndarray], image_shape: tuple[int, ...], masks: bool
 ) -> None:
-    """Raise BadInput where arrays are not what the experiment reads, before any is read."""
-    for name, header in headers.items():
+    """Raise BadInput if arrays are not what the experiment reads."""
+    for name, array in arrays.items():
         if name not in _IMAGES:
-            if header.dtype.kind not in ("biu" if masks else "iu"):
+            if array.dtype.kind not in ("biu" if masks else "iu"):
                 what = "whole numbers or bool" if masks else "whole numbers"
-                raise BadInput(f"{file}: {name} is {header.dtype}, expected {what}")
+                raise BadInput(f"{file}: {name} is {array.dtype}, expected {what}")
             continue
-        if header.dtype != np.uint8 or len(header.shape) not in (3, 4):
+        if array.dtype != np.uint8 or array.ndim not in (3, 4):
             raise BadInput(
-                f"{file}: {name}: images are {header.dtype} of shape {header.shape}, expected "
+                f"{file}: {name}: images are {array.dtype} of shape {array.shape}, expected "
                 "uint8 of shape (N, height, width, channels)"
             )
-        shape = (*header.shape[1:], 1)[:3]
+        shape = (*array.shape[1:], 1)[:3]
         if name == "x_test" and shape != image_shape:
             raise BadInput(f"{file}: x_test: images are {shape}, in training {image_shape}")
         check_image_shape(file.name, shape, image_shape)
-        given = headers[_IMAGES[name]].shape
-        if masks and len(given) < 3:
-            raise BadInput(f"{file}: {_IMAGES[name]} of shape {given}, expected (N, H, W)")
-        if header.shape[0] != (given[0] if masks else math.prod(given)):
-            what = f"{given[0]} masks" if masks else f"labels of shape {given}"
-            raise BadInput(f"{file}: {header.shape[0]} images but {what}")
-    check_fits_in_memory(
-        str(file), sum(header.size_bytes for header in headers.values()), is_limited=False
-    )
-
-
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+        labels = arrays[_IMAGES[name]]
+        if masks and labels.ndim < 3:
+            raise BadInput(f"{file}: {_IMAGES[name]} of shape {labels.shape}, expected (N, H, W)")
+        if len(array) != (len(labels) if masks else labels.size):
+            what = f"{len(labels)} masks" if masks else f"labels of shape {labels.shape}"
+            raise BadInput(f"{file}: {len(array)} images but {what}")
 
 
 def _labelled(file: pathlib.Path, arrays: dict[str, np.ndarray], name: str) -> Split:
