@@ -293,7 +293,7 @@ Q = "--experiment=quickstart"
             "corrupt.npz: cannot be read as .npz",
         ),
         (["--experiment=cnn10", "--experiment.data.path=nowhere"], "'nowhere': no such folder"),
-        (["--experiment=cnn10", "--experiment.data.path=occupied"], "is neither prepared nor in"),
+        (["--experiment=cnn10", "--experiment.data.path=occupied"], "is not prepared, and not in"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
+from jaxbench.distributed.signals import GRACE_PERIOD_S, extend_grace_period
 from jaxbench.errors import OUT_OF_MEMORY
 
-# Seconds that a program has from SIGTERM to SIGKILL.
-_GRACE_S = 15.0
+# Seconds that a program has from the end of its grace period, at which it exits, to SIGKILL.
+_MARGIN_S = 2.0
+_GRACE_PERIOD = re.compile(r"--?grace_period_s=(\d+)")
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
@@ -42,7 +44,8 @@ class Child:
     Args:
       command: the program's absolute path and its arguments.
       log: the file for its output.
-      timeout_s: seconds until SIGTERM; SIGKILL follows 15 s later.
+      timeout_s: seconds until SIGTERM; SIGKILL follows after the program's
+        --grace_period_s and 2 s more.
       memory_limit_mb: MiB of private memory for each of its processes (RLIMIT_DATA).
       variables: of its environment, beside this process's own.
     """
@@ -57,6 +60,9 @@ class Child:
         variables: Mapping[str, str] | None = None,
     ):
         self._log, self._timeout_s, self._memory_limit_mb = log, timeout_s, memory_limit_mb
+        given_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
+        self._grace_s = (given_s[-1] if given_s else GRACE_PERIOD_S) + _MARGIN_S
+        extend_grace_period(self._grace_s + _MARGIN_S)
         self._kills = _oom_kills()
         self._clock = Stopwatch()
         limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
@@ -101,7 +107,7 @@ class Child:
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_S)
+                self._process.wait(self._grace_s)
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -160,9 +160,9 @@ def seconds(text: str) -> float:
     days, _, clock = text.rpartition("-")
     try:
         parts = [int(part) for part in clock.split(":")]
+        return 86400.0 * int(days or 0) + sum(60**i * n for i, n in enumerate(reversed(parts)))
     except ValueError:
         return 0.0
-    return 86400.0 * int(days or 0) + sum(60**i * part for i, part in enumerate(reversed(parts)))
 
 
 class _OptionParser(argparse.ArgumentParser):

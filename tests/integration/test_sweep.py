@@ -40,11 +40,25 @@ def python(code):
 def test_a_child_that_takes_too_long_is_ended(tmp_path):
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     for code in ("import time; time.sleep(60)", stubborn):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxbench.distributed.child._GRACE_S", 0.5)
-            ending = run_child(python(code), tmp_path / "log", timeout_s=0.8)
+        command = [*python(code), "--grace_period_s=0"]
+        ending = run_child(command, tmp_path / "log", timeout_s=0.8)
         assert (ending.status, ending.reason) == ("timeout", "took longer than 0.8 s")
-        assert ending.wall_s < 30
+        assert ending.wall_s < 10
+
+
+def test_a_child_has_its_grace_period_to_end(tmp_path):
+    slow = """
+import signal, sys, time
+def end(*_):
+    time.sleep(3)
+    sys.exit(print("saved"))
+signal.signal(signal.SIGTERM, end)
+time.sleep(60)
+"""
+    for grace_s, saved in ((0, False), (5, True)):
+        command = [*python(slow), f"--grace_period_s={grace_s}"]
+        assert run_child(command, tmp_path / "log", timeout_s=1.5).status == "timeout"
+        assert ("saved" in (tmp_path / "log").read_text()) == saved
 
 
 def test_a_childs_memory_is_really_limited(tmp_path):

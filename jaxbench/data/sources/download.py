@@ -235,7 +235,8 @@ def _network_errors() -> Iterator[None]:
         yield
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unreachable(f"HTTP {error.code} {error.reason}"[:100]) from error
+        reason = " ".join(str(error.reason).split())
+        raise Unreachable(f"HTTP {error.code} {reason[:90]}") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(first_line(reason)[:200] if str(reason) else repr(reason)) from error

@@ -74,8 +74,10 @@ def _read_files(
                     raise download.Unreachable(download.FORBIDDEN)
                 content = download.fetch(file, folder, progress, bar)
             except download.Unreachable as error:
+                path = folder / file.name
+                state = f"{path} is not the published file" if path.exists() else f"not in {folder}"
                 raise BadInput(
-                    f"data.name={data.name!r} is neither prepared nor in {folder}: {error}"
+                    f"data.name={data.name!r} is not prepared, and {state}: {error}"
                     f"{download.WAYS}; {file.name} itself, copied into {folder}"
                 ) from error
         contents[file.name] = content
