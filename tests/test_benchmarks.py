@@ -513,7 +513,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     assert finished_run(tmp_path) is None
     for status, metrics in (("running", ""), ("done", None), ("done", '{"kind": "epoch"}\n')):
         (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
-        (tmp_path / "run.json").write_text(json.dumps({"status": status}))
+        (tmp_path / "run.json").write_text(json.dumps({"schema_version": 2, "status": status}))
         if metrics is not None:
             (tmp_path / "metrics.jsonl").write_text(metrics)
         run = finished_run(tmp_path)

@@ -133,8 +133,9 @@ def run_cost(run_cli):
 def write_run(path, epochs, **summary):
     """A finished training run whose epochs ended with these top-1, ten seconds each."""
     path.mkdir()
-    summary = {"kind": "summary", "images_per_s": 2000.0, "wall_s": 3600.0} | summary
-    (path / "run.json").write_text(json.dumps({"status": "done", "summary": summary}))
+    summary = {"kind": "summary", "images_per_s_whole_run": 2000.0, "wall_s": 3600.0} | summary
+    document = {"schema_version": 2, "mode": "train", "status": "done", "summary": summary}
+    (path / "run.json").write_text(json.dumps(document))
     records = [
         {"kind": "epoch", "epoch": n, "eval_top1": top1, "elapsed_s": 10.0 * n}
         for n, top1 in enumerate(epochs, 1)
@@ -252,8 +253,8 @@ def test_no_damage_is_a_crash(run_cost, tmp_path):
 
     gone = next(pid for pid in range(2**22 - 1, 1, -1) if not psutil.pid_exists(pid))
     killed = {"pid": gone, "environment": {"hostname": platform.node()}}
-    run(lambda _: None, "it has no rate", images_per_s=0)
-    run(lambda _: None, "it has no rate", images_per_s="fast")
+    run(lambda _: None, "it has no rate", images_per_s_whole_run=0)
+    run(lambda _: None, "it has no rate", images_per_s_whole_run="fast")
     run(edit(summary=["x"]), "it has no rate")
     run(no_score, "has no evaluations to look for --target in")
     run(cut, "run4: metrics.jsonl ends before its summary")

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("kind", ["pipe", "large"])
 def test_every_reader_has_a_limit(tmp_path, name, kind):
-    (tmp_path / "run.json").write_text('{"status": "done"}')
+    (tmp_path / "run.json").write_text('{"schema_version": 2, "status": "done"}')
     path = tmp_path / name
     path.unlink(missing_ok=True)
     os.mkfifo(path) if kind == "pipe" else path.touch()
@@ -56,7 +56,7 @@ def test_a_file_as_large_as_its_limit_is_read(tmp_path):
 
 def test_steps_do_not_count_against_a_runs_records(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_MOST_RECORDS", 1000)
-    (tmp_path / "run.json").write_text('{"status": "done"}')
+    (tmp_path / "run.json").write_text('{"schema_version": 2, "status": "done"}')
     step, epoch = ({"kind": kind, "step": 1} for kind in ("step", "epoch"))
     lines = [json.dumps(record) + "\n" for record in [step] * 1000 + [epoch]]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))

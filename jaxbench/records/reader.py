@@ -18,8 +18,8 @@ from jaxbench.records.schema.base import SCHEMA_VERSION
 _MOST_RECORDS = 2**28
 # How a trial of a sweep may end.
 TRIAL_STATUSES = ("done", "oom", "timeout", "failed", "invalid")
-# Where a sweep has its trials' folders; `cells` is that of schema 1.
-TRIAL_FOLDERS = ("trials", "cells")
+# Where a sweep has its trials' folders.
+TRIALS = "trials"
 
 
 @dataclasses.dataclass(frozen=True)

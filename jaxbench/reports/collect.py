@@ -15,7 +15,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
-from jaxbench.records.reader import TRIAL_FOLDERS, read_results
+from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.terminal import printable
@@ -62,7 +62,7 @@ class Sweep:
             path = self.path / run
             inside = run.parts and not run.is_absolute() and ".." not in run.parts
             yield record, path if inside and path.is_dir() else None
-        for trial in sorted(t for name in TRIAL_FOLDERS for t in self.path.glob(f"{name}/*")):
+        for trial in sorted(self.path.glob(f"{TRIALS}/*")):
             runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
             if trial not in ended and runs:
                 yield None, runs[-1].parent
@@ -249,7 +249,7 @@ def _kind(path: pathlib.Path) -> str | None:
     if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
         return "run"
     # A sweep whose first trial has not ended yet has no results.
-    has_trials = any(os.path.isdir(path / name) for name in TRIAL_FOLDERS)
+    has_trials = os.path.isdir(path / TRIALS)
     begun = has_trials and os.path.exists(path / "lock")
     if begun or os.path.exists(path / "results.jsonl"):
         return "sweep"

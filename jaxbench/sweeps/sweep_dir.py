@@ -14,7 +14,7 @@ from typing import Any
 from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines, open_own
 from jaxbench.paths import check_can_be_made
-from jaxbench.records.reader import TRIAL_FOLDERS, read_results
+from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
 from jaxbench.records.schema.sweep import TrialResult
 from jaxbench.records.writers.tables import inert_cell
@@ -63,7 +63,7 @@ class SweepDir:
 
         None where there is no note, or the attempt has its result.
         """
-        trial = self.path / TRIAL_FOLDERS[0] / folder
+        trial = self.path / TRIALS / folder
         numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in trial.glob("run*")]
         number = max((int(found[1]) for found in numbers if found), default=None)
         if number is None:
@@ -77,7 +77,7 @@ class SweepDir:
 
         None of its earlier attempts runs any more.
         """
-        trial = self.path / TRIAL_FOLDERS[0] / folder
+        trial = self.path / TRIALS / folder
         trial.mkdir(parents=True, exist_ok=True)
         for earlier in trial.glob("run*/run.json"):
             close_abandoned(earlier.parent, "failed", "killed with its sweep")

@@ -105,7 +105,8 @@ def test_everything_of_ones_own_trains_is_recorded_and_resumed(run_cli, tmp_path
     write(tmp_path, config="seed=0,")  # the same, but for the file's text
     done = run(run_cli, *saved, *fields)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "run: the file of its code has changed: task=MyTask in mine.py, " in done.stderr
+    assert "run: the file of its code has changed: " in done.stderr
+    assert "task=MyTask in mine.py, " in done.stderr
 
 
 def test_the_streamed_feed_reads_the_same_and_steps_agree(run_cli, tmp_path):

@@ -765,14 +765,14 @@ def test_no_wrong_value_anywhere_is_a_crash(everything, name, file):
 
 def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
     sweep = tmp_path / "sweep"
-    trained(sweep / "cells" / "c1" / "run1", config={"batch_size": 64})
-    trained(sweep / "cells" / "c1" / "run2", 4000.0, config={"batch_size": 64})
-    last = trained(sweep / "cells" / "c4" / "run1", config={"batch_size": 512}, status="running")
+    trained(sweep / "trials" / "c1" / "run1", config={"batch_size": 64})
+    trained(sweep / "trials" / "c1" / "run2", 4000.0, config={"batch_size": 64})
+    last = trained(sweep / "trials" / "c4" / "run1", config={"batch_size": 512}, status="running")
     lock = lock_run(last)
     cells = [
-        {"key": "1", "status": "ok", "run": "cells/c1/run2", "log": "cells/c1/run2.log"},
-        {"key": "2", "status": "oom", "run": None, "log": "cells/c2/run1.log"},
-        {"key": "3", "status": "timeout", "run": "../../outside", "log": "cells/c3/run1.log"},
+        {"key": "1", "status": "done", "run": "trials/c1/run2", "log": "trials/c1/run2.log"},
+        {"key": "2", "status": "oom", "run": None, "log": "trials/c2/run1.log"},
+        {"key": "3", "status": "timeout", "run": "../../outside", "log": "trials/c3/run1.log"},
     ]
     for cell, batch in zip(cells, (64, 128, 256), strict=True):
         cell |= {"experiment": "cnn10", "place": {"batch_size": str(batch)}, "reason": "so it was"}
@@ -803,9 +803,9 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path):
 
 def test_a_cell_that_left_no_run_stands_with_its_sweep(tmp_path):
     sweep = tmp_path / "sweep"
-    throughput(sweep / "cells" / "c1" / "run1", 1000.0, config={"batch_size": 64})
+    throughput(sweep / "trials" / "c1" / "run1", 1000.0, config={"batch_size": 64})
     cells = [
-        {"key": "1", "status": "ok", "run": "cells/c1/run1", "place": {"batch_size": "64"}},
+        {"key": "1", "status": "done", "run": "trials/c1/run1", "place": {"batch_size": "64"}},
         {"key": "2", "status": "oom", "run": None, "place": {"batch_size": "128"}},
         # Of another precision nothing is known but the mode.
         {"key": "3", "status": "oom", "place": {"batch_size": "64", "precision": "bf16"}},

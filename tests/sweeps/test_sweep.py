@@ -207,8 +207,6 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "is not empty and no sweep's"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
     ((*QUICK, "--grid=seed=1", "--retry=done"), "retry"),
-    ((*QUICK, "--grid=data.max_damaged=1"), "is called --experiment.data.max_corrupt now"),
-    ((QUICK[0], "--mode=fit", "--grid=seed=1"), "is called --mode=memory now"),
 ]
 
 
