@@ -31,7 +31,7 @@ def setting_key(setting: Mapping[str, Any], without: Sequence[str] = ()) -> tupl
     """Return what is equal for figures that may stand on one line."""
     # A command line gives whole numbers as 4.0 too.
     return tuple(
-        (name, repr(float(value) if type(value) is int else value))
+        (name, repr(float(value) if type(value) is int and abs(value) < 2**53 else value))
         for name, value in setting.items()
         if name not in without
     )
