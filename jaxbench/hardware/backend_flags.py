@@ -14,6 +14,10 @@ from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.xla.variables import added_flags
 
 
+# The flags that XLA has read, as far as `prepare_backend` has seen them.
+_in_time: set[str] = set()
+
+
 class BackendFlag(NamedTuple):
     """A line of backend_flags.csv.
 
@@ -72,15 +76,19 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     if added:
         os.environ["XLA_FLAGS"] = " ".join([*added, *given])
         added_flags.update(added)
+    # Of a flag that is given twice the last value holds.
+    last = {flag.partition("=")[0]: flag for flag in (*added, *given)}
+    _in_time.update(last.values())
     return added
 
 
 def wrong_sums(platform: str) -> list[str]:
     """Return the warning that devices of this platform compute wrong sums, if they do.
 
-    It is computed: XLA_FLAGS may hold another value later on, or was set too late.
+    It is computed, unless the flags for this jaxlib were set before JAX made its devices.
     """
-    if platform != "cpu" or not cpu_flags() or sums_are_right():
+    needed = cpu_flags()
+    if platform != "cpu" or {*needed} <= _in_time or sums_are_right():
         return []
     return [wrong_sums_text()]
 

@@ -89,14 +89,18 @@ def test_sums_are_right_here():
     assert sums_are_right()
 
 
-def test_wrong_sums_are_warned_of_whatever_the_flags_say(monkeypatch):
-    monkeypatch.setattr(backend_flags.importlib.metadata, "version", lambda name: "0.10.2")
-    monkeypatch.setattr(backend_flags, "sums_are_right", lambda: False)
-    assert wrong_sums("gpu") == []
-    # The words alone prove nothing: a later value may hold, or JAX has its devices already.
-    monkeypatch.setenv("XLA_FLAGS", f"{NAME}=-individual_convolution,-reduce {NAME}=reduce")
+def test_wrong_sums_are_warned_of_unless_the_flag_came_in_time(before_devices):
+    needed = f"{NAME}=-individual_convolution,-reduce"
+    before_devices.setattr(backend_flags, "sums_are_right", lambda: False)
+    before_devices.setattr(backend_flags, "_in_time", set())
+    # The words alone prove nothing: JAX may have its devices already, or a later value holds.
+    before_devices.setenv("XLA_FLAGS", needed)
     [warning] = wrong_sums("cpu")
-    assert "0.10.2" in warning and f"{NAME}=-individual_convolution,-reduce" in warning
+    assert "0.10.2" in warning and needed in warning and wrong_sums("gpu") == []
+    before_devices.setenv("XLA_FLAGS", f"{needed} {NAME}=reduce")
+    assert prepare_backend() == [] and wrong_sums("cpu")
+    before_devices.setenv("XLA_FLAGS", "")
+    assert prepare_backend() == [needed] and not wrong_sums("cpu")
 
 
 @pytest.mark.parametrize(
