@@ -13,7 +13,6 @@ import numpy as np
 from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.xla.variables import added_flags
 
-
 # The flags that XLA has read, as far as `prepare_backend` has seen them.
 _in_time: set[str] = set()
 
