@@ -197,7 +197,7 @@ def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
     """Return the lowered training step, and what makes of the compiled one a step with a state."""
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.distributed.mesh import create_training_mesh
-    from jaxbench.jobs.windows import wait_for_steps
+    from jaxbench.modes.windows import wait_for_steps
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
 

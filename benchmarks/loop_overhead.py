@@ -30,8 +30,8 @@ def main() -> int:
     from jaxbench.clock import Stopwatch
     from jaxbench.distributed.signals import graceful_stop
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.jobs.setup import setup_job
-    from jaxbench.jobs.train import prepare
+    from jaxbench.modes.setup import prepare_run
+    from jaxbench.modes.train import prepare
     from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import PlainConsole
@@ -51,9 +51,14 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as quiet,
-        setup_job(config, folder, PlainConsole(quiet)) as job,
+        prepare_run(config, folder, PlainConsole(quiet)) as setup,
     ):
-        mesh, feed, program, console = job.mesh, job.feed, job.program, job.console
+        mesh, feed, program, console = (
+            setup.mesh,
+            setup.feed,
+            setup.program,
+            setup.console,
+        )
         steps = _STEPS.value or feed.steps_per_epoch
         if steps > feed.steps_per_epoch:
             raise BadInput(f"--steps={steps}: an epoch has {feed.steps_per_epoch}")
@@ -68,11 +73,11 @@ def main() -> int:
             program=program,
             feed=feed,
             plan=TrainPlan(config.epochs * steps, steps),
-            clock=job.clock,
+            clock=setup.clock,
             console=console,
             writer=writers,
         )
-        state, meter = prepare(job, run, run.writer.write), StepMeter(run)
+        state, meter = prepare(setup, run, run.writer.write), StepMeter(run)
 
         def bare() -> float:
             nonlocal state

@@ -125,9 +125,9 @@ def main() -> int:
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.jobs.setup import with_feed
-    from jaxbench.jobs.windows import wait_for_steps
     from jaxbench.microbench.interleaved import check_window_s, warm_up
+    from jaxbench.modes.setup import with_feed
+    from jaxbench.modes.windows import wait_for_steps
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.xla.hlo import instructions

@@ -94,7 +94,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.distributed.mesh import create_training_mesh, peak_memory_bytes
     from jaxbench.hardware.environment import describe_environment
-    from jaxbench.jobs.windows import wait_for_steps
+    from jaxbench.modes.windows import wait_for_steps
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.training.compilation import compile_step

@@ -145,9 +145,9 @@ class Form:
         from jaxbench.clock import Stopwatch
         from jaxbench.data.feeds.feed import abstract_args, create_feed
         from jaxbench.data.sources.load import load_dataset
-        from jaxbench.jobs.describe import list_layers
-        from jaxbench.jobs.setup import with_feed
-        from jaxbench.jobs.throughput import repeat_train_step
+        from jaxbench.modes.describe import list_layers
+        from jaxbench.modes.setup import with_feed
+        from jaxbench.modes.throughput import repeat_train_step
         from jaxbench.precision import get_precision
         from jaxbench.train import build_program
         from jaxbench.xla.collectives import count_collectives
@@ -215,7 +215,7 @@ class Form:
         import jax
 
         from jaxbench.clock import Stopwatch
-        from jaxbench.jobs.windows import wait_for_steps
+        from jaxbench.modes.windows import wait_for_steps
         from jaxbench.training.metric_queue import DispatchLimiter
 
         with self.enabled():
@@ -258,8 +258,8 @@ def measure(forms: list[Any], window_s: float, rounds: int) -> None:
       window_s: seconds that a window takes, about.
       rounds: windows of each form.
     """
-    from jaxbench.jobs.windows import describe_windows
     from jaxbench.microbench.interleaved import warm_up
+    from jaxbench.modes.windows import describe_windows
 
     calls, windows_s = [0] * len(forms), [[] for _ in forms]
 
@@ -321,7 +321,7 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
-    from jaxbench.jobs.target_run import devices_of
+    from jaxbench.modes.target_run import devices_of
 
     return devices_of(target)
 

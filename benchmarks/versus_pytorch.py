@@ -56,9 +56,9 @@ from jaxbench.cli import entry_point, registry
 from jaxbench.config import Config, DataConfig
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import find_peak
-from jaxbench.jobs.setup import with_feed
-from jaxbench.jobs.windows import describe_windows
 from jaxbench.microbench.interleaved import check_window_s, unsettled_warnings, warm_up
+from jaxbench.modes.setup import with_feed
+from jaxbench.modes.windows import describe_windows
 
 VARIANTS = ("eager", "channels_last", "compile", "channels_last_compile")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -15,7 +15,7 @@ from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Experiment
 from jaxbench.distributed.coordinator import check_single_host
 from jaxbench.distributed.signals import handle_ctrl_c
-from jaxbench.jobs import find_mode, import_job
+from jaxbench.modes import find_mode, import_mode
 from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison, Description, SweepResult, paths_of
 from jaxbench.results.run import Run
@@ -178,7 +178,7 @@ def describe(experiment: _AnyExperiment = "quickstart", **fields: Any) -> Descri
       BadInput: a name or value that is not allowed.
     """
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.jobs import describe as job
+    from jaxbench.modes import describe as job
 
     config = create_experiment(experiment, fields)
     prepare_backend()
@@ -322,10 +322,10 @@ def _measure(
     config = create_experiment(experiment, fields)
     find_mode(config, mode)
     check_single_host()
-    run: Callable[..., Any] = import_job(mode)
+    run: Callable[..., Any] = import_mode(mode)
     from jaxbench.hardware.accelerators import check_platforms
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.jobs.options import check_options
+    from jaxbench.modes.options import check_options
     from jaxbench.xla.compile_cache import use_compile_cache
 
     check_platforms()

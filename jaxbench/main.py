@@ -21,8 +21,8 @@ from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.distributed.signals import defer_signals, set_grace_period
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
-from jaxbench.jobs import import_job
-from jaxbench.jobs.targets import describe_targets, is_asked, split_targets
+from jaxbench.modes import import_mode
+from jaxbench.modes.targets import describe_targets, is_asked, split_targets
 from jaxbench.own.code import config_record
 from jaxbench.records.reader import flat
 from jaxbench.terminal import warn, wrap
@@ -91,7 +91,7 @@ def _common_facts(experiment: Experiment, mode: str) -> dict[str, Any]:
 
 def _run(experiment: Experiment, mode: str) -> int:
     # Imported before the keywords are computed: `import_s` includes it.
-    run = import_job(mode)
+    run = import_mode(mode)
     keywords = {
         name: _COMPUTED[name]() if name in _COMPUTED else flags.FLAGS[name].value
         for name in inspect.getfullargspec(run).kwonlyargs
@@ -103,7 +103,7 @@ def _run(experiment: Experiment, mode: str) -> int:
 def _compile(experiment: Experiment, mode: str) -> int:
     """Record what a compiler says of a target."""
     check_flags(experiment)
-    from jaxbench.jobs import target_run
+    from jaxbench.modes import target_run
 
     name, *others = split_targets(main_flags.TARGET.value)
     if others:
@@ -134,7 +134,7 @@ def _compiler_arguments() -> list[str]:
 def _describe(experiment: Experiment) -> int:
     if main_flags.TARGET.value:
         if is_asked():
-            from jaxbench.jobs.target_run import write_answer
+            from jaxbench.modes.target_run import write_answer
 
             write_answer(experiment, main_flags.TARGET.value)
             return 0
@@ -144,7 +144,7 @@ def _describe(experiment: Experiment) -> int:
             _compiler_arguments(),
             as_json=main_flags.JSON.value,
         )
-    from jaxbench.jobs.describe import describe, print_description
+    from jaxbench.modes.describe import describe, print_description
 
     description = describe(experiment)
     if main_flags.JSON.value:

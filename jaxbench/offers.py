@@ -17,7 +17,7 @@ from jaxbench.cli.main_checks import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.geometry import BatchGeometry
-from jaxbench.jobs import COORDINATOR_FLAGS
+from jaxbench.modes import COORDINATOR_FLAGS
 from jaxbench.offering.accelerators import Accelerator, parse_accelerators
 from jaxbench.offering.folder import changed_files, check_new, write_offers
 from jaxbench.offering.tasks import Work

@@ -16,9 +16,9 @@ from absl import flags
 from jaxbench.cli import entry_point, main_flags, sweep_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode
 from jaxbench.hardware.targets.target import list_targets
-from jaxbench.jobs.targets import split_targets
 from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.launcher import Limits
+from jaxbench.modes.targets import split_targets
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches

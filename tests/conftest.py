@@ -44,7 +44,7 @@ import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
-from jaxbench.jobs.train import train_and_evaluate  # noqa: E402
+from jaxbench.modes.train import train_and_evaluate  # noqa: E402
 from jaxbench.records.schema import record_from_json  # noqa: E402
 from jaxbench.records.schema.document import RunDocument  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402

@@ -227,7 +227,7 @@ every_process_reads_the_first_share geometry.py: sampler
 - first = self.process_index * self.devices_per_process
 + first = 0
 
-geometry_is_computed_again jobs/setup.py: geometry
+geometry_is_computed_again modes/setup.py: geometry
 - create_feed(config, dataset, mesh, geometry, precision.param_dtype)
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
@@ -445,12 +445,12 @@ drift_the_wrong_way_round analysis/statistics.py: telemetry
 
 ## Throughput windows.
 
-forward_pass_is_not_waited_for jobs/throughput.py: throughput
+forward_pass_is_not_waited_for modes/throughput.py: throughput
 - jax.block_until_ready(self._metrics)
 + self._metrics.copy_to_host_async()
 
-batches_prepared_before_are_counted jobs/throughput.py: throughput
-- self._fill = job.config.data.prefetch_batches + 2 if job.feed.name == "stream" else 0
+batches_prepared_before_are_counted modes/throughput.py: throughput
+- self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
 + self._fill = 0
 
 warmup_epoch_is_counted analysis/steady_rate.py: summary compare
@@ -477,13 +477,13 @@ any_windows_agree microbench/interleaved.py: interleaved
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 
-rates_averaged_arithmetically jobs/windows.py: windows
+rates_averaged_arithmetically modes/windows.py: windows
 - statistics.harmonic_mean(rates_R)
 + statistics.fmean(rates_R)
 
-compilation_is_not_recorded jobs/input_benchmark.py: input_benchmark
-- recorder.write(job.compile("train_step", step, state, feed.train_data, batch))
-+ job.compile("train_step", step, state, feed.train_data, batch)
+compilation_is_not_recorded modes/input_benchmark.py: input_benchmark
+- recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
++ setup.compile("train_step", step, state, feed.train_data, batch)
 
 ## Scaling, arithmetic, collectives.
 

@@ -21,7 +21,7 @@ FLOORS = (
     {"cards", "checkpoints", "offering"},
     {"training"},
     {"train"},
-    {"jobs"},
+    {"modes"},
     {"cli"},
     {"qualification", "reports"},
     {"results"},

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from jaxbench import jobs
+from jaxbench import modes
 from jaxbench.cli import registry
-from jaxbench.jobs import MODES
+from jaxbench.modes import MODES
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
 from tests.conftest import MICRO, needs_devices, records, run_json
@@ -27,7 +27,7 @@ def test_every_mode_is_a_function_that_takes_its_flags(name):
 
         defined, computed = {*main.flags.FLAGS}, {*main._COMPUTED}
     mode = MODES[name]
-    module = importlib.import_module(f"jaxbench.jobs.{mode.module}")
+    module = importlib.import_module(f"jaxbench.modes.{mode.module}")
     own = [
         one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
     ]
@@ -37,20 +37,20 @@ def test_every_mode_is_a_function_that_takes_its_flags(name):
     keywords = {*arguments.kwonlyargs}
     assert keywords - {*mode.flags} - computed == {"telemetry_s"} and {*mode.flags} <= defined
     # Flags that are no keywords make one together.
-    together = {"price": jobs._PRICE, "checkpoints": jobs._CHECKPOINTS}
+    together = {"price": modes._PRICE, "checkpoints": modes._CHECKPOINTS}
     parts = {flag for keyword, own in together.items() if keyword in keywords for flag in own}
-    assert {*mode.flags} - keywords - {*jobs._PROCESSES} == parts
+    assert {*mode.flags} - keywords - {*modes._PROCESSES} == parts
 
 
 PING = """
-from jaxbench.jobs.runner import Measurement, run_job
-from jaxbench.jobs.setup import setup_job
+from jaxbench.modes.runner import Measurement, run_mode
+from jaxbench.modes.setup import prepare_run
 from jaxbench.records.schema import Summary
 
 
 def ping(config, workdir=None, console=None, *, rounds, telemetry_s):
-    with setup_job(config, workdir, console) as job:
-        return run_job(job, Ping(rounds), workdir, telemetry_s=telemetry_s)
+    with prepare_run(config, workdir, console) as job:
+        return run_mode(job, Ping(rounds), workdir, telemetry_s=telemetry_s)
 
 
 class Ping(Measurement):
@@ -72,13 +72,13 @@ class Ping(Measurement):
 
 def test_a_new_mode_is_one_file_and_one_line(run_cli, tmp_path, monkeypatch):
     (tmp_path / "ping.py").write_text(PING)
-    monkeypatch.setattr(jobs, "__path__", [*jobs.__path__, str(tmp_path)])
-    monkeypatch.setitem(MODES, "ping", jobs.Mode("ping", "ping", ("rounds",)))
+    monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
+    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", ("rounds",)))
     micro = f"--experiment={MICRO}"
     try:
         done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")
     finally:
-        sys.modules.pop("jaxbench.jobs.ping", None)
+        sys.modules.pop("jaxbench.modes.ping", None)
     assert done.returncode == 0, done.stderr
     document = run_json(tmp_path / "run")
     assert (document["mode"], document["rounds"], document["status"]) == ("ping", 7, "done")

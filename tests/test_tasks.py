@@ -11,8 +11,8 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.model_config import ModelConfig
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name, pack_metrics
 from tests.conftest import records, run_json

@@ -8,7 +8,7 @@ from jaxbench.cli import main_flags, price_flags, process_flags
 from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
-from jaxbench.jobs import find_mode
+from jaxbench.modes import find_mode
 
 
 def chosen_mode(experiment: Experiment) -> str:
@@ -57,7 +57,7 @@ def check_flags(experiment: Experiment) -> None:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
         from jaxbench.hardware.accelerators import check_platforms
-        from jaxbench.jobs.options import check_options
+        from jaxbench.modes.options import check_options
         from jaxbench.xla.compile_cache import use_compile_cache
         from jaxbench.xla.flags import check_xla_flags
     check_platforms()

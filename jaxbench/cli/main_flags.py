@@ -6,7 +6,7 @@ from absl import flags
 
 from jaxbench.cli import price_flags, process_flags
 from jaxbench.distributed.signals import GRACE_PERIOD_S as _GRACE_PERIOD_S
-from jaxbench.jobs import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
+from jaxbench.modes import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
 
 MODE = flags.DEFINE_enum(
     "mode",

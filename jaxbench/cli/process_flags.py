@@ -11,7 +11,7 @@ from jaxbench.distributed.coordinator import (
 )
 from jaxbench.distributed.watch import ExitStatus
 from jaxbench.errors import BadInput
-from jaxbench.jobs import COORDINATOR_FLAGS
+from jaxbench.modes import COORDINATOR_FLAGS
 
 DISTRIBUTED = flags.DEFINE_enum(
     "distributed",

@@ -7,8 +7,8 @@ from absl import flags
 
 from jaxbench.cli import main_flags
 from jaxbench.errors import BadInput
-from jaxbench.jobs import COORDINATOR_FLAGS
 from jaxbench.launchers.create import LAUNCHERS
+from jaxbench.modes import COORDINATOR_FLAGS
 from jaxbench.records.reader import TRIAL_STATUSES
 
 # Of seconds and of MiB.

@@ -15,9 +15,9 @@ from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
-from jaxbench.jobs.runner import JobResult
-from jaxbench.jobs.setup import setup_job, with_feed
-from jaxbench.jobs.throughput import measure_throughput
+from jaxbench.modes.runner import RunResult
+from jaxbench.modes.setup import prepare_run, with_feed
+from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
@@ -108,7 +108,7 @@ class Networks:
         runs = 2 * len(bench.preset.networks) * len(bench.preset.precisions)
         self._pace = pace_of(time_s / runs)
 
-    def measure(self, trial: Trial) -> JobResult | None:
+    def measure(self, trial: Trial) -> RunResult | None:
         """Run a trial and add its figures; None where it was not run, or failed."""
         if not self._has_time(trial, trial.name):
             return None
@@ -121,7 +121,7 @@ class Networks:
             self.failed.append(f"{trial.name}: {first_line(error)}")
             return None
 
-    def measure_largest(self, trial: Trial, result: JobResult) -> None:
+    def measure_largest(self, trial: Trial, result: RunResult) -> None:
         """Do the same with the largest batch that fits, half of it where memory runs out."""
         name = f"{trial.config.name} {trial.config.precision} largest batch"
         if not self._has_time(trial, name):
@@ -149,7 +149,7 @@ class Networks:
         self.too_late.append(what)
         return False
 
-    def _run(self, trial: Trial) -> JobResult:
+    def _run(self, trial: Trial) -> RunResult:
         bench, watch = self._bench, Stopwatch()
         run = f"{_RUNS}/{folder_name(trial.name.replace(' ', '-'))}"
         bench.show(trial.name)
@@ -175,16 +175,18 @@ class Networks:
     def _multiple(self) -> int:
         return MULTIPLE * self._bench.mesh.num_devices
 
-    def _estimate(self, trial: Trial, result: JobResult) -> int | None:
+    def _estimate(self, trial: Trial, result: RunResult) -> int | None:
         """Return the largest batch by two compiled ones, the trial's and twice as large a one."""
         first, double = _compile_of(result), trial.with_batch(2 * trial.config.batch_size)
         self._bench.show(f"{double.name}: compiling, to estimate the largest batch")
         config = with_feed(double.config, "synthetic")
-        with setup_job(config, None, InnerConsole(self._bench, double.name), checked=True) as job:
-            program, feed = job.program, job.feed
+        with prepare_run(
+            config, None, InnerConsole(self._bench, double.name), checked=True
+        ) as setup:
+            program, feed = setup.program, setup.feed
             batch = next(feed.train_batches(0, 1))
             state = program.abstract_placed_state()
-            second = job.compile("train_step", program.train_step, state, feed.train_data, batch)
+            second = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         if not (first.memory and second.memory and first.device_memory_bytes):
             return None
         needs_bytes = {
@@ -198,7 +200,7 @@ class _OutOfMemory(Exception):
     """A run did not fit."""
 
 
-def _compile_of(result: JobResult) -> CompileRecord:
+def _compile_of(result: RunResult) -> CompileRecord:
     [record] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
     return record
 
@@ -225,7 +227,7 @@ def _rounded_down(batch: int, multiple: int) -> int:
     return batch // multiple * multiple
 
 
-def figures_of(result: JobResult, trial: Trial, run: str, bench: Bench) -> list[Figure]:
+def figures_of(result: RunResult, trial: Trial, run: str, bench: Bench) -> list[Figure]:
     """Return the figures of a throughput run; those that are not known are left out."""
     [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
     share = share_of_measured(

@@ -19,7 +19,7 @@ from jaxbench.cards.run_figures import energy_j_per_image
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.boards import PowerLimit, read_power_limits, set_power_limits
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
-from jaxbench.jobs.throughput import measure_throughput
+from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole
 from jaxbench.qualification.networks import make_trial, pace_of
 from jaxbench.records.writers.tables import text_table

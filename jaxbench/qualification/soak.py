@@ -15,10 +15,10 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.boards import read_error_counters
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
-from jaxbench.jobs.runner import Measurement, run_job
-from jaxbench.jobs.setup import Job, setup_job, with_feed
-from jaxbench.jobs.throughput import TrainStage
-from jaxbench.jobs.windows import Stepper
+from jaxbench.modes.runner import Measurement, run_mode
+from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
+from jaxbench.modes.throughput import TrainStage
+from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_trial
@@ -51,9 +51,9 @@ def measure_soak(bench: Bench, time_s: float) -> None:
     workdir = str(bench.folder / _RUN)
     try:
         check.burst()
-        with setup_job(config, workdir, console) as job:
-            soak = Soak(job, lambda: time_s - watch.elapsed_s(), check.burst)
-            result = run_job(job, soak, workdir)
+        with prepare_run(config, workdir, console) as setup:
+            soak = Soak(setup, lambda: time_s - watch.elapsed_s(), check.burst)
+            result = run_mode(setup, soak, workdir)
         check.burst()
     finally:
         check.report()
@@ -79,8 +79,8 @@ class Soak(Measurement):
 
     mode = "throughput"
 
-    def __init__(self, job: Job, left_s: Callable[[], float], between: Callable[[], None]):
-        self._job, self._left_s, self._between = job, left_s, between
+    def __init__(self, setup: RunSetup, left_s: Callable[[], float], between: Callable[[], None]):
+        self._setup, self._left_s, self._between = setup, left_s, between
         self._stepper: Stepper | None = None
         self._windows_s: Sequence[float] = ()
 
@@ -88,25 +88,25 @@ class Soak(Measurement):
         return {"steps_per_call": 1}
 
     def measure(self, recorder: Recorder) -> None:
-        job, program, feed = self._job, self._job.program, self._job.feed
-        state, batch = job.place_train_state(), next(feed.train_batches(0, 1))
-        compiled = job.compile("train_step", program.train_step, state, feed.train_data, batch)
+        setup, program, feed = self._setup, self._setup.program, self._setup.feed
+        state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
+        compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
-        self._stepper = Stepper(job, state)
+        self._stepper = Stepper(setup, state)
         window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self._left_s() / _WINDOWS))
-        train = TrainStage(job, self._stepper, window_s)
-        with job.clock.phase("warm_up"):
+        train = TrainStage(setup, self._stepper, window_s)
+        with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
         images = train.steps_per_window * train.images_per_step
         self._windows_s = train.windows_s
-        with job.clock.phase("measure"):
+        with setup.clock.phase("measure"):
             watch, every_s = Stopwatch(), self._left_s() / _BURSTS
             # No burst between where the set-up has used up the time.
             next_s = every_s if every_s > 0 else math.inf
             while len(train.windows_s) < _FEWEST_WINDOWS or self._left_s() > window_s:
                 with recorder.telemetry.measured(images):
                     train.measure()
-                job.console.progress("training", 0, 0, "")
+                setup.console.progress("training", 0, 0, "")
                 if watch.elapsed_s() >= next_s:
                     burst = Stopwatch()
                     self._between()

@@ -8,10 +8,10 @@ from typing import Any
 from jaxbench.cli.overrides import field_text
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
-from jaxbench.jobs import COORDINATOR_FLAGS, MODES, find_mode
-from jaxbench.jobs.options import check_choice, check_options
 from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.launcher import Limits
+from jaxbench.modes import COORDINATOR_FLAGS, MODES, find_mode
+from jaxbench.modes.options import check_choice, check_options
 from jaxbench.records.reader import TRIAL_STATUSES, flat
 from jaxbench.records.writers.console import Console
 from jaxbench.results.answers import SweepResult

@@ -41,8 +41,8 @@ from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
 from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.jobs import setup
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes import setup
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records import run_lock
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers.console import PlainConsole

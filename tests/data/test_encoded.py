@@ -13,7 +13,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_mesh, create_training_mesh
 from jaxbench.errors import BadInput, CorruptDataError
 from jaxbench.geometry import BatchGeometry
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from tests.conftest import records, run_json
 from tests.data.encoded_images import (
     EVAL,

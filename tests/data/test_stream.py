@@ -19,9 +19,9 @@ from jaxbench.data.sampler import EpochSampler
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.geometry import BatchGeometry
-from jaxbench.jobs.setup import setup_job
-from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.layers import norm_layer
+from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
 from tests.in_process import fresh_process_state
@@ -158,7 +158,7 @@ def test_the_record_tells_the_feeds_apart():
     def described(feed):
         config = registry.load("vgg_cifar10:tiny")
         set_fields(config, num_devices=2, data__feed=feed)
-        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")

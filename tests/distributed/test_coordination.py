@@ -8,7 +8,7 @@ from jaxbench.clock import Clock
 from jaxbench.distributed import coordination
 from jaxbench.distributed.coordination import barrier_before_first_step
 from jaxbench.distributed.watch import Store
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, set_fields
 
@@ -30,7 +30,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
         kinds.extend(record["kind"] for record in records(tmp_path / "run"))
 
     import_s, kinds = [], []
-    monkeypatch.setattr("jaxbench.jobs.train.barrier_before_first_step", note)
+    monkeypatch.setattr("jaxbench.modes.train.barrier_before_first_step", note)
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:

@@ -17,7 +17,7 @@ from jaxbench.hardware.accelerators import (
     pip_command,
     unused_accelerators,
 )
-from jaxbench.jobs import runner
+from jaxbench.modes import runner
 from tests.conftest import MICRO, run_json
 
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"

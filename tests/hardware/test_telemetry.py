@@ -19,8 +19,8 @@ from jaxbench.hardware.telemetry.nvml import NvmlReader
 from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers
 from jaxbench.hardware.telemetry.summary import Series, Window, summarize
-from jaxbench.jobs import throughput
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes import throughput
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.xla.compile_cache import without_cache

@@ -19,7 +19,7 @@ def main(name: str, *steps: str) -> None:
     target = parse_target(name)
     os.environ.update(environment(target))  # before JAX is imported
     from jaxbench.clock import Clock
-    from jaxbench.jobs.target_run import compile_for_target
+    from jaxbench.modes.target_run import compile_for_target
 
     for step in steps:
         experiment, precision = step.split(",")

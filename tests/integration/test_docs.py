@@ -9,7 +9,7 @@ import pytest
 
 from jaxbench.cli import main_flags, registry
 from jaxbench.fields import overridable
-from jaxbench.jobs import MODES
+from jaxbench.modes import MODES
 from tests.conftest import ROOT
 
 # A page that is longer is not read, and slow on a phone; without its style sheets.

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.hardware.storage import storage_read_bytes
-from jaxbench.jobs import input_benchmark
+from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, run_json

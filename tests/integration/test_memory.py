@@ -5,7 +5,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.config import Config
 from tests.conftest import needs_devices
-from tests.jobs.test_memory import donated_bytes, program_of, state_bytes
+from tests.modes.test_memory import donated_bytes, program_of, state_bytes
 
 NETWORKS = [name for name in registry.available() if isinstance(registry.load(name), Config)]
 

@@ -15,7 +15,7 @@ import pytest
 from jaxbench.checkpoints.checkpoint import list_checkpoints
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, ROOT, records, run_json, set_fields
 from tests.integration.conftest import program

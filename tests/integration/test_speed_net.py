@@ -9,9 +9,9 @@ import pytest
 
 from jaxbench.checkpoints.checkpoint import Policy, list_checkpoints
 from jaxbench.cli import registry
-from jaxbench.jobs.throughput import measure_throughput
-from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
+from jaxbench.modes.throughput import measure_throughput
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import ThroughputRecord, record_from_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import list_targets, parse_target
-from jaxbench.jobs.targets import read_refusal
+from jaxbench.modes.targets import read_refusal
 from tests.conftest import ROOT
 from tests.published_rates import published_rates
 
@@ -24,7 +24,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.hardware.targets.topology import create_devices
-from jaxbench.jobs.targets import read_refusal
+from jaxbench.modes.targets import read_refusal
 
 for name in sys.argv[1:]:
     target = parse_target(name)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from tests.conftest import MICRO, records, run_json
 from tests.integration.conftest import program
 

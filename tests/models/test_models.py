@@ -179,7 +179,7 @@ def test_arithmetic_counts_agree_with_xlas():
 
 
 def test_resolutions_and_widths_of_cnn10():
-    from jaxbench.jobs.describe import describe
+    from jaxbench.modes.describe import describe
 
     config = registry.load("cnn10")
     config.num_devices = 1

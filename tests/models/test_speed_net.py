@@ -17,9 +17,9 @@ from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
-from jaxbench.jobs.setup import _data_dependent_params, setup_job
-from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
+from jaxbench.modes.setup import _data_dependent_params, prepare_run
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, metrics_by_name
 from jaxbench.train import build_program
@@ -174,7 +174,7 @@ def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
 def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
     needs_devices(2)
     config = config_with(num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
         kernels = jax.device_get(job.place_train_state().params)["whiten"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
@@ -190,7 +190,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
         return params
 
     monkeypatch.setattr("jaxbench.distributed.coordination.barrier", done.append)
-    monkeypatch.setattr("jaxbench.jobs.setup.broadcast_arrays", send)
+    monkeypatch.setattr("jaxbench.modes.setup.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
     look = _data_dependent_params(config_with(), dataset, mesh, Clock())
@@ -212,7 +212,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
     with (
         open(os.devnull, "w") as quiet,
         pytest.raises(BadInput, match="decoded on the fly"),
-        setup_job(config, str(tmp_path / "run"), PlainConsole(quiet)),
+        prepare_run(config, str(tmp_path / "run"), PlainConsole(quiet)),
     ):
         pass
     assert not (tmp_path / "run").exists()
@@ -226,7 +226,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             model=SmallConfig(), test_time_augmentation=how, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
-        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
             program, feed = job.program, job.feed
             state = program.place_train_state()
             # A head that has an opinion.

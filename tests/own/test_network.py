@@ -13,10 +13,10 @@ from flax import nnx
 from jaxbench.config import Config, DataConfig, OptimizerConfig
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
-from jaxbench.jobs.describe import list_layers
-from jaxbench.jobs.train import train_and_evaluate
 from jaxbench.models import batch_norm, layers
 from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.modes.describe import list_layers
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
 from tests.conftest import needs_devices, step_losses

@@ -12,7 +12,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
 from jaxbench.errors import Diverged
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
 from jaxbench.training.loss_scale import (

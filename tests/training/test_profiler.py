@@ -15,8 +15,8 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
-from jaxbench.jobs.throughput import measure_throughput
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.throughput import measure_throughput
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training import profiler

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.errors import Diverged
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import EpochRecord
 from tests.conftest import MICRO, records, run_json, step_losses
 

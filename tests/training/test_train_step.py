@@ -18,11 +18,11 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.jobs.setup import setup_job
 from jaxbench.models.conv_layer import conv_layer
 from jaxbench.models.layers import classify, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
+from jaxbench.modes.setup import prepare_run
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
@@ -541,7 +541,7 @@ def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
         config = registry.load(MICRO)
         set_fields(config, num_devices=2, gradient_accumulation_steps=4, **fields)
-        with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
             return job.document()["batch_norm_examples"]
 
     assert seen() == 128 // 2 // 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.jobs.targets import Refusal, read_refusal
+from jaxbench.modes.targets import Refusal, read_refusal
 
 M, G, T = 2**20, 2**30, 2**40
 

@@ -55,7 +55,7 @@ class RunContext:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job(RunContext):
+class RunSetup(RunContext):
     """What a run on a network has."""
 
     config: Config
@@ -189,13 +189,13 @@ def describe_program(program: Program) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def setup_job(
+def prepare_run(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
     *,
     checked: bool = False,
-) -> Iterator[Job]:
+) -> Iterator[RunSetup]:
     """Check everything that can be checked before anything is written; close it all at the end.
 
     Args:
@@ -238,7 +238,7 @@ def setup_job(
                 config, mesh, geometry, feed.steps_per_epoch, data_dependent_params
             )
             program.check()
-        yield Job(config, clock, console, mesh, unused, dataset, feed, program)
+        yield RunSetup(config, clock, console, mesh, unused, dataset, feed, program)
 
 
 def _data_dependent_params(

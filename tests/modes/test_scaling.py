@@ -15,14 +15,14 @@ from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.distributed.mesh import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
-from jaxbench.jobs import scaling
-from jaxbench.jobs.scaling import ScalingTrial, efficiency_warnings
-from jaxbench.jobs.setup import setup_job
+from jaxbench.modes import scaling
+from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
+from jaxbench.modes.setup import prepare_run
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import ScalingRecord
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
-from tests.jobs.test_runner import REFUSAL, FakeDevice
+from tests.modes.test_runner import REFUSAL, FakeDevice
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -67,7 +67,7 @@ def test_the_trials_of_four_devices():
     needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
-    with open(os.devnull, "w") as quiet, setup_job(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
         counts = scaling._powers_of_two(job.mesh)
         how = {"link_gb_per_s": None, "rounds": 6, "window_s": 0.02}
         benchmark = scaling.ScalingBenchmark(job, scaling="both", counts=counts, **how)

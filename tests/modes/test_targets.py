@@ -14,8 +14,8 @@ from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.jobs import target_run, targets
 from jaxbench.launchers import local
+from jaxbench.modes import target_run, targets
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import record_from_json
 from tests.conftest import MICRO, needs_devices

@@ -23,11 +23,11 @@ from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import Job, check_device_counts, setup_job, with_feed
-from jaxbench.jobs.windows import Stepper, describe_windows, falling_loss_warnings
 from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunSetup, check_device_counts, prepare_run, with_feed
+from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
     AllReduceRecord,
@@ -54,7 +54,7 @@ def measure_scaling(
     rounds: int = 11,
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
-) -> JobResult:
+) -> RunResult:
     """Measure an experiment's training step on 1 to N devices.
 
     Args:
@@ -83,9 +83,9 @@ def measure_scaling(
     if device_counts:
         counts = check_device_counts("--device_counts", device_counts, mesh)
     config = dataclasses.replace(config, num_devices=counts[-1])
-    with setup_job(config, workdir, console) as job:
-        benchmark = ScalingBenchmark(job, scaling, counts, link_gb_per_s, rounds, window_s)
-        return run_job(job, benchmark, workdir, telemetry_s=telemetry_s)
+    with prepare_run(config, workdir, console) as setup:
+        benchmark = ScalingBenchmark(setup, scaling, counts, link_gb_per_s, rounds, window_s)
+        return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s)
 
 
 def _powers_of_two(mesh: DataMesh) -> list[int]:
@@ -100,14 +100,14 @@ class ScalingBenchmark(Measurement):
 
     def __init__(
         self,
-        job: Job,
+        setup: RunSetup,
         scaling: str,
         counts: Sequence[int],
         link_gb_per_s: float | None,
         rounds: int,
         window_s: float,
     ):
-        self._job = job
+        self._setup = setup
         self._flags = {
             "rounds": rounds,
             "scaling": scaling,
@@ -116,12 +116,12 @@ class ScalingBenchmark(Measurement):
         }
         self._rounds, self._link_gb_per_s = rounds, link_gb_per_s
         self._mixed: MixedDevices | None = None
-        params = jax.tree.leaves(job.program.abstract_train_state().params)
+        params = jax.tree.leaves(setup.program.abstract_train_state().params)
         self._gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
-        devices, geometry = job.mesh.devices, job.program.geometry
+        devices, geometry = setup.mesh.devices, setup.program.geometry
         share, whole = geometry.batch_per_device, geometry.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
-        trial = functools.cache(lambda *on: ScalingTrial(job_on(*on, job), window_s))
+        trial = functools.cache(lambda *on: ScalingTrial(setup_on(*on, setup), window_s))
         self._scaled = {
             (kind, count): trial(devices[:count], share * count if kind == "weak" else whole)
             for kind in ("weak", "strong")
@@ -130,7 +130,7 @@ class ScalingBenchmark(Measurement):
         }
         self._alone = [trial((device,), share) for device in devices]
         self._trials = list(dict.fromkeys([*self._scaled.values(), *self._alone]))
-        meshes = [dataclasses.replace(job.mesh, devices=devices[:n]) for n in counts if n > 1]
+        meshes = [dataclasses.replace(setup.mesh, devices=devices[:n]) for n in counts if n > 1]
         self._all_reduces = [
             Collective(mesh, "all_reduce", self._gradient_bytes, window_s) for mesh in meshes
         ]
@@ -145,8 +145,8 @@ class ScalingBenchmark(Measurement):
             self._warm_up()
             self._measure_windows()
             with (
-                self._job.clock.phase("compare"),
-                self._job.console.phase("comparing the replicas"),
+                self._setup.clock.phase("compare"),
+                self._setup.console.phase("comparing the replicas"),
             ):
                 for trial in self._trials:
                     if trial.status == "done":
@@ -156,7 +156,7 @@ class ScalingBenchmark(Measurement):
             records = list(self._describe())
             scaled = [record for record in records if isinstance(record, ScalingRecord)]
             for line in scaling_table(scaled) if scaled else ():
-                self._job.console.say(line)
+                self._setup.console.say(line)
             for record in records:
                 recorder.write(record)
         if self._mixed:
@@ -164,16 +164,16 @@ class ScalingBenchmark(Measurement):
 
     def _start(self) -> Iterator[CompileRecord]:
         """Compile everything and take first steps; yield the compile records."""
-        job = self._job
-        with job.clock.phase("init"), job.console.phase("initialising the parameters"):
-            initial = jax.device_get(job.program.create_train_state())
+        setup = self._setup
+        with setup.clock.phase("init"), setup.console.phase("initialising the parameters"):
+            initial = jax.device_get(setup.program.create_train_state())
         for trial in self._trials:
             if record := self._unless_lost(trial, functools.partial(trial.start, initial)):
                 yield record
         if self._mixed:
             self._all_reduces = []
         for all_reduce in self._all_reduces:
-            with job.console.phase(f"compiling the {all_reduce.name}"):
+            with setup.console.phase(f"compiling the {all_reduce.name}"):
                 all_reduce.start()
 
     def _unless_lost(self, trial: "ScalingTrial", act: Callable[[], Any]) -> Any:
@@ -187,17 +187,17 @@ class ScalingBenchmark(Measurement):
             if status != "oom" and not mixed:
                 raise
             trial.give_up(status, reason)
-            self._job.console.say(f"{trial.name}: {status}")
+            self._setup.console.say(f"{trial.name}: {status}")
             return None
 
     def _turns(self) -> list[Interleaved]:
         return [*(trial for trial in self._trials if trial.status == "done"), *self._all_reduces]
 
     def _warm_up(self) -> None:
-        with self._job.clock.phase("warm_up"):
+        with self._setup.clock.phase("warm_up"):
             turns = self._turns()
             for place, turn in enumerate(turns):
-                self._job.console.progress("warming up", place, len(turns), turn.name)
+                self._setup.console.progress("warming up", place, len(turns), turn.name)
                 if isinstance(turn, ScalingTrial):
                     self._unless_lost(turn, functools.partial(turn.warm_up, self._rounds))
                 else:
@@ -206,14 +206,14 @@ class ScalingBenchmark(Measurement):
     def _measure_windows(self) -> None:
         turns = self._turns()
         total, watch = self._rounds * len(turns), Stopwatch()
-        with self._job.clock.phase("measure"):
+        with self._setup.clock.phase("measure"):
             for number in range(self._rounds):
                 for place, turn in enumerate(in_turn(turns, number), 1):
                     turn.measure()
                     done = number * len(turns) + place
                     left_s = watch.elapsed_s() / done * (total - done)
                     status = f"windows  {duration(left_s)} left"
-                    self._job.console.progress("measuring", done, total, status)
+                    self._setup.console.progress("measuring", done, total, status)
 
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
@@ -242,7 +242,7 @@ class ScalingBenchmark(Measurement):
                 yield describe_all_reduce(all_reduce, weak_step_s)
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
-        devices = self._job.mesh.devices
+        devices = self._setup.mesh.devices
         compiled, scaled, alone, all_reduces = (
             [record for record in records if isinstance(record, kind)]
             for kind in (CompileRecord, ScalingRecord, DeviceRecord, AllReduceRecord)
@@ -250,7 +250,7 @@ class ScalingBenchmark(Measurement):
         turns = [*self._trials, *self._all_reduces]
         warmups = {turn.name: (turn.warmup, turn.warmup.calls) for turn in turns if turn.warmup}
         falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
-        config = self._job.config
+        config = self._setup.config
         predicts = config.parallelism != "fsdp"
         unlike = (dependent(f"{t.name}: windows", t.windows_s) for t in turns)
         late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
@@ -276,36 +276,36 @@ class ScalingBenchmark(Measurement):
         )
 
 
-def job_on(devices: tuple[jax.Device, ...], batch_size: int, job: Job) -> Job:
-    """Return a job's network on these devices, with a synthetic batch of this global size."""
-    mesh = dataclasses.replace(job.mesh, devices=devices)
-    config = dataclasses.replace(job.config, num_devices=len(devices), batch_size=batch_size)
+def setup_on(devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup) -> RunSetup:
+    """Return the network on these devices, with a synthetic batch of this global size."""
+    mesh = dataclasses.replace(setup.mesh, devices=devices)
+    config = dataclasses.replace(setup.config, num_devices=len(devices), batch_size=batch_size)
     geometry = BatchGeometry.create(config, len(devices))
-    feed = create_feed(config, None, mesh, geometry, job.program.precision.param_dtype)
+    feed = create_feed(config, None, mesh, geometry, setup.program.precision.param_dtype)
     program = build_program(config, mesh, geometry, feed.steps_per_epoch)
-    return dataclasses.replace(job, config=config, mesh=mesh, feed=feed, program=program)
+    return dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
 
 
 class ScalingTrial(Interleaved):
     """One training step on some devices with one batch."""
 
-    def __init__(self, job: Job, window_s: float):
-        self.job = job
+    def __init__(self, setup: RunSetup, window_s: float):
+        self.setup = setup
         # What the compiled step exchanges; None before it is compiled.
         self.collectives: dict[str, dict[str, int]] | None = None
         # The arrays that differ between replicas; None unless they were compared.
         self.unequal: list[str] | None = None
         # done, or how it was lost, and why.
         self.status, self.reason = "done", None
-        self._stepper = Stepper(job, None)
+        self._stepper = Stepper(setup, None)
         self._batch, self._steps = None, 0
         ids = [device.id for device in self.devices]
         where = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
-        super().__init__(f"batch {job.config.batch_size} on {where}", window_s)
+        super().__init__(f"batch {setup.config.batch_size} on {where}", window_s)
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
-        return self.job.mesh.devices
+        return self.setup.mesh.devices
 
     @property
     def losses(self) -> list[float]:
@@ -316,27 +316,27 @@ class ScalingTrial(Interleaved):
         """Images/s with its interval, None with fewer than two windows."""
         if len(self.windows_s) < 2:
             return None
-        images = self.job.program.geometry.images_per_step * self.warmup.calls_per_window
+        images = self.setup.program.geometry.images_per_step * self.warmup.calls_per_window
         return median_interval([images / window_s for window_s in self.windows_s])
 
     def start(self, initial: TrainState) -> CompileRecord:
         """Place the state, compile, take the first step; return the compile record."""
-        job, feed = self.job, self.job.feed
-        with job.clock.phase("place_data"):
-            self._stepper.state = job.program.place_saved_state(initial)
+        setup, feed = self.setup, self.setup.feed
+        with setup.clock.phase("place_data"):
+            self._stepper.state = setup.program.place_saved_state(initial)
             self._batch = next(feed.train_batches(0, 1))
         args = (self._stepper.state, feed.train_data, self._batch)
-        record = job.compile("train_step", job.program.train_step, *args, f", {self.name}")
+        record = setup.compile("train_step", setup.program.train_step, *args, f", {self.name}")
         self.collectives = record.collectives
-        with job.clock.phase("first_step"):
+        with setup.clock.phase("first_step"):
             self.run(1)
-        ids, batch_size = [device.id for device in self.devices], job.config.batch_size
+        ids, batch_size = [device.id for device in self.devices], setup.config.batch_size
         how = {"num_devices": len(ids), "device_ids": ids, "batch_size": batch_size}
         return dataclasses.replace(record, **how)
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
-            self._stepper.queue(self.job.program.train_step, self._batch)
+            self._stepper.queue(self.setup.program.train_step, self._batch)
         self._steps += calls
         self._stepper.wait()
 
@@ -353,7 +353,7 @@ class ScalingTrial(Interleaved):
 
     def describe(self) -> dict[str, Any]:
         """Return the fields that all records of a trial have; its rate is as `rate` says."""
-        config, program = self.job.config, self.job.program
+        config, program = self.setup.config, self.setup.program
         images_per_step = program.geometry.images_per_step
         rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
         if self.rate:

@@ -8,7 +8,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import BadInput
-from jaxbench.jobs import input_benchmark
+from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.rows import record_row
@@ -66,7 +66,7 @@ def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
             super().add(result)
             assert len(self._results) <= 5
 
-    monkeypatch.setattr("jaxbench.jobs.windows.DispatchLimiter", Limiter)
+    monkeypatch.setattr("jaxbench.modes.windows.DispatchLimiter", Limiter)
     measure(tmp_path, monkeypatch)
     # Three windows and the first round, each of them at least this many.
     assert Limiter.added >= 4 * 3

@@ -186,7 +186,7 @@ def describe_targets(
         ]
         print(json.dumps(shown))
         return int(bool(failed))
-    from jaxbench.jobs.describe import print_network  # imports JAX
+    from jaxbench.modes.describe import print_network  # imports JAX
 
     console = create_console()
     if network := next((answer.network for answer in answers.values() if answer.record), None):

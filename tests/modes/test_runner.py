@@ -11,8 +11,8 @@ from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import Diverged, MixedDevices, Terminated
-from jaxbench.jobs.runner import Measurement, run_job
-from jaxbench.jobs.setup import RunContext
+from jaxbench.modes.runner import Measurement, run_mode
+from jaxbench.modes.setup import RunContext
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import records, run_json
@@ -78,7 +78,7 @@ def run(tmp_path):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
         with open(os.devnull, "w") as quiet:
             context = RunContext(Experiment(name="x"), Clock(), PlainConsole(quiet), mesh, [])
-            return run_job(context, measurement, str(tmp_path / "run"), telemetry_s=0.0)
+            return run_mode(context, measurement, str(tmp_path / "run"), telemetry_s=0.0)
 
     return run
 

@@ -12,7 +12,7 @@ from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.jobs.memory import measure_memory
+from jaxbench.modes.memory import measure_memory
 from jaxbench.precision import get_precision
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program

@@ -8,7 +8,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig, ModelConfig
 from jaxbench.distributed.mesh import create_training_mesh
-from jaxbench.jobs.describe import list_layers
+from jaxbench.modes.describe import list_layers
 from jaxbench.train import build_program
 
 

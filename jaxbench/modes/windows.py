@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxbench.analysis.statistics import autocorrelation, effective_size, median_interval
 from jaxbench.errors import Diverged
-from jaxbench.jobs.setup import Job
+from jaxbench.modes.setup import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.metric_queue import DispatchLimiter
 
@@ -42,7 +42,7 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
 class Stepper:
     """Runs training steps, one after another, on a state that only it holds."""
 
-    def __init__(self, job: Job, state: Any):
+    def __init__(self, setup: RunSetup, state: Any):
         # Of the last queued step.
         self.state, self.metrics = state, None
         # Of the last step before each `wait`, and of the last step before the last one.
@@ -50,8 +50,8 @@ class Stepper:
         self.images_counted: int | None = None
         # The loss scale and the steps skipped, as a summary has them; {} without fp16.
         self.loss_scaling: dict[str, float] = {}
-        self._data = job.feed.train_data
-        self._program = job.program
+        self._data = setup.feed.train_data
+        self._program = setup.program
         self._limiter = DispatchLimiter()
 
     def queue(self, step: Callable, batch: Any) -> Any:

@@ -11,8 +11,8 @@ import jax
 from jaxbench.config import Config
 from jaxbench.hardware.environment import private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import Job, setup_job, with_feed
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, MemorySummary
 from jaxbench.records.writers.console import Console
@@ -28,32 +28,32 @@ def measure_memory(
     *,
     feed: str = "synthetic",
     telemetry_s: float = INTERVAL_S,
-) -> JobResult:
+) -> RunResult:
     """Train and evaluate a few batches; the run's status says whether they fit.
 
     Arguments and errors as for `measure_throughput`; a resident data set takes memory, too.
     """
     config = with_feed(config, feed)
-    with setup_job(config, workdir, console) as job:
-        return run_job(job, MemoryCheck(job), workdir, telemetry_s=telemetry_s)
+    with prepare_run(config, workdir, console) as setup:
+        return run_mode(setup, MemoryCheck(setup), workdir, telemetry_s=telemetry_s)
 
 
 class MemoryCheck(Measurement):
     mode = "memory"
 
-    def __init__(self, job: Job):
-        self._job = job
+    def __init__(self, setup: RunSetup):
+        self._setup = setup
         self._private_bytes: int | None = None
 
     def measure(self, recorder: Recorder) -> None:
-        job, program, feed = self._job, self._job.program, self._job.feed
-        state = job.place_train_state()
+        setup, program, feed = self._setup, self._setup.program, self._setup.feed
+        state = setup.place_train_state()
         train = (feed.train_data, next(feed.train_batches(0, 1)))
         evaluation = (feed.eval_data, next(feed.eval_batches()))
-        recorder.write(job.compile("train_step", program.train_step, state, *train))
-        recorder.write(job.compile("eval_step", program.eval_step, state, *evaluation))
+        recorder.write(setup.compile("train_step", program.train_step, state, *train))
+        recorder.write(setup.compile("eval_step", program.eval_step, state, *evaluation))
         self._private_bytes = private_memory_bytes()
-        with job.clock.phase("run"), job.console.phase(f"running {_STEPS} steps of each"):
+        with setup.clock.phase("run"), setup.console.phase(f"running {_STEPS} steps of each"):
             for _ in range(_STEPS):
                 state, metrics = program.train_step(state, *train)
             jax.block_until_ready((state, metrics))

@@ -10,8 +10,6 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.errors import BadInput
-from jaxbench.jobs import conv2d
-from jaxbench.jobs.conv2d import measure_conv2d
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -19,6 +17,8 @@ from jaxbench.models.convolution import (
     convolve_with_scipy,
     make_inputs,
 )
+from jaxbench.modes import conv2d
+from jaxbench.modes.conv2d import measure_conv2d
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import needs_devices, records, run_json
 
@@ -105,7 +105,7 @@ def test_a_wrong_result_is_seen(tmp_path, monkeypatch):
     """Images that change places on their device are far off."""
     needs_devices(2)
     monkeypatch.setattr(
-        "jaxbench.jobs.conv2d.convolve",
+        "jaxbench.modes.conv2d.convolve",
         lambda kernel, images, dtype: convolve(kernel, images, dtype)[::-1],
     )
     config = registry.load("conv2d:tiny")
@@ -165,7 +165,7 @@ def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
         given.append(len(images))
         return convolve_with_scipy(kernel, images)
 
-    monkeypatch.setattr("jaxbench.jobs.conv2d.convolve_with_scipy", note)
+    monkeypatch.setattr("jaxbench.modes.conv2d.convolve_with_scipy", note)
     trial = measured_with(tmp_path, monkeypatch, scipy_rounds=2, images=48)
     # 16 images are compared, all are timed.
     assert sorted(given) == [16, 48, 48] and len(trial["samples"]["scipy_s"]) == 2
@@ -177,7 +177,7 @@ def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
 def test_windows_hold_the_calls_that_are_recorded(tmp_path, monkeypatch):
     trial = measured_with(tmp_path, monkeypatch, calls=7)
     assert trial["samples"]["calls"] == [7, 7, 7]
-    monkeypatch.setattr("jaxbench.jobs.conv2d._WINDOW_S", 0.0)
+    monkeypatch.setattr("jaxbench.modes.conv2d._WINDOW_S", 0.0)
     trial = measured_with(tmp_path / "long", monkeypatch, calls=7)
     assert trial["samples"]["calls"] == [1, 1, 1]
 

@@ -9,8 +9,8 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_share
 from jaxbench.hardware.telemetry.sampler import check_interval
-from jaxbench.jobs import FEEDS, FEWEST_ROUNDS, SCALINGS
 from jaxbench.microbench.interleaved import check_window_s
+from jaxbench.modes import FEEDS, FEWEST_ROUNDS, SCALINGS
 from jaxbench.records.writers.wandb import check_wandb
 from jaxbench.training.profiler import parse_steps
 

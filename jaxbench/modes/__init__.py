@@ -82,7 +82,7 @@ def find_mode(experiment: Experiment, mode: str | None) -> str:
     return mode
 
 
-def import_job(mode: str) -> Callable[..., Any]:
+def import_mode(mode: str) -> Callable[..., Any]:
     """Return the function that runs a mode; this imports JAX."""
-    module = importlib.import_module(f"jaxbench.jobs.{MODES[mode].module}")
+    module = importlib.import_module(f"jaxbench.modes.{MODES[mode].module}")
     return getattr(module, MODES[mode].function)

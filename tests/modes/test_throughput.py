@@ -18,9 +18,9 @@ from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
-from jaxbench.jobs import throughput
-from jaxbench.jobs.throughput import ForwardStage, TrainStage
-from jaxbench.jobs.windows import Stepper
+from jaxbench.modes import throughput
+from jaxbench.modes.throughput import ForwardStage, TrainStage
+from jaxbench.modes.windows import Stepper
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program

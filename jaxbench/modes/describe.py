@@ -16,7 +16,7 @@ from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.fields import overridable, without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
-from jaxbench.jobs import conv2d
+from jaxbench.modes import conv2d
 from jaxbench.own.code import config_record
 from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap

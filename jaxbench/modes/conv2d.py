@@ -22,8 +22,6 @@ from jaxbench.distributed.mesh import DataMesh, create_mesh
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import RunContext, check_device_counts
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -31,6 +29,8 @@ from jaxbench.models.convolution import (
     convolve_with_scipy,
     make_inputs,
 )
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunContext, check_device_counts
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
@@ -53,7 +53,7 @@ def measure_conv2d(
     console: Console | None = None,
     *,
     telemetry_s: float = INTERVAL_S,
-) -> JobResult:
+) -> RunResult:
     """Measure every trial that the config names and print them as a table.
 
     Arguments and errors as for `measure_throughput`.
@@ -73,7 +73,7 @@ def measure_conv2d(
         )
         context = RunContext(config, Clock(), console, mesh, unused=[])
         benchmark = Conv2dBenchmark(context, counts)
-        return run_job(context, benchmark, workdir, telemetry_s=telemetry_s)
+        return run_mode(context, benchmark, workdir, telemetry_s=telemetry_s)
 
 
 class Conv2dBenchmark(Measurement):

@@ -21,9 +21,9 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.storage import drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import Job, setup_job
-from jaxbench.jobs.windows import Stepper
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunSetup, prepare_run
+from jaxbench.modes.windows import Stepper
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record
 from jaxbench.records.validity import impossible_arithmetic
@@ -44,7 +44,7 @@ def measure_input(
     *,
     page_cache: str = "as_is",
     telemetry_s: float = INTERVAL_S,
-) -> JobResult:
+) -> RunResult:
     """Measure the three stages of an experiment whose `data.feed` is `stream`.
 
     With `page_cache="cold"` the system forgets the training images before every window. All other
@@ -56,22 +56,22 @@ def measure_input(
             f"--mode=input with data.feed={config.data.feed!r}: the host prepares nothing then; "
             "it goes with data.feed=stream"
         )
-    with setup_job(config, workdir, console) as job:
-        return run_job(job, InputBenchmark(job, page_cache), workdir, telemetry_s=telemetry_s)
+    with prepare_run(config, workdir, console) as setup:
+        return run_mode(setup, InputBenchmark(setup, page_cache), workdir, telemetry_s=telemetry_s)
 
 
 class InputBenchmark(Measurement):
     mode = "input"
 
-    def __init__(self, job: Job, page_cache: str):
-        self._job = job
+    def __init__(self, setup: RunSetup, page_cache: str):
+        self._setup = setup
         self._next_batch = 0
         self._cold_files: Sequence[str] = ()
         if page_cache == "cold":
-            self._cold_files = job.dataset.train.files() if job.dataset.encoded else ()
+            self._cold_files = setup.dataset.train.files() if setup.dataset.encoded else ()
             if not self._cold_files:
                 raise BadInput(
-                    f"--page_cache=cold: {job.dataset.description} is in memory, nothing is read "
+                    f"--page_cache=cold: {setup.dataset.description} is in memory, nothing is read "
                     "from storage; it is for images decoded on the fly"
                 )
 
@@ -79,10 +79,14 @@ class InputBenchmark(Measurement):
         return {"page_cache": "cold" if self._cold_files else "as_is"}
 
     def measure(self, recorder: Recorder) -> None:
-        job, feed, step = self._job, self._job.feed, self._job.program.train_step
-        state, batch = job.place_train_state(), next(feed.train_batches(0, 1))
-        recorder.write(job.compile("train_step", step, state, feed.train_data, batch))
-        stepper = Stepper(job, state)
+        setup, feed, step = (
+            self._setup,
+            self._setup.feed,
+            self._setup.program.train_step,
+        )
+        state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
+        recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
+        stepper = Stepper(setup, state)
         # Each window reads other images than the last one, as long as the data set has others.
         stages = {
             "prepare": lambda first_batch: feed.host_batches(0, _ENDLESS, first_batch),
@@ -90,12 +94,12 @@ class InputBenchmark(Measurement):
             "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),
         }
         windows: dict[str, list[tuple[float, int | None]]] = {name: [] for name in stages}
-        with job.clock.phase("measure"):
+        with setup.clock.phase("measure"):
             counts = {name: self._window_batches(name, create) for name, create in stages.items()}
             for number in range(1, _ROUNDS + 1):
                 for name, create in stages.items():
                     windows[name].append(self._time(name, create, counts[name]))
-                job.console.progress("measuring", number, _ROUNDS, "rounds")
+                setup.console.progress("measuring", number, _ROUNDS, "rounds")
         for name, windows_R in windows.items():
             recorder.write(self._describe(name, counts[name], windows_R))
 
@@ -106,7 +110,7 @@ class InputBenchmark(Measurement):
 
     def _time(self, name: str, create: Callable, count: int) -> tuple[float, int | None]:
         """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
-        first, fill = self._next_batch, self._job.config.data.prefetch_batches + 2
+        first, fill = self._next_batch, self._setup.config.data.prefetch_batches + 2
         if name != "train_step":
             self._next_batch += fill + count
             if self._cold_files:
@@ -116,7 +120,7 @@ class InputBenchmark(Measurement):
             before_bytes, watch = storage_read_bytes(), Stopwatch()
             _take(batches, count)
             elapsed_s, after_bytes = watch.elapsed_s(), storage_read_bytes()
-        self._job.feed.close()  # or it would work ahead in the next stage's time
+        self._setup.feed.close()  # or it would work ahead in the next stage's time
         if before_bytes is None or after_bytes is None:
             return elapsed_s, None
         return elapsed_s, max(0, after_bytes - before_bytes)
@@ -125,9 +129,9 @@ class InputBenchmark(Measurement):
         self, name: str, count: int, windows_R: list[tuple[float, int | None]]
     ) -> InputRecord:
         """Return a stage's record, given the seconds and bytes of windows of `count` batches."""
-        job, cores, on_host = self._job, available_cores(), name != "train_step"
-        images = count * job.program.geometry.images_per_step
-        tokens = job.config.data.sequence_length
+        setup, cores, on_host = self._setup, available_cores(), name != "train_step"
+        images = count * setup.program.geometry.images_per_step
+        tokens = setup.config.data.sequence_length
         rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
         rate, low, high = median_interval(rates_R)
         return InputRecord(
@@ -136,8 +140,8 @@ class InputBenchmark(Measurement):
             images_per_s_low=low,
             images_per_s_high=high,
             windows_images_per_s=rates_R,
-            batch_size=job.config.batch_size,
-            num_devices=job.mesh.num_devices,
+            batch_size=setup.config.batch_size,
+            num_devices=setup.mesh.num_devices,
             cores=cores,
             images_per_s_per_core=rate / cores if on_host else None,
             tokens_per_s=rate * tokens if tokens else None,
@@ -154,13 +158,13 @@ class InputBenchmark(Measurement):
             warnings += dependent(f"{stage.stage}: windows", times_s)
             warnings += held_up(f"{stage.stage}: window", dict(enumerate(times_s, 1)))
             if stage.stage == "train_step":
-                flops = stage.images_per_s * self._job.program.training_flops
-                limit = flops_limit(self._job.mesh.devices)
+                flops = stage.images_per_s * self._setup.program.training_flops
+                limit = flops_limit(self._setup.mesh.devices)
                 invalid += impossible_arithmetic(flops / stage.num_devices, limit)
         return InputSummary(
             status=status,
             verdict=verdict(stages),
-            corrupt=self._job.feed.corrupt,
+            corrupt=self._setup.feed.corrupt,
             invalid=invalid,
             warnings=warnings,
         )

@@ -1,6 +1,6 @@
 """Compile a training step for a machine that is not here: --target with memory or scaling.
 
-`compile_for_target` runs in a child process, see `jobs/targets.py`. The modes record its answers,
+`compile_for_target` runs in a child process, see `modes/targets.py`. The modes record its answers,
 with the target's devices and the mode `compile`. Nothing is measured. What the compiler says is
 `compiled`; a ceiling on the rate is `predicted` from it and the machine's peak rates.
 """
@@ -26,10 +26,10 @@ from jaxbench.geometry import BatchGeometry, batch_multiple
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, smaller_targets
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
-from jaxbench.jobs.describe import list_layers
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import RunContext, describe_program
-from jaxbench.jobs.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target, read_refusal
+from jaxbench.modes.describe import list_layers
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunContext, describe_program
+from jaxbench.modes.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target, read_refusal
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
@@ -233,11 +233,11 @@ def compile_memory(
     *,
     arguments: Sequence[str],
     target: str,
-) -> JobResult:
+) -> RunResult:
     """Compile the training step for a target; the run's status says whether it fits.
 
     Args:
-      config, workdir, console: see `setup_job`.
+      config, workdir, console: see `prepare_run`.
       arguments: see `ask_compiler`.
       target: the machine's name.
 
@@ -259,7 +259,7 @@ def compile_scaling(
     arguments: Sequence[str],
     target: str,
     scaling: str = "both",
-) -> JobResult:
+) -> RunResult:
     """Compile the training step for ever more devices of a target, up to all.
 
     A size on which it does not fit is a result.
@@ -294,7 +294,7 @@ def _run(
     arguments: Sequence[str],
     machine: Target,
     sizes: Sequence[Size],
-) -> JobResult:
+) -> RunResult:
     check_workdir(workdir, config.name)
     console = console or create_console()
     config, unused = without_unused(config.for_all_devices())
@@ -306,7 +306,7 @@ def _run(
         compilation = Compilation(context, arguments, machine, sizes)
         # A machine that its compiler does not know ends the run before anything is written.
         compilation.ask(0)
-        return run_job(context, compilation, workdir, telemetry_s=0.0)
+        return run_mode(context, compilation, workdir, telemetry_s=0.0)
     finally:
         console.close()
 

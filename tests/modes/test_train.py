@@ -13,7 +13,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.errors import Diverged
-from jaxbench.jobs.train import train_and_evaluate
+from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.program import Program
@@ -138,7 +138,7 @@ def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, tmp_path, 
         seen.append(accumulator(str(folder)).Reload())
         return LOOP.train_and_evaluate(run, state)
 
-    monkeypatch.setattr("jaxbench.jobs.train.run_loop", looking)
+    monkeypatch.setattr("jaxbench.modes.train.run_loop", looking)
     train(MICRO, epochs=1)
     [events] = seen
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
@@ -224,7 +224,7 @@ def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
         def close(self):
             full()
 
-    monkeypatch.setattr("jaxbench.jobs.train.TensorBoardWriter", lambda *_: FullDisk())
+    monkeypatch.setattr("jaxbench.modes.train.TensorBoardWriter", lambda *_: FullDisk())
     with pytest.raises(OSError, match="No space left"):
         train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
@@ -394,7 +394,7 @@ def test_rates_that_no_processor_has_make_a_run_invalid(train, monkeypatch):
     """And what is doubtful about its compiled steps and its test split is among its warnings."""
     monkeypatch.setattr("jaxbench.training.run.flops_limit", lambda devices: 1.0)
     monkeypatch.setattr(
-        "jaxbench.jobs.setup.missing_arithmetic", lambda record, flops: [record.function]
+        "jaxbench.modes.setup.missing_arithmetic", lambda record, flops: [record.function]
     )
     summary = train(MICRO, epochs=2, data__eval_examples=20).summary
     assert summary["status"] == "invalid"

@@ -12,7 +12,7 @@ from jaxbench.config import Config
 from jaxbench.distributed import coordination
 from jaxbench.distributed.mesh import broadcast_arrays
 from jaxbench.errors import BadInput
-from jaxbench.jobs.setup import Job
+from jaxbench.modes.setup import RunSetup
 from jaxbench.training.program import Program
 from jaxbench.training.run import RunProgress
 
@@ -27,25 +27,25 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
         yield resumed
 
 
-def restore(job: Job, resumed: Resume | None, workdir: str | None) -> Checkpoint | None:
+def restore(setup: RunSetup, resumed: Resume | None, workdir: str | None) -> Checkpoint | None:
     """Return the checkpoint to resume from, in every process; None if the run begins."""
-    with job.clock.phase("restore"):
-        checkpoint = _read(job, resumed, workdir) if resumed else None
+    with setup.clock.phase("restore"):
+        checkpoint = _read(setup, resumed, workdir) if resumed else None
         if coordination.count() > 1:
-            checkpoint = _broadcast(checkpoint, job.program)
+            checkpoint = _broadcast(checkpoint, setup.program)
     if checkpoint:
-        job.clock.add(checkpoint.metadata["totals_s"])
+        setup.clock.add(checkpoint.metadata["totals_s"])
     return checkpoint
 
 
-def _read(job: Job, resumed: Resume, workdir: str | None) -> Checkpoint | None:
+def _read(setup: RunSetup, resumed: Resume, workdir: str | None) -> Checkpoint | None:
     """Read the checkpoint to resume from, with the epochs up to it; None if the run begins again.
 
     They are as they were recorded: those of later epochs are done again.
     """
-    path, state, say = resumed.path, job.program.abstract_placed_state(), job.console.say
+    path, state, say = resumed.path, setup.program.abstract_placed_state(), setup.console.say
     folder, set_aside = path / CHECKPOINTS, workdir is None or resumed.restart_allowed
-    with job.console.phase("reading the checkpoint"):
+    with setup.console.phase("reading the checkpoint"):
         if resumed.checkpoint:
             checkpoint = read_checkpoint(folder, resumed.checkpoint, state)
         else:

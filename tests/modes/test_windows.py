@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxbench.errors import Diverged
-from jaxbench.jobs.windows import describe_windows, falling_loss_warnings, wait_for_steps
+from jaxbench.modes.windows import describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.training.loss_scale import LOWEST_SCALE
 
 

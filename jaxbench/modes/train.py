@@ -19,9 +19,9 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.jobs.restore import restore, run_to_resume
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import Job, setup_job
+from jaxbench.modes.restore import restore, run_to_resume
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunSetup, prepare_run
 from jaxbench.own.code import config_record
 from jaxbench.records.goodput import begin_stretch, mark_phases, measure_goodput, read_stretches
 from jaxbench.records.next_steps import say_next_steps
@@ -59,12 +59,12 @@ def train_and_evaluate(
     checkpoints: Policy = NO_CHECKPOINTS,
     resume: str = "none",
     import_s: float | None = None,
-) -> JobResult:
+) -> RunResult:
     """Run an experiment from its data to its last evaluation.
 
     Args:
       config: the experiment.
-      workdir, telemetry_s, price: see `run_job`.
+      workdir, telemetry_s, price: see `run_mode`.
       console: where progress is shown; None picks one for standard output.
       profile: "START:STOP", the steps that JAX's profiler traces, see `parse_steps`.
       target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
@@ -86,19 +86,19 @@ def train_and_evaluate(
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
-        job = stack.enter_context(setup_job(config, workdir, console, checked=True))
-        _check_steps(job, options)
-        saved = restore(job, resumed, workdir)
-        training = Training(job, options, saved, import_s)
+        setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
+        _check_steps(setup, options)
+        saved = restore(setup, resumed, workdir)
+        training = Training(setup, options, saved, import_s)
         into = None
         if resumed:
             checkpoint = saved and saved._replace(state=None)
             into = functools.partial(
-                resume_run_dir, resumed, checkpoint, workdir, config.name, say=job.console.say
+                resume_run_dir, resumed, checkpoint, workdir, config.name, say=setup.console.say
             )
         del saved  # only `training` holds the host's copy of the state, until it is placed
-        done = run_job(
-            job, training, workdir, telemetry_s=telemetry_s, price=price, resume_into=into
+        done = run_mode(
+            setup, training, workdir, telemetry_s=telemetry_s, price=price, resume_into=into
         )
         return dataclasses.replace(done, state=training.state)
 
@@ -117,35 +117,44 @@ class Training(Measurement):
     mode = "train"
 
     def __init__(
-        self, job: Job, options: _Options, saved: Checkpoint | None, import_s: float | None
+        self,
+        setup: RunSetup,
+        options: _Options,
+        saved: Checkpoint | None,
+        import_s: float | None,
     ):
-        self._job, self._options, self._saved, self._import_s = job, options, saved, import_s
+        self._setup, self._options, self._saved, self._import_s = (
+            setup,
+            options,
+            saved,
+            import_s,
+        )
         self._run_dir: RunDir | None = None  # in the first process
         # Since the run's first process.
         self._device_changes: dict[str, list[Any]] = {}
         self._statistics_changes: dict[str, list[Any]] = {}
         self.state: TrainState | None = None  # the final state
-        task, steps_per_epoch, target = job.program.task, job.feed.steps_per_epoch, None
+        task, steps_per_epoch, target = setup.program.task, setup.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
             target = AccuracyTarget(task.headline, options.target_accuracy)
-        total_steps = job.config.num_steps(steps_per_epoch)
-        plan = TrainPlan(total_steps, steps_per_epoch, job.config.eval_every_epochs, target)
+        total_steps = setup.config.num_steps(steps_per_epoch)
+        plan = TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target)
         progress = RunProgress(import_s=import_s)
         if saved:
             progress = RunProgress.from_json(saved.metadata)
         self._run = TrainRun(
-            program=job.program,
-            feed=job.feed,
+            program=setup.program,
+            feed=setup.feed,
             plan=plan,
-            clock=job.clock,
-            console=job.console,
+            clock=setup.clock,
+            console=setup.console,
             progress=progress,
             hooks=[checkpoint_hook],
         )
 
     def document(self) -> dict[str, Any]:
         resumed_phases_s = self._saved.metadata["totals_s"] if self._saved else {}
-        stretch = begin_stretch(self._job.clock, self._import_s, resumed_phases_s)
+        stretch = begin_stretch(self._setup.clock, self._import_s, resumed_phases_s)
         return {"target_accuracy": self._options.target_accuracy, "stretches": [stretch]}
 
     def measure(self, recorder: Recorder) -> None:
@@ -171,7 +180,7 @@ class Training(Measurement):
             )
         if saved:
             run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
-        state = prepare(self._job, run, recorder.write, saved and saved.state, self._mark_phases)
+        state = prepare(self._setup, run, recorder.write, saved and saved.state, self._mark_phases)
         if not saved and not run.program.config.data.sequence_length:
             with run.clock.phase("records"), defer_signals():
                 for writer in image_writers:
@@ -248,7 +257,7 @@ class Training(Measurement):
 
     def _warnings(self) -> list[str]:
         """Return what is doubtful about losses and evaluations, and the checkpoints' warnings."""
-        run, dataset = self._run, self._job.dataset
+        run, dataset = self._run, self._setup.dataset
         evaluated = any(epoch.eval_count is not None for epoch in run.progress.epochs)
         doubts = eval_split_warnings(dataset) if dataset and evaluated else []
         if changed := describe_changes(self._statistics_changes):
@@ -257,7 +266,7 @@ class Training(Measurement):
 
 
 def prepare(
-    job: Job,
+    setup: RunSetup,
     run: TrainRun,
     write: Callable[[CompileRecord], None],
     saved_state: TrainState | None = None,
@@ -268,27 +277,29 @@ def prepare(
     Without the saved state of a checkpoint, on the host, the parameters are initialised. `begin` is
     called with "compile" before the steps are compiled.
     """
-    program, feed, progress = job.program, job.feed, run.progress
+    program, feed, progress = setup.program, setup.feed, run.progress
     is_resumed = saved_state is not None
-    with job.clock.phase("place_data"):
+    with setup.clock.phase("place_data"):
         # Where only the last evaluation is left, the shapes of the last step's batch are enough.
         step = min(progress.step, run.plan.total_steps - 1)
         batch = run.peek_batch(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
     begin("compile")
     # XLA compiles what has been lowered while Python lowers the next.
-    wait_for_init = (lambda: None) if is_resumed else job.begin_init()
+    wait_for_init = (lambda: None) if is_resumed else setup.begin_init()
     state = program.abstract_placed_state()
     if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
-        state = job.place_train_state(saved_state, wait_for_init)
+        state = setup.place_train_state(saved_state, wait_for_init)
     steps = {
         "train_step": (program.train_step, state, feed.train_data, batch),
         "eval_step": (program.eval_step, state, feed.eval_data, eval_batch),
     }
-    with job.console.phase(f"compiling {' and '.join(steps)} for {job.mesh.num_devices} device(s)"):
-        records, compile_s = compile_together(steps, job.clock)
+    with setup.console.phase(
+        f"compiling {' and '.join(steps)} for {setup.mesh.num_devices} device(s)"
+    ):
+        records, compile_s = compile_together(steps, setup.clock)
     if not across_processes:
-        state = job.place_train_state(saved_state, wait_for_init)
+        state = setup.place_train_state(saved_state, wait_for_init)
     del saved_state
     run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
     if not is_resumed:  # else the run has its records of it
@@ -297,25 +308,25 @@ def prepare(
         with run.clock.phase("records"):
             for record in records:
                 write(record)
-    barrier_before_first_step(job.clock)
+    barrier_before_first_step(setup.clock)
     return state
 
 
-def _done_already(resumed: Resume | None, console: Console) -> JobResult:
+def _done_already(resumed: Resume | None, console: Console) -> RunResult:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
     if resumed is None:
-        return JobResult([], {}, None)
+        return RunResult([], {}, None)
     path = resumed.path
     console.say(f"{path}: this run is done already")
     console.close()
     run_dir = RunDir(path, resumed.document)
     say_next_steps(console, run_dir)
-    return JobResult([], run_dir.document.get("summary") or {}, run_dir)
+    return RunResult([], run_dir.document.get("summary") or {}, run_dir)
 
 
-def _check_steps(job: Job, options: _Options) -> None:
+def _check_steps(setup: RunSetup, options: _Options) -> None:
     """Raise BadInput for numbers of steps that do not go with the data."""
-    config, steps_per_epoch = job.config, job.feed.steps_per_epoch
+    config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
     if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
         raise BadInput(
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "

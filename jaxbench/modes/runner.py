@@ -1,7 +1,7 @@
 """Run a mode. What all modes share is here: a mode itself only measures and summarizes.
 
-A new mode is a `Measurement` and a function that hands it to `run_job`; see jobs/memory.py. Its
-line in jobs/__init__.py is all that the commands need; a summary with fields of its own stands in
+A new mode is a `Measurement` and a function that hands it to `run_mode`; see modes/memory.py. Its
+line in modes/__init__.py is all that the commands need; a summary with fields of its own stands in
 records/schema/measurements.py, and in the list RECORDS beside it.
 """
 
@@ -17,7 +17,7 @@ from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.environment import host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.setup import RunContext
+from jaxbench.modes.setup import RunContext
 from jaxbench.records.recorder import Recorder, recording
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import CompileRecord, Record, Summary
@@ -51,7 +51,7 @@ class Measurement(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class JobResult:
+class RunResult:
     """The outcome of a run."""
 
     records: list[Record]  # before the summary
@@ -63,7 +63,7 @@ class JobResult:
         return [record for record in self.records if isinstance(record, kind)]
 
 
-def run_job(
+def run_mode(
     context: RunContext,
     measurement: Measurement,
     workdir: str | None = None,
@@ -71,11 +71,11 @@ def run_job(
     telemetry_s: float = INTERVAL_S,
     price: Price | None = None,
     resume_into: Callable[[RunDocument], RunDir] | None = None,
-) -> JobResult:
+) -> RunResult:
     """Run a mode from its run directory to its summary.
 
     Args:
-      context: what `setup_job` prepared.
+      context: what `prepare_run` setup.
       measurement: the mode.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       telemetry_s: seconds between readings of the hardware, 0 for none.
@@ -111,7 +111,7 @@ def run_job(
         measurement.measure(recorder)
         if recorder.run_dir:
             recorder.run_dir.update(**context.document_at_end())
-    return JobResult(recorder.records, recorder.summary, recorder.run_dir)
+    return RunResult(recorder.records, recorder.summary, recorder.run_dir)
 
 
 def _summarize(

@@ -9,8 +9,8 @@ from jaxbench.distributed.mesh import DataMesh
 from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.jobs.target_run import fast_convolution_rate
 from jaxbench.models.vgg import VggConfig
+from jaxbench.modes.target_run import fast_convolution_rate
 from jaxbench.train import build_program
 from jaxbench.training.program import Program
 from tests.conftest import set_fields

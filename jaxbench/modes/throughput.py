@@ -20,10 +20,10 @@ from jaxbench.distributed.coordination import barrier_before_first_step, broadca
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.jobs.runner import JobResult, Measurement, run_job
-from jaxbench.jobs.setup import Job, setup_job, with_feed
-from jaxbench.jobs.windows import Stepper, describe_windows, falling_loss_warnings
 from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
+from jaxbench.modes.runner import Measurement, RunResult, run_mode
+from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
+from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
@@ -50,12 +50,12 @@ def measure_throughput(
     telemetry_s: float = INTERVAL_S,
     profile: str | None = None,
     price: Price | None = None,
-) -> JobResult:
+) -> RunResult:
     """Measure an experiment's training step and its forward pass.
 
     Args:
       config: the experiment.
-      workdir, telemetry_s, price: see `run_job`.
+      workdir, telemetry_s, price: see `run_mode`.
       console: where progress is shown; None picks one for standard output.
       feed: where batches come from. synthetic: one synthetic batch stays on the devices and nothing
         is read, which measures the devices alone. resident, stream: the experiment's data.
@@ -81,18 +81,23 @@ def measure_throughput(
         )
     traced_steps = parse_steps(profile)
     check_end(traced_steps, _MOST_PROFILE_STEPS, "those after the measurement")
-    with setup_job(config, workdir, console) as job:
-        benchmark = ThroughputBenchmark(job, steps_per_call, rounds, window_s, traced_steps)
-        return run_job(job, benchmark, workdir, telemetry_s=telemetry_s, price=price)
+    with prepare_run(config, workdir, console) as setup:
+        benchmark = ThroughputBenchmark(setup, steps_per_call, rounds, window_s, traced_steps)
+        return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
 class ThroughputBenchmark(Measurement):
     mode = "throughput"
 
     def __init__(
-        self, job: Job, steps_per_call: int, rounds: int, window_s: float, traced_steps: range
+        self,
+        setup: RunSetup,
+        steps_per_call: int,
+        rounds: int,
+        window_s: float,
+        traced_steps: range,
     ):
-        self._job = job
+        self._setup = setup
         self._steps_per_call = steps_per_call
         self._rounds = rounds
         self._window_s = window_s
@@ -110,13 +115,13 @@ class ThroughputBenchmark(Measurement):
         for record in compiled.values():
             recorder.write(record)
         train = self._stages[0]
-        with self._job.clock.phase("first_step"):
+        with self._setup.clock.phase("first_step"):
             watch = Stopwatch()
             train.run(1)
             self._first_step_s = watch.elapsed_s()
-        with self._job.clock.phase("warm_up"):
+        with self._setup.clock.phase("warm_up"):
             for place, stage in enumerate(self._stages):
-                self._job.console.progress("warming up", place, len(self._stages), stage.name)
+                self._setup.console.progress("warming up", place, len(self._stages), stage.name)
                 stage.warm_up(self._rounds)
         self._measure_windows(train, recorder.telemetry.measured)
         for stage in self._stages:
@@ -124,14 +129,14 @@ class ThroughputBenchmark(Measurement):
         if self._traced_steps:
             self._profiler = Profiler(self._traced_steps, recorder.folder)
             what = f"profiling steps {self._traced_steps[0]} to {self._traced_steps[-1]}"
-            with self._job.clock.phase("profile"), self._job.console.phase(what):
+            with self._setup.clock.phase("profile"), self._setup.console.phase(what):
                 train.profile(self._profiler)
 
     def _start(self) -> dict[str, CompileRecord]:
         """Initialise, compile, and create the stages; return the compile records by function."""
-        job, program, feed = self._job, self._job.program, self._job.feed
-        state = job.place_train_state()
-        with job.clock.phase("place_data"):
+        setup, program, feed = self._setup, self._setup.program, self._setup.feed
+        state = setup.place_train_state()
+        with setup.clock.phase("place_data"):
             batch = next(feed.train_batches(0, 1))
             eval_batch = next(feed.eval_batches())
         steps = {
@@ -142,10 +147,10 @@ class ThroughputBenchmark(Measurement):
         repeated = f"train_step_x{count}"
         if count > 1:
             steps[repeated] = (repeat_train_step(program, count), feed.train_data, batch)
-        compiled = _compile_cold_and_warm(job, steps, state)
-        barrier_before_first_step(job.clock)
-        self._stepper = Stepper(job, state)
-        own = (job, self._stepper, self._window_s)
+        compiled = _compile_cold_and_warm(setup, steps, state)
+        barrier_before_first_step(setup.clock)
+        self._stepper = Stepper(setup, state)
+        own = (setup, self._stepper, self._window_s)
         forward = ForwardStage(*own, eval_batch)
         self._stages = [TrainStage(*own), forward]
         if count > 1:
@@ -156,7 +161,7 @@ class ThroughputBenchmark(Measurement):
         self, train: "TrainStage", measured: Callable[[int], contextlib.AbstractContextManager]
     ) -> None:
         """Take every stage's windows; `measured(images)` surrounds those of the training step."""
-        with self._job.clock.phase("measure"):
+        with self._setup.clock.phase("measure"):
             for number in range(self._rounds):
                 for stage in in_turn(self._stages, number):
                     images = stage.steps_per_window * stage.images_per_step
@@ -165,7 +170,7 @@ class ThroughputBenchmark(Measurement):
                         stage.measure()
                     stage.wait_for_rest()
                 train.measure_latencies()
-                self._job.console.progress("measuring", number + 1, self._rounds, "rounds")
+                self._setup.console.progress("measuring", number + 1, self._rounds, "rounds")
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         stages = [record for record in records if isinstance(record, ThroughputRecord)]
@@ -187,19 +192,19 @@ class ThroughputBenchmark(Measurement):
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
             **(self._stepper.loss_scaling if self._stepper else {}),
-            corrupt=self._job.feed.corrupt,
+            corrupt=self._setup.feed.corrupt,
             profile=self._profiler.summary() if self._profiler else None,
             invalid=[
                 f"{stage.stage}: {why}"
                 for stage in stages
-                for why in impossible(stage, flops_limit(self._job.mesh.devices))
+                for why in impossible(stage, flops_limit(self._setup.mesh.devices))
             ],
             warnings=warnings,
         )
 
 
 def _compile_cold_and_warm(
-    job: Job, steps: dict[str, tuple[Any, Any, Any]], state: TrainState
+    setup: RunSetup, steps: dict[str, tuple[Any, Any, Any]], state: TrainState
 ) -> dict[str, CompileRecord]:
     """Compile {name: (step, data, batch)} with a cold cache and, where there is one, a warm one."""
     found: list[dict[str, CompileRecord]] = []
@@ -212,7 +217,7 @@ def _compile_cold_and_warm(
         with around():
             compiled = {}
             for name, (step, *args) in steps.items():
-                compiled[name] = job.compile(name, step, state, *args, how)
+                compiled[name] = setup.compile(name, step, state, *args, how)
         found.append(compiled)
         if how:
             continue
@@ -260,18 +265,18 @@ _ENDLESS = 2**40
 
 
 class TimedStage(Interleaved):
-    """A stage of a job, timed in windows."""
+    """A stage, timed in windows."""
 
-    def __init__(self, name: str, job: Job, stepper: Stepper, window_s: float):
+    def __init__(self, name: str, setup: RunSetup, stepper: Stepper, window_s: float):
         super().__init__(name, window_s)
         self.function = name  # of the compiled step that it calls
         # Over all devices and models.
-        self.images_per_step = job.program.geometry.images_per_step
+        self.images_per_step = setup.program.geometry.images_per_step
         self.steps_per_call = 1
         # Taken so far, in and between windows; of these, the steps of the warm-up.
         self.steps = self.warmup_steps = 0
         self.sync_residual_s = 0.0  # how long work went on after its windows
-        self._job, self._stepper = job, stepper
+        self._setup, self._stepper = setup, stepper
 
     @property
     def steps_per_window(self) -> int:
@@ -293,17 +298,17 @@ class TimedStage(Interleaved):
 
     def describe(self, compiled: Mapping[str, CompileRecord]) -> ThroughputRecord:
         """Return the stage's record, given the records of the compiled steps."""
-        job, mesh = self._job, self._job.mesh
+        setup, mesh = self._setup, self._setup.mesh
         rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
         rate = rates["images_per_s"]
         step_s = self.images_per_step / rate
         flops = self._flops_per_image()
-        used = job.program.utilization(rate, flops)
+        used = setup.program.utilization(rate, flops)
         return ThroughputRecord(
             stage=self.name,
-            feed=job.feed.name,
-            precision=job.config.precision,
-            batch_size=job.config.batch_size,
+            feed=setup.feed.name,
+            precision=setup.config.precision,
+            batch_size=setup.config.batch_size,
             num_devices=mesh.num_devices,
             **rates,
             images_per_s_per_device=rate / mesh.num_devices,
@@ -325,7 +330,7 @@ class TimedStage(Interleaved):
         if not xla_bytes or self.steps_per_call > 1:  # XLA counts a loop's body once
             return {}
         flops = flops_per_image * self.images_per_step
-        intensity = flops / self._job.mesh.num_devices / xla_bytes
+        intensity = flops / self._setup.mesh.num_devices / xla_bytes
         if not peak or not peak["bytes_per_s"]:
             return {"flops_per_byte": intensity}
         ridge = peak["flops_per_s"] / peak["bytes_per_s"]
@@ -336,11 +341,11 @@ class TimedStage(Interleaved):
         }
 
     def _flops_per_image(self) -> int:
-        return self._job.program.training_flops
+        return self._setup.program.training_flops
 
     def _own_fields(self, step_s: float) -> dict[str, Any]:
         """Return what only some stages' records have."""
-        if self._job.feed.corrupt:  # then a step counts fewer images than it has places for
+        if self._setup.feed.corrupt:  # then a step counts fewer images than it has places for
             return {}
         counted = self._stepper.images_counted
         return {"images_per_step": self.images_per_step, "images_counted": counted}
@@ -349,11 +354,11 @@ class TimedStage(Interleaved):
 class TrainStage(TimedStage):
     """The loop over single training steps, each with the feed's next batch."""
 
-    def __init__(self, job: Job, stepper: Stepper, window_s: float):
-        super().__init__("train_step", job, stepper, window_s)
+    def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float):
+        super().__init__("train_step", setup, stepper, window_s)
         self.latencies_s: list[float] = []
-        self._fill = job.config.data.prefetch_batches + 2 if job.feed.name == "stream" else 0
-        self._batches = job.feed.train_batches(0, _ENDLESS)
+        self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
+        self._batches = setup.feed.train_batches(0, _ENDLESS)
 
     @contextlib.contextmanager
     def around_window(self) -> Iterator[None]:
@@ -364,10 +369,10 @@ class TrainStage(TimedStage):
         if not self._fill:
             yield
             return
-        self._batches = self._job.feed.train_batches(0, _ENDLESS, self.steps)
+        self._batches = self._setup.feed.train_batches(0, _ENDLESS, self.steps)
         self.run(self._fill)
         yield
-        self._job.feed.close()
+        self._setup.feed.close()
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -376,7 +381,7 @@ class TrainStage(TimedStage):
 
     def _queue(self, batch: Any) -> Any:
         self.steps += 1
-        return self._stepper.queue(self._job.program.train_step, batch)
+        return self._stepper.queue(self._setup.program.train_step, batch)
 
     def measure_latencies(self) -> None:
         with self.around_window():
@@ -408,14 +413,14 @@ class RepeatedStage(TimedStage):
     def __init__(
         self,
         name: str,
-        job: Job,
+        setup: RunSetup,
         stepper: Stepper,
         window_s: float,
         count: int,
         step: Any,
         batch: Any,
     ):
-        super().__init__(name, job, stepper, window_s)
+        super().__init__(name, setup, stepper, window_s)
         self.steps_per_call, self._step, self._batch = count, step, batch
 
     def run(self, calls: int) -> None:
@@ -428,18 +433,18 @@ class RepeatedStage(TimedStage):
 class ForwardStage(TimedStage):
     """The forward pass of one evaluation batch."""
 
-    def __init__(self, job: Job, stepper: Stepper, window_s: float, batch: Any):
-        super().__init__("forward", job, stepper, window_s)
+    def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, batch: Any):
+        super().__init__("forward", setup, stepper, window_s)
         self.function = "eval_step"
         self._batch = batch
         self._limiter = DispatchLimiter()
         self._metrics: Any = None
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        self.images_per_step = int(job.program.eval_metrics(self._metrics)["count"].sum())
+        self.images_per_step = int(setup.program.eval_metrics(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
-        step, data = self._job.program.eval_step, self._job.feed.eval_data
+        step, data = self._setup.program.eval_step, self._setup.feed.eval_data
         for _ in range(calls):
             self._metrics = step(self._stepper.state, data, self._batch)
             self._limiter.add(self._metrics)
@@ -450,7 +455,7 @@ class ForwardStage(TimedStage):
         return self._metrics
 
     def _flops_per_image(self) -> int:
-        return 2 * self._job.program.forward_macs
+        return 2 * self._setup.program.forward_macs
 
     def _own_fields(self, step_s: float) -> dict[str, Any]:
         return {}
