@@ -74,7 +74,7 @@ def test_the_trials_of_four_devices():
     found = {
         key: (geometry.global_batch, geometry.batch_per_device)
         for key, trial in benchmark._scaled.items()
-        for geometry in [trial.job.program.geometry]
+        for geometry in [trial.setup.program.geometry]
     }
     assert found == {
         ("weak", 1): (16, 16),
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, m
     genuine = ScalingTrial.start
 
     def start(self, initial):
-        if self.job.config.batch_size == 64 * len(self.devices):
+        if self.setup.config.batch_size == 64 * len(self.devices):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory, 3 GiB")
         return genuine(self, initial)
 
