@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from jaxbench.errors import BadInput
+from jaxbench.files import open_own
 
 # An absolute path inside a text; the `/` of images/s, of URLs and of relative paths begins none.
 _PATH = r"(?:~\w*)?(?:/[^\s/:;,'\"()\[\]{}<>|=]+)+/?"
@@ -50,7 +51,7 @@ def locked(path: pathlib.Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(open(f"{path}.lock", "w"))
+            file = stack.enter_context(open_own(f"{path}.lock", "w"))
         except OSError:
             if not path.exists():
                 raise

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from jaxbench import __version__
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput, first_line
-from jaxbench.files import open_regular
+from jaxbench.files import open_own, open_regular
 from jaxbench.paths import locked
 from jaxbench.terminal import printable
 
@@ -186,7 +186,7 @@ def _transfer(file: RemoteFile, url: str, partial: pathlib.Path, bar: Bar) -> in
         if length.isdecimal() and begun + int(length) != file.size_bytes:
             raise Unreachable(f"it has {begun + int(length):,} bytes, not {file.size_bytes:,}")
         watch, done = Stopwatch(), begun
-        with open(partial, "ab") as stream:
+        with open_own(partial, "ab") as stream:
             stream.truncate(begun)
             while done < file.size_bytes:
                 with _network_errors():
