@@ -142,7 +142,7 @@ def test_a_killed_sweep_takes_up_what_runs_and_what_has_ended(tmp_path, hosts):
     pids = {run_json(path.parent)["pid"] for host in hosts for path in host.trials("run/run.json")}
     wait_until(lambda: one.trials("end.json"))
     assert not (tmp_path / "s" / "results.jsonl").exists()
-    assert "2 of 2 trials" not in run(tmp_path, *args)
+    assert "2 of 2 trials ended" not in run(tmp_path, *args)
     found = results(tmp_path / "s")
     assert [result["status"] for result in found] == ["done", "done"]
     assert {run_json(tmp_path / "s" / result["run"])["pid"] for result in found} == pids

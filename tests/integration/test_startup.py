@@ -39,7 +39,7 @@ for name in (*rooms, "models.wide_resnet"):
     importlib.import_module("jaxbench." + name)
 for name in without:
     del sys.modules[name]
-flags = ["--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run"]
+flags = ["--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run", "--checkpoint_minutes=0"]
 try:
     entry_point.run(main.main, ["main", *flags])
 finally:

@@ -191,7 +191,7 @@ def test_a_trial_that_takes_too_long_is_a_result(tmp_path):
 def test_training_trials_end_in_the_published_tables_columns(tmp_path):
     done = run_sweep(tmp_path, f"--experiment={MICRO}", "--grid=epochs=3", "--sweepdir=s")
     assert done.returncode == 0, done.stderr
-    shown = "".join(done.stdout.splitlines()[-5:])
+    shown = "".join(done.stdout.splitlines()[-8:])
     for word in ("epochs", "status", "compile", "first epoch", "total", "images/s", "top-1"):
         assert word in shown
     [row] = table(tmp_path / "s" / "sweep.csv")
