@@ -189,7 +189,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(server, load, tmp_path, monk
         return io.BufferedWriter(Full(path, "a"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(download, "open", open_full, raising=False)
+        patch.setattr(download, "open_own", open_full)
         with pytest.raises(BadInput, match="data/cifar10: No space left on device"):
             load("whole")
     assert left(cache(tmp_path)) == []
