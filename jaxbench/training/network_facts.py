@@ -250,10 +250,11 @@ def _without_remat(value: Any) -> Any:
     """Return a jaxpr, or what holds some, in which the backward pass computes nothing again."""
     if type(value) in (tuple, list):
         return type(value)(map(_without_remat, value))
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_without_remat(value.jaxpr))
-    if not isinstance(value, Jaxpr):
+    if not isinstance(value, (ClosedJaxpr, Jaxpr)):
         return value
+    # From JAX 0.12 on a closed jaxpr is its own jaxpr.
+    if (inner := getattr(value, "jaxpr", value)) is not value:
+        return value.replace(jaxpr=_without_remat(inner))
     equations = []
     for equation in value.eqns:
         params = {name: _without_remat(param) for name, param in equation.params.items()}
