@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import gc
 import io
 import os
 
@@ -19,6 +20,10 @@ from tests.tfds_files import image_feature, write_tfds
 CIFAR10 = "cifar-10-binary.tar.gz"
 
 
+# The server's side of a connection that was broken off is closed when it is collected.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """Serves CIFAR-10 to a user with an empty home, who may fetch."""
@@ -31,6 +36,7 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "_TIMEOUT_S", 0.5)
     yield server
     server.close()
+    gc.collect()
 
 
 @pytest.fixture
