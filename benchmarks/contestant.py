@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from jaxbench.distributed.child import LAUNCHER
 from jaxbench.errors import OUT_OF_MEMORY
+from jaxbench.parallel.child import LAUNCHER
 
 _SERVER = pathlib.Path(__file__).with_name("step_server.py").resolve()
 

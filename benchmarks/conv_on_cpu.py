@@ -196,14 +196,14 @@ def _measure_step(config: Any, rounds: int) -> None:
 def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
     """Return the lowered training step, and what makes of the compiled one a step with a state."""
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.modes.windows import wait_for_steps
+    from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
 
-    mesh, geometry = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, geometry, get_precision("fp32").param_dtype)
-    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    mesh, layout = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, layout, get_precision("fp32").param_dtype)
+    program = build_program(config, mesh, layout, feed.steps_per_epoch)
     row = next(feed.train_batches(0, 1))
 
     def stepper(compiled: Any) -> Callable[[], None]:
@@ -212,7 +212,7 @@ def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
         def step():
             nonlocal state
             state, metrics = compiled(state, feed.train_data, row)
-            wait_for_steps(state, program.train_metrics(metrics))
+            wait_for_steps(state, program.train_sums(metrics))
 
         return step
 

@@ -62,8 +62,8 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.cards.card_file import CARD
 from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
-from jaxbench.distributed.child import run_child
 from jaxbench.errors import BadInput, nearest
+from jaxbench.parallel.child import run_child
 from jaxbench.records.reader import RunRecords
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")

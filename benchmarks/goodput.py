@@ -32,8 +32,8 @@ from jaxbench.checkpoints.checkpoint import list_checkpoints
 from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch, pause
-from jaxbench.distributed.child import LAUNCHER
 from jaxbench.errors import BadInput
+from jaxbench.parallel.child import LAUNCHER
 from jaxbench.records.reader import load_run, read_document
 from jaxbench.records.writers.console import Console, create_console
 

@@ -65,13 +65,13 @@ def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
     import jax.numpy as jnp
     import numpy as np
 
+    from jaxbench.batch_layout import BatchLayout
     from jaxbench.config import DataConfig
     from jaxbench.data.dataset import Dataset
     from jaxbench.data.feeds.stream import StreamFeed
     from jaxbench.data.images.encoded import EncodedSplit, Files
     from jaxbench.data.sampler import EpochSampler
-    from jaxbench.distributed.mesh import DataMesh
-    from jaxbench.geometry import BatchGeometry
+    from jaxbench.parallel.mesh import DataMesh
 
     # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
     count = 400 * BATCH
@@ -86,7 +86,7 @@ def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
         num_threads=threads,
         max_corrupt=count,
     )
-    geometry = BatchGeometry(
+    layout = BatchLayout(
         global_batch=BATCH,
         global_eval_batch=BATCH,
         num_devices=1,
@@ -95,7 +95,7 @@ def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
         num_models=1,
         gradient_accumulation_steps=1,
     )
-    sampler = EpochSampler(geometry, num_train=count, num_eval=count, seeds_R=(0,))
+    sampler = EpochSampler(layout, num_train=count, num_eval=count, seeds_R=(0,))
     dataset = Dataset(
         description="files", train=split, eval=split, num_classes=2, statistics="ImageNet's"
     )

@@ -28,10 +28,10 @@ def main() -> int:
 
     from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Stopwatch
-    from jaxbench.distributed.signals import graceful_stop
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.modes.setup import prepare_run
     from jaxbench.modes.train import prepare
+    from jaxbench.parallel.signals import graceful_stop
     from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import PlainConsole
@@ -66,7 +66,7 @@ def main() -> int:
         writers = Writers(
             JsonlWriter(path),
             CsvWriter(path / "epochs.csv", EpochRecord),
-            TensorBoardWriter(path, program.task.eval_figures, {}),
+            TensorBoardWriter(path, program.task.eval_metrics, {}),
             console,
         )
         run = TrainRun(

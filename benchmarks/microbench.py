@@ -61,9 +61,9 @@ def main(arguments: list[str]) -> int:
         raise BadInput("--repeat with --against_numpy: give one of them")
     with importing():
         from jaxbench.config import Experiment
-        from jaxbench.distributed.mesh import create_mesh
         from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.hardware.system import available_cores
+        from jaxbench.parallel.mesh import create_mesh
     prepare_backend()
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     device, load = mesh.devices[0], os.getloadavg()[0]

@@ -123,11 +123,11 @@ def main() -> int:
     from jaxbench.data.feeds import resident
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.data.sources.load import load_dataset
-    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.microbench.interleaved import check_window_s, warm_up
     from jaxbench.modes.setup import with_feed
     from jaxbench.modes.windows import wait_for_steps
+    from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.xla.hlo import instructions
@@ -147,15 +147,15 @@ def main() -> int:
         )
     precision = get_precision(config.precision)
     with precision.enabled(), contextlib.ExitStack() as stack:
-        mesh, geometry = create_training_mesh(config)
+        mesh, layout = create_training_mesh(config)
         feed = create_feed(
-            with_feed(config, "resident"), load_dataset(config), mesh, geometry, np.float32
+            with_feed(config, "resident"), load_dataset(config), mesh, layout, np.float32
         )
         stack.callback(feed.close)
         made = with_feed(config, "synthetic")
-        made_feed = create_feed(made, None, mesh, geometry, precision.param_dtype)
+        made_feed = create_feed(made, None, mesh, layout, precision.param_dtype)
         stack.callback(made_feed.close)
-        program = build_program(made, mesh, geometry, made_feed.steps_per_epoch)
+        program = build_program(made, mesh, layout, made_feed.steps_per_epoch)
         state = program.place_train_state()
         made_row = next(made_feed.train_batches(0, 1))
         row = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
@@ -212,7 +212,7 @@ def main() -> int:
             watch = Stopwatch()
             for _ in range(calls):
                 state, metrics = program.train_step(state, made_feed.train_data, made_row)
-            wait_for_steps(state, program.train_metrics(metrics))
+            wait_for_steps(state, program.train_sums(metrics))
             return watch.elapsed_s()
 
         runs["step"] = run_step

@@ -137,8 +137,8 @@ def table_of_runs(folder: pathlib.Path) -> None:
 
 def sweep(folder: pathlib.Path) -> None:
     """Run a sweep whose trials leave copies of the template at once."""
-    from jaxbench.distributed.child import ProcessResult
     from jaxbench.launchers.launcher import Ended
+    from jaxbench.parallel.child import ProcessResult
     from jaxbench.records.writers.console import PlainConsole
     from jaxbench.sweeps.grid import make_trials
     from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep

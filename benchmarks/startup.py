@@ -38,8 +38,8 @@ from absl import flags
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.clock import Stopwatch
-from jaxbench.distributed.child import LAUNCHER
 from jaxbench.errors import BadInput
+from jaxbench.parallel.child import LAUNCHER
 from jaxbench.records.reader import load_run
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", lower_bound=1)

@@ -92,17 +92,17 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from versus_pytorch import load_config
 
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_training_mesh, peak_memory_bytes
     from jaxbench.hardware.environment import describe_environment
     from jaxbench.modes.windows import wait_for_steps
+    from jaxbench.parallel.mesh import create_training_mesh, peak_memory_bytes
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.training.compilation import compile_step
 
     config = load_config(task["experiment"], task["batch_size"], task["precision"])
-    mesh, geometry = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, geometry, get_precision(config.precision).param_dtype)
-    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    mesh, layout = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, layout, get_precision(config.precision).param_dtype)
+    program = build_program(config, mesh, layout, feed.steps_per_epoch)
     program.check()
     state = program.place_train_state()
     row = next(feed.train_batches(0, 1))
@@ -127,7 +127,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         nonlocal state
         for _ in range(steps):
             state, metrics = program.train_step(state, feed.train_data, row)
-        return wait_for_steps(state, program.train_metrics(metrics))[0]
+        return wait_for_steps(state, program.train_sums(metrics))[0]
 
     def distances() -> dict[str, float]:
         now = arrays_of(state.params)

@@ -1,7 +1,7 @@
 """The training step in several forms: what XLA makes of each, and how fast it is.
 
     python benchmarks/step_variants.py --experiment=wrn28_10 --experiment.precision=bf16
-        --experiment.batch_size=512 --variant="remat remat=norms"
+        --experiment.batch_size=512 --variant="remat remat=save_dots"
         --variant="lhs xla_gpu_enable_latency_hiding_scheduler=true"
         --variant="calls steps_per_call=4" [--rounds=7] [--window_s=1] [--json]
 
@@ -127,12 +127,12 @@ def mesh_of(config: Any, devices: Any) -> tuple[Any, Any]:
 
     Beside them, how the batch is split over them.
     """
-    from jaxbench.distributed.mesh import DataMesh, create_training_mesh
-    from jaxbench.geometry import BatchGeometry
+    from jaxbench.batch_layout import BatchLayout
+    from jaxbench.parallel.mesh import DataMesh, create_training_mesh
 
     if devices is None:
         return create_training_mesh(config)
-    return DataMesh(tuple(devices), "shard_map"), BatchGeometry.create(config, len(devices))
+    return DataMesh(tuple(devices), "shard_map"), BatchLayout.create(config, len(devices))
 
 
 class Form:
@@ -158,18 +158,18 @@ class Form:
         config = with_feed(config, variant.feed)
         self.enabled = get_precision(config.precision).enabled
         with self.enabled(), layers_of(variant.layers):
-            self.mesh, geometry = mesh_of(config, devices)
-            program = build_program(config, self.mesh, geometry, steps_per_epoch=1)
+            self.mesh, layout = mesh_of(config, devices)
+            program = build_program(config, self.mesh, layout, steps_per_epoch=1)
             program.check()
             step = repeat_train_step(program, steps) if steps > 1 else program.train_step
             self._place, param_dtype = program.place_train_state, program.precision.param_dtype
-            self._train_metrics = program.train_metrics
+            self._train_metrics = program.train_sums
             self._feed = None
             labels = program.task.label_shape(config.data.image_shape)
-            args = abstract_args(config, geometry, labels, param_dtype)
+            args = abstract_args(config, layout, labels, param_dtype)
             if devices is None:
                 dataset = load_dataset(config) if variant.feed == "resident" else None
-                self._feed = create_feed(config, dataset, self.mesh, geometry, param_dtype)
+                self._feed = create_feed(config, dataset, self.mesh, layout, param_dtype)
                 args = self._feed.train_data, next(self._feed.train_batches(0, 1))
                 state = self._place()
             else:
@@ -178,8 +178,8 @@ class Form:
             compiled = step.lower(state, *args).compile(compiler_options=options or None)
             compile_s = watch.elapsed_s()
             self._step, self._args, self._state = compiled, args, None
-            self.images_per_call = geometry.images_per_step * steps
-            share = geometry.batch_per_device // geometry.gradient_accumulation_steps
+            self.images_per_call = layout.images_per_step * steps
+            share = layout.batch_per_device // layout.gradient_accumulation_steps
             shapes = [config.data.image_shape]
             shapes += [row["output_shape"] for row in list_layers(program)]
             sizes = {share * math.prod(shape) for shape in shapes if len(shape) == 3}
@@ -205,7 +205,7 @@ class Form:
                 "xla_bytes": cost.get("bytes accessed"),
                 **count_work(text, sizes),
                 "bytes_lower_bound": program.facts.bytes_lower_bound(
-                    steps * geometry.batch_per_device, steps * state_bytes
+                    steps * layout.batch_per_device, steps * state_bytes
                 ),
                 "collectives": count_collectives(text),
             }

@@ -47,9 +47,9 @@ def main() -> int:
     from jaxbench.clock import Clock, Stopwatch
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.data.sources.load import load_dataset
-    from jaxbench.distributed.mesh import create_training_mesh
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers
+    from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
 
@@ -61,9 +61,9 @@ def main() -> int:
     precision = get_precision(config.precision)
     pairs, samples_s = [], {}
     with precision.enabled(), tempfile.TemporaryDirectory() as folder:
-        mesh, geometry = create_training_mesh(config)
-        feed = create_feed(config, load_dataset(config), mesh, geometry, precision.param_dtype)
-        program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+        mesh, layout = create_training_mesh(config)
+        feed = create_feed(config, load_dataset(config), mesh, layout, precision.param_dtype)
+        program = build_program(config, mesh, layout, feed.steps_per_epoch)
         state = program.place_train_state()
 
         def train(steps: int) -> float:

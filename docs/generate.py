@@ -273,7 +273,7 @@ def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Itera
 def _describe_values(field: dataclasses.Field, hint: Any) -> str:
     if "choices" in field.metadata:
         return _or(field.metadata["choices"])
-    if "own" in field.metadata:
+    if "custom" in field.metadata:
         return "Code of your own, set in an experiment file"
     words = describe_type(hint).capitalize()
     low, high = field.metadata.get("range", (None, None))

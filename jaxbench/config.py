@@ -8,14 +8,14 @@ import dataclasses
 import math
 import typing
 
+from jaxbench.custom.code import HoldsCode
+from jaxbench.custom.network import model_config
+from jaxbench.custom.task import custom_task
 from jaxbench.data_config import DataConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, fraction, number, plain, validate_fields, without_unused
 from jaxbench.model_config import ModelConfig as ModelConfig
 from jaxbench.optimizer_config import OptimizerConfig
-from jaxbench.own.code import HoldsCode
-from jaxbench.own.network import model_config
-from jaxbench.own.task import own_task
 
 # Steps count the places of a batch in 32 bits.
 _MOST_IMAGES = 2**31 - 1
@@ -65,13 +65,13 @@ class Config(Experiment):
     job: typing.ClassVar[str] = "train"
 
     # A flax module class or function of one's own is made a ModelConfig.
-    model: ModelConfig = dataclasses.field(metadata={"own": model_config})
+    model: ModelConfig = dataclasses.field(metadata={"custom": model_config})
     # Or the `Code` of a task of one's own, which no flag can give.
     task: str = choice(
         "classification",
         "segmentation",
         "language_model",
-        own=own_task,
+        custom=custom_task,
         help="What the network predicts. classification: one class for each image (top-1). "
         "segmentation: foreground or background for each pixel (Dice). language_model: each next "
         "token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give an "
@@ -152,9 +152,9 @@ class Config(Experiment):
     )
     remat: str = choice(
         "none",
-        "norms",
+        "save_dots",
         "blocks",
-        help="What the backward pass recomputes instead of keeping in memory. norms: everything "
+        help="What the backward pass recomputes instead of keeping in memory. save_dots: all "
         "but the outputs of convolutions and dense layers and the statistics of batch norm. XLA "
         "then plans less memory for a GPU, and more for a CPU. blocks: each transformer block, "
         "from its input.",
@@ -179,10 +179,10 @@ class Config(Experiment):
         without_unused(self.optimizer)[0].validate(self.epochs)
         without_unused(self.data)[0].validate()
         if self.task == "segmentation":
-            if self.data.source not in ("tfds", "npz", "synthetic", "own"):
+            if self.data.source not in ("tfds", "npz", "synthetic", "custom"):
                 raise BadInput(
                     f"task='segmentation' with data.source={self.data.source!r}: masks come with "
-                    "data.source=tfds, npz, synthetic or own"
+                    "data.source=tfds, npz, synthetic or custom"
                 )
             if self.data.num_classes != 2:
                 raise BadInput(

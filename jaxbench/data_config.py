@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
+from jaxbench.custom.code import Code, HoldsCode, as_code
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, own, plain
-from jaxbench.own.code import Code, HoldsCode, as_code
+from jaxbench.fields import choice, custom, number, plain
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -20,7 +20,7 @@ class DataConfig(HoldsCode):
         "folder",
         "text",
         "synthetic",
-        "own",
+        "custom",
         help="Where the images come from. digits: handwritten digits that ship with scikit-learn. "
         "tfds: a prepared TensorFlow data set; cifar10 and mnist are fetched if none is prepared. "
         "cifar10_batches: the binary or the Python version of CIFAR-10. npz: a NumPy file. "
@@ -29,9 +29,9 @@ class DataConfig(HoldsCode):
         "sequences of tokens. synthetic: generated images or sequences. own: what `data.load` "
         "returns.",
     )
-    load: Code | None = own(
+    load: Code | None = custom(
         as_code,
-        only_with={"source": ["own"]},
+        only_with={"source": ["custom"]},
         help="A function that returns {split: source}, set in an experiment file. A source is a "
         "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "
         "`label`. Images are uint8, or numbers within `data.value_range`, which are rounded to 256 "
@@ -40,7 +40,7 @@ class DataConfig(HoldsCode):
     value_range: tuple[float, ...] = number(
         (0.0, 1.0),
         low=-math.inf,
-        only_with={"source": ["own"]},
+        only_with={"source": ["custom"]},
         help="Lowest and highest value of a pixel, for images that are not uint8.",
     )
     feed: str = choice(
@@ -212,7 +212,7 @@ class DataConfig(HoldsCode):
 
     def __post_init__(self):
         if self.load is not None and self.source == "digits":
-            self.source = "own"
+            self.source = "custom"
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -244,8 +244,10 @@ class DataConfig(HoldsCode):
 
     def validate(self) -> None:
         """Raise BadInput where the fields contradict each other."""
-        if self.source == "own" and self.load is None:
-            raise BadInput("data.source='own': the experiment file must give DataConfig(load=...)")
+        if self.source == "custom" and self.load is None:
+            raise BadInput(
+                "data.source='custom': the experiment file must give DataConfig(load=...)"
+            )
         if len(self.value_range) != 2 or self.value_range[0] >= self.value_range[1]:
             raise BadInput(
                 f"data.value_range={self.value_range}: must be (lowest,highest), such as (0,1)"

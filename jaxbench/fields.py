@@ -6,8 +6,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxbench.custom.code import Code
 from jaxbench.errors import BadInput, nearest
-from jaxbench.own.code import Code
 
 
 def plain(
@@ -30,16 +30,16 @@ def plain(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def own(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
+def custom(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
     """Declare a field that code of the user's own may stand in; the command line cannot set it.
 
     `wrap` makes a `Code` of such a value, and leaves others alone.
     """
-    return plain(default, own=wrap, **metadata)
+    return plain(default, custom=wrap, **metadata)
 
 
 def choice(default: str, *others: str, **metadata: Any) -> Any:
-    """Declare a text field that takes `default` or one of `others`, and code if `own` is given."""
+    """Declare a text field of these choices, and of code if `custom` is given."""
     return plain(default, choices=(default, *others), **metadata)
 
 
@@ -120,7 +120,7 @@ def _unmet(config: Any, field: dataclasses.Field) -> str | None:
 def _holds_code(field: dataclasses.Field, value: Any) -> bool:
     """Return whether a field holds, or is only for, code of the user's own."""
     metadata = field.metadata
-    return "own" in metadata and not ("choices" in metadata and isinstance(value, str))
+    return "custom" in metadata and not ("choices" in metadata and isinstance(value, str))
 
 
 def _is_group(name: str, value: Any, hint: Any) -> bool:

@@ -16,14 +16,14 @@ from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, re
 from jaxbench.cli.main_checks import check_flags, checkpoint_policy, chosen_mode, parse_counts
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
-from jaxbench.distributed import coordination
-from jaxbench.distributed.launch_local import run_local_processes
-from jaxbench.distributed.signals import defer_signals, set_grace_period
+from jaxbench.custom.code import config_record
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.targets import describe_targets, is_asked, split_targets
-from jaxbench.own.code import config_record
+from jaxbench.parallel import coordination
+from jaxbench.parallel.launch_local import run_local_processes
+from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
 from jaxbench.terminal import warn, wrap
 

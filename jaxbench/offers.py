@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_checks import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
-from jaxbench.geometry import BatchGeometry
 from jaxbench.modes import COORDINATOR_FLAGS
 from jaxbench.offering.accelerators import Accelerator, parse_accelerators
 from jaxbench.offering.folder import changed_files, check_new, write_offers
@@ -122,7 +122,7 @@ def _check_devices(experiment: Experiment, accelerator: Accelerator) -> None:
         if wanted > there:
             raise BadInput(f"num_devices={wanted}: it has {there}; 0 takes all of them")
         if isinstance(experiment, Config):
-            BatchGeometry.create(experiment, wanted)
+            BatchLayout.create(experiment, wanted)
     except BadInput as error:
         raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
 

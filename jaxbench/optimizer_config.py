@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from jaxbench.custom.code import Code, HoldsCode, as_code
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, fraction, number, own
-from jaxbench.own.code import Code, HoldsCode, as_code
+from jaxbench.fields import choice, custom, fraction, number
 
 # The update rules that know the groups of parameters; one of the user's own decides by itself.
 _RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "lars", "muon")
@@ -16,14 +16,14 @@ class OptimizerConfig(HoldsCode):
 
     name: str = choice(
         *_RULES,
-        "own",
+        "custom",
         help="Update rule. muon: the momentum of every kernel but the last layer's is "
         "orthogonalised; all other parameters, embeddings too, take Nesterov steps, and only they "
         "decay. own: that of `optimizer.update_rule`.",
     )
-    update_rule: Code | None = own(
+    update_rule: Code | None = custom(
         as_code,
-        only_with={"name": ["own"]},
+        only_with={"name": ["custom"]},
         help="A function that makes an optax.GradientTransformation from the schedule (update -> "
         "learning rate), set in an experiment file.",
     )
@@ -172,13 +172,13 @@ class OptimizerConfig(HoldsCode):
 
     def __post_init__(self):
         if self.update_rule is not None and self.name == "sgd":
-            self.name = "own"
+            self.name = "custom"
 
     def validate(self, epochs: float) -> None:
         """Raise BadInput where the fields contradict each other in a run of this many epochs."""
-        if self.name == "own" and self.update_rule is None:
+        if self.name == "custom" and self.update_rule is None:
             raise BadInput(
-                "optimizer.name='own': the experiment file must give "
+                "optimizer.name='custom': the experiment file must give "
                 "OptimizerConfig(update_rule=...)"
             )
         if len(self.newton_schulz_coefficients) != 3:

@@ -22,9 +22,9 @@ from absl import flags
 
 from jaxbench.cli import entry_point, process_flags
 from jaxbench.cli.importing import importing
-from jaxbench.distributed import coordination
-from jaxbench.distributed.launch_local import run_local_processes
 from jaxbench.errors import BadInput, nearest
+from jaxbench.parallel import coordination
+from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
 
 _MINUTES = flags.DEFINE_float("minutes", 10.0, "How long it may take; 1 at least.")

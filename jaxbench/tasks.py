@@ -1,7 +1,7 @@
-"""What a network is trained to do: its loss, its metrics, and the figures computed from them.
+"""What a network is trained to do: its loss and its metrics.
 
-Metrics are sums over the real examples of a batch, by name; the host divides them by their `count`.
-A step packs them into one small array, metrics_M, so that one transfer fetches them.
+A step returns sums over the real examples of a batch, by name; the host divides them by `count`.
+It packs them into one small array, sums_M, so that one transfer fetches them.
 Letters: B examples, K classes, M metrics, R models, T tokens of a sequence.
 """
 
@@ -19,18 +19,18 @@ class Task(Protocol):
 
     Attributes:
       name: as in `Config.task`.
-      metrics, eval_metrics: the names of metrics_M in training and in evaluation; `loss` and
-        `count` are among them.
-      headline: the figure by which an evaluation is judged; larger is better.
-      train_figures, eval_figures: the figures in the records of training and of evaluation.
+      train_sums, eval_sums: the names of sums_M in training and in evaluation; `loss` and `count`
+        are among them.
+      primary_metric: the metric by which an evaluation is judged; larger is better.
+      train_metrics, eval_metrics: the metrics in the records of training and of evaluation.
     """
 
     name: str
-    metrics: tuple[str, ...]
-    eval_metrics: tuple[str, ...]
-    headline: str
-    train_figures: Sequence[str]
-    eval_figures: Sequence[str]
+    train_sums: tuple[str, ...]
+    eval_sums: tuple[str, ...]
+    primary_metric: str
+    train_metrics: Sequence[str]
+    eval_metrics: Sequence[str]
 
     def label_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, ...]:
         """Return the shape of one example's label."""
@@ -41,42 +41,42 @@ class Task(Protocol):
     def losses(self, outputs_Bx: jax.Array, labels_Bx: jax.Array, smoothing: float) -> jax.Array:
         """Return losses_B in the type of the outputs."""
 
-    def batch_metrics(
+    def metric_sums(
         self, losses_B: jax.Array, outputs_Bx: jax.Array, labels_Bx: jax.Array, mask_B: jax.Array
     ) -> dict[str, jax.Array]:
-        """Return {metric: sum over the rows where mask_B is true}."""
+        """Return {name: sum over the rows where mask_B is true}."""
 
     def compute(self, sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return figures_R by name, `loss` first, of summed metrics_R by name."""
+        """Return metrics_R by name, `loss` first, from sums_R by name."""
 
 
-def pack_metrics(names: Sequence[str], metrics: Mapping[str, jax.Array]) -> jax.Array:
-    """Return metrics_M, in the order of the names."""
-    return jnp.stack([metrics[name] for name in names])
+def pack_sums(names: Sequence[str], sums: Mapping[str, jax.Array]) -> jax.Array:
+    """Return sums_M, in the order of the names."""
+    return jnp.stack([sums[name] for name in names])
 
 
-def metrics_by_name(names: Sequence[str], packed: Any) -> dict[str, np.ndarray]:
-    """Return {name: values_R} of one model's metrics_M or several models' metrics_RxM, computed."""
+def sums_by_name(names: Sequence[str], packed: Any) -> dict[str, np.ndarray]:
+    """Return {name: values_R} of one model's sums_M or several models' sums_RxM, computed."""
     return dict(zip(names, np.asarray(packed).reshape(-1, len(names)).T, strict=True))
 
 
 class Classification:
     """One of K classes for each image; outputs are logits_BxK, labels int32 labels_B.
 
-    With `test_time_augmentation` an evaluation has one more metric and figure: `top1_tta` counts
+    With `test_time_augmentation` an evaluation has one more metric: `top1_tta` counts
     with the mean over an image's views, `top1` with the image alone.
     """
 
     name = "classification"
-    metrics = eval_metrics = ("loss", "count", "top1", "top5")
-    headline = "top1"
-    train_figures = ("loss", "top1")
-    eval_figures = ("loss", "top1", "top5")
+    train_sums = eval_sums = ("loss", "count", "top1", "top5")
+    primary_metric = "top1"
+    train_metrics = ("loss", "top1")
+    eval_metrics = ("loss", "top1", "top5")
 
     def __init__(self, test_time_augmentation: bool = False):
         if test_time_augmentation:
+            self.eval_sums = (*self.eval_sums, "top1_tta")
             self.eval_metrics = (*self.eval_metrics, "top1_tta")
-            self.eval_figures = (*self.eval_figures, "top1_tta")
 
     def label_shape(self, image_shape):
         return ()
@@ -92,7 +92,7 @@ class Classification:
         even_B = -jnp.mean(jax.nn.log_softmax(outputs_Bx), axis=-1)
         return (1 - smoothing) * losses_B + smoothing * even_B
 
-    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+    def metric_sums(self, losses_B, outputs_Bx, labels_Bx, mask_B):
         better_B = _num_better(outputs_Bx, labels_Bx)
         return _sums(mask_B, loss=losses_B, top1=better_B < 1, top5=better_B < 5)
 
@@ -109,10 +109,10 @@ class Segmentation:
     """
 
     name = "segmentation"
-    metrics = eval_metrics = ("loss", "count", "both", "either", "right", "dice_per_image")
-    headline = "dice"
-    train_figures = ("loss", "dice")
-    eval_figures = ("loss", "dice", "iou", "pixel_accuracy", "dice_per_image")
+    train_sums = eval_sums = ("loss", "count", "both", "either", "right", "dice_per_image")
+    primary_metric = "dice"
+    train_metrics = ("loss", "dice")
+    eval_metrics = ("loss", "dice", "iou", "pixel_accuracy", "dice_per_image")
 
     def label_shape(self, image_shape):
         return tuple(image_shape[:2])
@@ -125,16 +125,16 @@ class Segmentation:
         target_BxHxW = (1 - smoothing) * target_BxHxW + smoothing / 2
         return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs_Bx, target_BxHxW), axis=(1, 2))
 
-    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+    def metric_sums(self, losses_B, outputs_Bx, labels_Bx, mask_B):
         predicted_BxHxW, true_BxHxW = outputs_Bx > 0, labels_Bx > 0
 
-        def share_B(pixels_BxHxW):
-            # Shares of an image rather than pixels: float32 counts exactly only to 2^24.
+        def fraction_B(pixels_BxHxW):
+            # Fractions of an image rather than pixels: float32 counts exactly only to 2^24.
             return jnp.mean(pixels_BxHxW, axis=(1, 2), dtype=losses_B.dtype)
 
-        both_B = share_B(predicted_BxHxW & true_BxHxW)
-        either_B = share_B(predicted_BxHxW) + share_B(true_BxHxW)
-        right_B = share_B((predicted_BxHxW == true_BxHxW) & ~jnp.isnan(outputs_Bx))
+        both_B = fraction_B(predicted_BxHxW & true_BxHxW)
+        either_B = fraction_B(predicted_BxHxW) + fraction_B(true_BxHxW)
+        right_B = fraction_B((predicted_BxHxW == true_BxHxW) & ~jnp.isnan(outputs_Bx))
         # A sum of 0 has no pixel in it on either side: nothing to find, and nothing found.
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
         return _sums(
@@ -166,18 +166,18 @@ class Segmentation:
 class LanguageModel:
     """The next token at each place of a sequence; outputs are logits_BxTxK, labels tokens_BxT.
 
-    The loss is in nats for a token, `top1` the share of tokens that the network puts first (next
-    -token accuracy). `bits_per_byte` is the loss in bits, for a network whose tokens are bytes.
-    Figures are means over all tokens of all sequences, which have the same length.
+    The loss is in nats for a token. `top1` is the next-token accuracy. `bits_per_byte` is the loss
+    in bits, for a network whose tokens are bytes. Metrics are means over all tokens of all
+    sequences, which have the same length.
     """
 
     name = "language_model"
-    metrics = eval_metrics = ("loss", "count", "top1")
-    headline = "top1"
+    train_sums = eval_sums = ("loss", "count", "top1")
+    primary_metric = "top1"
 
     def __init__(self, byte_tokens: bool = True):
         bits = ("bits_per_byte",) if byte_tokens else ()
-        self.train_figures = self.eval_figures = ("loss", "top1", *bits)
+        self.train_metrics = self.eval_metrics = ("loss", "top1", *bits)
 
     def label_shape(self, image_shape):
         return tuple(image_shape)
@@ -189,15 +189,15 @@ class LanguageModel:
         labels_BxT = labels_Bx.astype(jnp.int32)
         return jnp.mean(Classification().losses(outputs_Bx, labels_BxT, smoothing), axis=-1)
 
-    def batch_metrics(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+    def metric_sums(self, losses_B, outputs_Bx, labels_Bx, mask_B):
         correct_BxT = _num_better(outputs_Bx, labels_Bx) < 1
-        # Shares of a sequence rather than tokens: float32 counts exactly only to 2^24.
+        # Fractions of a sequence rather than tokens: float32 counts exactly only to 2^24.
         return _sums(mask_B, loss=losses_B, top1=jnp.mean(correct_BxT, -1, dtype=losses_B.dtype))
 
     def compute(self, sums):
         means = {name: sums[name] / sums["count"] for name in ("loss", "top1")}
-        figures = means | {"bits_per_byte": means["loss"] / np.log(2)}
-        return {name: figures[name] for name in self.eval_figures}
+        metrics = means | {"bits_per_byte": means["loss"] / np.log(2)}
+        return {name: metrics[name] for name in self.eval_metrics}
 
 
 def _num_better(logits_BxK: jax.Array, labels_B: jax.Array) -> jax.Array:
@@ -224,10 +224,10 @@ def _sums(mask_B: jax.Array, *, loss: jax.Array, **values_B: jax.Array) -> dict[
 
 
 def get_task(name: Any, test_time_augmentation: bool = False, *, byte_tokens: bool = True) -> Task:
-    """Return the task of that name, or the `Code` of one of the user's own.
+    """Return the task of that name, or the custom task in a `Code`.
 
     Test-time augmentation adds a metric to the evaluation. A language model whose tokens are bytes
-    has a figure for that.
+    has a metric for that.
     """
     if not isinstance(name, str):
         return name.value

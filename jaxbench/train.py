@@ -20,21 +20,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.config import Config
 from jaxbench.data import augment
 from jaxbench.data.feeds.feed import UNPACK_BATCH
 from jaxbench.data.vary import network_inputs, vary
-from jaxbench.distributed.mesh import AXIS, DataMesh, all_ready, peak_memory_bytes
-from jaxbench.distributed.signals import defer_signals, graceful_stop
-from jaxbench.distributed.state_sharding import mean_gradients
 from jaxbench.errors import Terminated
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.parallel.fsdp import mean_gradients
+from jaxbench.parallel.mesh import AXIS, DataMesh, all_ready, peak_memory_bytes
+from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
-from jaxbench.tasks import pack_metrics
+from jaxbench.tasks import pack_sums
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
 from jaxbench.training.meter import StepMeter, count_step
 from jaxbench.training.metric_queue import MetricsQueue
@@ -61,7 +61,7 @@ class TrainState(flax.struct.PyTreeNode):
 def train_step(
     program: Program, state: TrainState, train_data: Any, batch: Any
 ) -> tuple[TrainState, jax.Array]:
-    """Return the state after one update, and metrics_M named by `train_metric_names`.
+    """Return the state after one update, and sums_M named by `train_sum_names`.
 
     The config's feed places `train_data` and `batch` on the devices. Under fp16 the loss is scaled,
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
@@ -69,7 +69,7 @@ def train_step(
     """
     gradients = program.per_device(compute_gradients, gradients=True)
     # Devices compute gradients without the optimizer's arrays.
-    grads, batch_stats, metrics_M = gradients(state.replace(opt_state=()), train_data, batch)
+    grads, batch_stats, sums_M = gradients(state.replace(opt_state=()), train_data, batch)
     with jax.named_scope("optimizer"):
         learning_rate = program.schedule(num_updates(state.opt_state))
         updated = update(program, state, grads, batch_stats)
@@ -77,16 +77,16 @@ def train_step(
         values = [learning_rate]
         if updated.loss_scale:
             values += [updated.loss_scale.skipped_steps, updated.loss_scale.scale]
-        values = jnp.stack([jnp.asarray(value, metrics_M.dtype) for value in values])
-        metrics_M = jnp.concatenate([metrics_M, values])
+        values = jnp.stack([jnp.asarray(value, sums_M.dtype) for value in values])
+        sums_M = jnp.concatenate([sums_M, values])
     updated = updated.replace(step=state.step + 1)
-    return program.sharding.constrain(updated) if program.sharding else updated, metrics_M
+    return program.sharding.constrain(updated) if program.sharding else updated, sums_M
 
 
 def compute_gradients(
     program: Program, state: TrainState, train_data: Any, batch: Any
 ) -> tuple[Any, Any, jax.Array]:
-    """Return the gradients of the mean loss over all devices, batch_stats and summed metrics_M."""
+    """Return the gradients of the mean loss over all devices, batch_stats and summed sums_M."""
     config = program.config
     with jax.named_scope("data"):
         examples = UNPACK_BATCH[config.data.feed](train_data, batch, state.step)
@@ -97,13 +97,13 @@ def compute_gradients(
         )
     rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
     loss = functools.partial(loss_fn, program)
-    grads, batch_stats, metrics_M = accumulate_gradients(
+    grads, batch_stats, sums_M = accumulate_gradients(
         state.loss_scale.scaled(loss) if state.loss_scale else loss,
         state.params,
         state.batch_stats,
         (inputs_Bx, *rows),
         num_parts=config.gradient_accumulation_steps,
-        num_metrics=len(program.task.metrics),
+        num_sums=len(program.task.train_sums),
     )
     if config.replicas == "data_parallel":
         with jax.named_scope("gradient_reduction"):
@@ -113,14 +113,14 @@ def compute_gradients(
                 # Each device has its own running averages here; replicas must not drift apart.
                 batch_stats = jax.lax.pmean(batch_stats, AXIS)
         with jax.named_scope("metrics"):
-            metrics_M = jax.lax.psum(metrics_M, AXIS)
-    return grads, batch_stats, metrics_M
+            sums_M = jax.lax.psum(sums_M, AXIS)
+    return grads, batch_stats, sums_M
 
 
 def loss_fn(
     program: Program, params, batch_stats, inputs_Bx, labels_Bx, mask_B, keys_B, mixture
 ) -> tuple[jax.Array, tuple[Any, jax.Array]]:
-    """Return (mean loss, (batch_stats, metrics_M)).
+    """Return (mean loss, (batch_stats, sums_M)).
 
     `mixture` is an `augment.Mixture` or None; of mixed images the label with the larger weight
     counts as the right one.
@@ -133,7 +133,7 @@ def loss_fn(
 
     # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
     gathers = config.parallelism == "fsdp" and not config.model.has_blocks
-    if config.remat == "norms" or gathers:
+    if config.remat == "save_dots" or gathers:
         forward = jax.checkpoint(forward, policy=keep_products_and_sums)
     # JAX names the backward pass after the forward pass: transpose(jvp(forward)).
     with jax.named_scope("forward"):
@@ -146,9 +146,9 @@ def loss_fn(
             losses_B = weight_B * losses_B + (1 - weight_B) * others_B
         loss = jnp.mean(losses_B)
     with jax.named_scope("metrics"):
-        metrics = task.batch_metrics(losses_B, outputs_Bx, labels_Bx, mask_B)
-        metrics_M = pack_metrics(task.metrics, metrics)
-    return loss, (batch_stats, metrics_M)
+        sums = task.metric_sums(losses_B, outputs_Bx, labels_Bx, mask_B)
+        sums_M = pack_sums(task.train_sums, sums)
+    return loss, (batch_stats, sums_M)
 
 
 def accumulate_gradients(
@@ -158,12 +158,12 @@ def accumulate_gradients(
     batch: tuple,
     *,
     num_parts: int,
-    num_metrics: int,
+    num_sums: int,
 ) -> tuple[Any, Any, jax.Array]:
     """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
 
     Args:
-      loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, metrics_M)).
+      loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, sums_M)).
       batch: arrays whose first axis, B, `num_parts` divides.
 
     Returns:
@@ -172,23 +172,23 @@ def accumulate_gradients(
     """
     grad_fn = jax.grad(loss_fn, has_aux=True)
     if num_parts == 1:
-        grads, (batch_stats, metrics_M) = grad_fn(params, batch_stats, *batch)
-        return grads, batch_stats, metrics_M
+        grads, (batch_stats, sums_M) = grad_fn(params, batch_stats, *batch)
+        return grads, batch_stats, sums_M
 
     def add_part(carry, part):
-        grads, batch_stats, metrics_M = carry
-        part_grads, (batch_stats, part_metrics_M) = grad_fn(params, batch_stats, *part)
+        grads, batch_stats, sums_M = carry
+        part_grads, (batch_stats, part_sums_M) = grad_fn(params, batch_stats, *part)
         grads = jax.tree.map(jnp.add, grads, part_grads)
-        return (grads, batch_stats, metrics_M + part_metrics_M), None
+        return (grads, batch_stats, sums_M + part_sums_M), None
 
     parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), batch)
     zeros = jax.tree.map(jnp.zeros_like, params)
     dtype = jax.tree.leaves(params)[0].dtype
     # A loop in the program rather than an unrolled one: only one part's activations are alive.
-    (grads, batch_stats, metrics_M), _ = jax.lax.scan(
-        add_part, (zeros, batch_stats, jnp.zeros(num_metrics, dtype)), parts
+    (grads, batch_stats, sums_M), _ = jax.lax.scan(
+        add_part, (zeros, batch_stats, jnp.zeros(num_sums, dtype)), parts
     )
-    return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
+    return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, sums_M
 
 
 def update(program: Program, state: TrainState, grads: Any, batch_stats: Any) -> TrainState:
@@ -211,7 +211,7 @@ def update(program: Program, state: TrainState, grads: Any, batch_stats: Any) ->
 
 
 def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -> jax.Array:
-    """Return metrics_M, named by `Task.eval_metrics`; padded rows count for nothing."""
+    """Return sums_M, named by `Task.eval_sums`; padded rows count for nothing."""
     config, task = program.config, program.task
     with jax.named_scope("data"):
         examples = UNPACK_BATCH[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
@@ -229,11 +229,11 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
         losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
     with jax.named_scope("metrics"):
         rows = (examples.labels_Bx, examples.mask_B)
-        metrics = task.batch_metrics(losses_B, outputs_Bx, *rows)
+        sums = task.metric_sums(losses_B, outputs_Bx, *rows)
         if mean_Bx is not None:
-            metrics["top1_tta"] = task.batch_metrics(losses_B, mean_Bx, *rows)["top1"]
-        metrics_M = pack_metrics(task.eval_metrics, metrics)
-        return jax.lax.psum(metrics_M, AXIS) if config.replicas == "data_parallel" else metrics_M
+            sums["top1_tta"] = task.metric_sums(losses_B, mean_Bx, *rows)["top1"]
+        sums_M = pack_sums(task.eval_sums, sums)
+        return jax.lax.psum(sums_M, AXIS) if config.replicas == "data_parallel" else sums_M
 
 
 # ---------------------------------------------------------------------------- on all devices
@@ -256,21 +256,21 @@ def create_train_state(program: Program, seed: jax.Array) -> TrainState:
 def build_program(
     config: Config,
     mesh: DataMesh,
-    geometry: BatchGeometry,
+    layout: BatchLayout,
     steps_per_epoch: int,
     data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh; nothing is compiled yet.
 
     Args:
-      config, mesh, geometry: the experiment, its devices, how the batch is split over them.
+      config, mesh, layout: the experiment, its devices, how the batch is split over them.
       steps_per_epoch: of training, for the schedule.
       data_dependent_params: see `Program`; without it all parameters are drawn.
 
     Raises:
       BadInput: the model's config cannot make a network.
     """
-    program = create_program(config, mesh, geometry, steps_per_epoch, data_dependent_params)
+    program = create_program(config, mesh, layout, steps_per_epoch, data_dependent_params)
     # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
     # once: for networks of up to 36 M parameters the plain code was quicker in all.
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
@@ -352,8 +352,8 @@ def train_steps(run, meter, state, steps, batches, stop_requested) -> TrainState
                 batch = next(batches)
             watch = Stopwatch()
             # The old state is donated: from here on only the new one may be read.
-            state, metrics_M = run.program.train_step(state, run.feed.train_data, batch)
-            meter.push(metrics_M)  # takes the metrics of earlier steps, which have arrived
+            state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
+            meter.push(sums_M)  # takes the metrics of earlier steps, which have arrived
             if step == 1:
                 meter.drain(state)
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
@@ -381,16 +381,16 @@ def profile_steps(run, meter, state, steps, batches, stop_requested) -> TrainSta
 
     def queue_step(batch: Any) -> jax.Array:
         nonlocal state
-        state, metrics_M = run.program.train_step(state, run.feed.train_data, batch)
-        return metrics_M
+        state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
+        return sums_M
 
     title = f"profiling steps {steps[0]} to {steps[-1]}"
     with run.clock.phase("profile"), run.console.phase(title):
         wait_until(lambda: all_ready(state))
         results = run.profiler.trace(steps, batches, queue_step)
         wait_until(lambda: all_ready(state))
-    for metrics_M in results:
-        count_step(run, run.program.train_metrics(metrics_M))
+    for sums_M in results:
+        count_step(run, run.program.train_sums(sums_M))
     run.progress.epoch_metrics.profiled_steps += len(steps)
     write_step_record(run, profiled=True)
     return state
@@ -403,7 +403,7 @@ def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], f
       Diverged: no model has a finite loss any more.
     """
     watch, feed = Stopwatch(), run.feed
-    sums = {name: np.zeros(len(run.seeds_R)) for name in run.program.task.eval_metrics}
+    sums = {name: np.zeros(len(run.seeds_R)) for name in run.program.task.eval_sums}
 
     def eval_steps() -> Iterator[np.ndarray]:
         queue = MetricsQueue()
@@ -412,8 +412,8 @@ def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], f
         yield from queue.drain()
 
     with run.clock.phase("eval"):
-        for done, metrics_M in enumerate(eval_steps(), 1):
-            for name, sums_R in run.program.eval_metrics(metrics_M).items():
+        for done, sums_M in enumerate(eval_steps(), 1):
+            for name, sums_R in run.program.eval_sums(sums_M).items():
                 sums[name] += sums_R
             title = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
             run.console.progress(title, done, feed.eval_steps, "")
@@ -439,7 +439,7 @@ def write_epoch_record(
     utilization = program.utilization(images_per_s) if images_per_s else {}
     evaluated = {}
     if eval_sums:
-        evaluated = describe_models(run, "eval_", eval_sums, program.task.eval_figures)
+        evaluated = describe_models(run, "eval_", eval_sums, program.task.eval_metrics)
         evaluated["eval_count"] = run.feed.eval_count
     record = EpochRecord(
         epoch=trained.epoch + 1,
@@ -456,7 +456,7 @@ def write_epoch_record(
         tokens_per_s=utilization.get("tokens_per_s"),
         mfu=utilization.get("mfu"),
         profiled_steps=trained.profiled_steps,
-        **describe_models(run, "train_", trained.total, program.task.train_figures),
+        **describe_models(run, "train_", trained.total, program.task.train_metrics),
         **evaluated,
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
@@ -464,8 +464,8 @@ def write_epoch_record(
         process_memory_bytes=process_memory_bytes(),
         elapsed_s=run.clock.wall_s(),
     )
-    images = timed_steps * program.geometry.images_per_step
-    corrupt_images = len(run.corrupt) * program.geometry.num_models
+    images = timed_steps * program.layout.images_per_step
+    corrupt_images = len(run.corrupt) * program.layout.num_models
     # In one piece: an epoch is either under way or has its record.
     with defer_signals():
         run.progress.epochs.append(record)

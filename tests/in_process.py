@@ -18,7 +18,7 @@ from absl import app, flags
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxbench.cli import price_flags, process_flags  # noqa: F401 (define flags, once)
-from jaxbench.distributed import signals
+from jaxbench.parallel import signals
 
 _COMMANDS = [
     f"jaxbench.{name}"

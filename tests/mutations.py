@@ -61,19 +61,19 @@ class Mutation(NamedTuple):
 _LIST = r"""
 ## The training step.
 
-gradients_not_reduced distributed/state_sharding.py: train_step
+gradients_not_reduced parallel/fsdp.py: train_step
 - iter(jax.lax.pmean([
 + iter(([
 
-gradients_summed distributed/state_sharding.py: train_step
+gradients_summed parallel/fsdp.py: train_step
 - iter(jax.lax.pmean([
 + iter(jax.lax.psum([
 
-split_gradients_summed distributed/state_sharding.py: state_sharding
+split_gradients_summed parallel/fsdp.py: fsdp
 - leaf.value / num_devices if
 + leaf.value if
 
-parameter_gathered_along_its_first_axis distributed/state_sharding.py: state_sharding
+parameter_gathered_along_its_first_axis parallel/fsdp.py: fsdp
 - axis=self.axis, tiled=True
 + axis=0, tiled=True
 
@@ -82,8 +82,8 @@ local_statistics_drift_apart train.py: train_step
 + batch_stats = jax.tree.map(jnp.asarray, batch_stats)
 
 metrics_of_one_device train.py: train_step throughput train
-- metrics_M = jax.lax.psum(metrics_M, AXIS)
-+ metrics_M = metrics_M + 0
+- sums_M = jax.lax.psum(sums_M, AXIS)
++ sums_M = sums_M + 0
 
 synchronised_statistics_are_local models/batch_norm.py: layers collectives
 - sums_2xC = jax.lax.pmean(sums_2xC, axis_name)
@@ -110,15 +110,15 @@ evaluation_smooths_labels train.py: resident train_step train
 + task.losses(outputs_Bx, examples.labels_Bx, config.label_smoothing)
 
 accumulated_gradients_summed train.py: train_step
-- return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, metrics_M
-+ return grads, batch_stats, metrics_M
+- return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, sums_M
++ return grads, batch_stats, sums_M
 
 metrics_of_the_last_part train.py: train_step
-- metrics_M + part_metrics_M
-+ part_metrics_M
+- sums_M + part_sums_M
++ part_sums_M
 
 remat_does_nothing train.py: memory
-- if config.remat == "norms" or gathers:
+- if config.remat == "save_dots" or gathers:
 + if config.remat == "norm" or gathers:
 
 masks_stay_where_they_were data/vary.py: stream
@@ -223,12 +223,12 @@ evaluation_drops_its_tail data/sampler.py: sampler
 - steps = -(-num_examples // batch_size)
 + steps = max(1, num_examples // batch_size)
 
-every_process_reads_the_first_share geometry.py: sampler
+every_process_reads_the_first_share batch_layout.py: sampler
 - first = self.process_index * self.devices_per_process
 + first = 0
 
-geometry_is_computed_again modes/setup.py: geometry
-- create_feed(config, dataset, mesh, geometry, precision.param_dtype)
+geometry_is_computed_again modes/setup.py: layout
+- create_feed(config, dataset, mesh, layout, precision.param_dtype)
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
 a_source_ignores_its_path data_config.py: sources
@@ -401,11 +401,11 @@ ctrl_c_saves_nothing train.py: resume
 - except (KeyboardInterrupt, Terminated):
 + except Terminated:
 
-each_signal_is_an_end_of_its_own distributed/signals.py: signals resume
+each_signal_is_an_end_of_its_own parallel/signals.py: signals resume
 - number = _first[0]
 + pass
 
-lost_work_counts_as_done_on_other_devices records/stretches.py: stretches
+lost_work_counts_as_done_on_other_devices records/attempts.py: attempts
 - if starts[place] >= min(
 + if starts[place] > min(
 
@@ -554,7 +554,7 @@ target_must_be_exceeded analysis/pricing.py: cost
 ## Report, comparison, sweep.
 
 largest_batch_of_a_device_by_all_devices sweeps/max_batch.py: sweep
-- BatchGeometry.create(config, best.num_devices).batch_per_device
+- BatchLayout.create(config, best.num_devices).batch_per_device
 + largest // best.num_devices
 
 a_mode_is_listed_twice cli/main_flags.py: main
@@ -812,7 +812,7 @@ class Suite:
             return None, why
 
     def _call_pytest(self, copy: pathlib.Path, arguments: Sequence[str]) -> tuple[str | None, str]:
-        from jaxbench.distributed.child import run_child
+        from jaxbench.parallel.child import run_child
 
         search = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
         log = copy / "pytest.log"

@@ -13,9 +13,9 @@ import pytest
 import jaxbench
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
 from jaxbench.launchers import local
+from jaxbench.parallel.child import ProcessResult
 from tests.conftest import LOOP, MICRO
 from tests.in_process import run_command
 from tests.launchers.fakes import fake_child

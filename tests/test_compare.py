@@ -217,10 +217,10 @@ def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
 
 def test_what_differs_is_told(tmp_path):
     first = write_run(tmp_path / "a")
-    second = write_run(tmp_path / "b", precision="bf16", remat="norms", seed=3)
+    second = write_run(tmp_path / "b", precision="bf16", remat="save_dots", seed=3)
     assert compared(first, second)["differences"] == {
         "precision": ["fp32", "bf16"],
-        "remat": [None, "norms"],
+        "remat": [None, "save_dots"],
     }
 
 

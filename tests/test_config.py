@@ -157,7 +157,7 @@ class NetConfig(ModelConfig):
 
 @dataclasses.dataclass(kw_only=True)
 class OwnOptimizerConfig(OptimizerConfig):
-    name: str = "own"
+    name: str = "custom"
 
 def get_config():
     return Config(%s)

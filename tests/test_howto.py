@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ROOT, run_json
 
-PAGES = ("own-network", "own-optimizer", "own-data", "own-task")
+PAGES = ("custom-network", "custom-optimizer", "custom-data", "custom-task")
 _FILE = re.compile(
     r"^```python\n# (\w+\.py)\n(.*?)^```\n(?:[^`]|`[^`])*?^```sh\n(.*?)^```",
     re.MULTILINE | re.DOTALL,
@@ -34,8 +34,8 @@ def test_a_file_of_a_tutorial_does_what_its_commands_say(run_cli, tmp_path, page
             args += ["--experiment.num_devices=2", "--experiment.max_steps=4"]
         done = run_cli(*args)
         assert done.returncode == 0, (line, done.stderr)
-    if page == "own-task":
-        assert 0 < run_json(tmp_path / "run0")["summary"]["eval_figures"]["confidence"] < 1
+    if page == "custom-task":
+        assert 0 < run_json(tmp_path / "run0")["summary"]["eval_metrics"]["confidence"] < 1
 
 
 @pytest.mark.parametrize("page", PAGES)

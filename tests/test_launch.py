@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from jaxbench.distributed import signals
+from jaxbench.parallel import signals
 from tests.conftest import ROOT
 
 LAUNCH = ROOT / "launch"

@@ -6,7 +6,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 from tests.conftest import ROOT
 

@@ -14,7 +14,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.model_config import ModelConfig
 from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.tasks import get_task, metrics_by_name, pack_metrics
+from jaxbench.tasks import get_task, pack_sums, sums_by_name
 from tests.conftest import records, run_json
 from tests.data.test_stream import MasksConfig
 
@@ -36,8 +36,8 @@ def masks_and_logits():
 def count(masks, logits, mask_B, smoothing=0.0):
     losses = TASK.losses(jnp.asarray(logits), jnp.asarray(masks), smoothing)
     arrays = jnp.asarray(logits), jnp.asarray(masks), jnp.asarray(mask_B)
-    sums = TASK.batch_metrics(losses, *arrays)
-    return np.asarray(pack_metrics(TASK.metrics, sums), np.float64)
+    sums = TASK.metric_sums(losses, *arrays)
+    return np.asarray(pack_sums(TASK.train_sums, sums), np.float64)
 
 
 def test_dice_iou_and_accuracy_are_those_of_the_pixels():
@@ -50,7 +50,7 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
         np.concatenate([logits[7:], garbage]),
         np.arange(7) < 5,
     )
-    sums = metrics_by_name(TASK.metrics, sums)
+    sums = sums_by_name(TASK.train_sums, sums)
     figures = TASK.compute(sums)
     predicted, true = logits > 0, masks > 0
     both = (predicted & true).sum()
@@ -71,7 +71,7 @@ def test_dice_iou_and_accuracy_are_those_of_the_pixels():
 
 def test_smoothed_masks_are_pulled_to_one_half():
     masks, logits = masks_and_logits()
-    sums = metrics_by_name(TASK.metrics, count(masks, logits, np.ones(12, bool), smoothing=0.2))
+    sums = sums_by_name(TASK.train_sums, count(masks, logits, np.ones(12, bool), smoothing=0.2))
     probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
     target = 0.8 * masks + 0.1
     by_hand = -(target * np.log(probability) + (1 - target) * np.log(1 - probability)).mean()
@@ -81,7 +81,7 @@ def test_smoothed_masks_are_pulled_to_one_half():
 def test_a_split_without_foreground_is_found_whole():
     zeros = np.zeros((3, 4, 4), np.uint8)
     sums = count(zeros, zeros - np.float32(1), np.ones(3, bool))
-    figures = TASK.compute(metrics_by_name(TASK.metrics, sums))
+    figures = TASK.compute(sums_by_name(TASK.train_sums, sums))
     assert figures["dice"] == figures["iou"] == figures["dice_per_image"] == 1
 
 
@@ -126,9 +126,9 @@ def test_next_tokens_loss_bits_and_accuracy_are_those_of_numpy():
     ):
         arrays = jnp.asarray(batch, jnp.float32), jnp.asarray(labels)
         losses_B = LANGUAGE.losses(*arrays, 0.0)
-        sums = LANGUAGE.batch_metrics(losses_B, *arrays, jnp.asarray(mask))
-        total = total + np.asarray(pack_metrics(LANGUAGE.metrics, sums), np.float64)
-    sums = metrics_by_name(LANGUAGE.metrics, total)
+        sums = LANGUAGE.metric_sums(losses_B, *arrays, jnp.asarray(mask))
+        total = total + np.asarray(pack_sums(LANGUAGE.train_sums, sums), np.float64)
+    sums = sums_by_name(LANGUAGE.train_sums, total)
     figures = LANGUAGE.compute(sums)
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     own = np.take_along_axis(probabilities, tokens[..., None], -1)
@@ -202,7 +202,7 @@ def test_only_what_is_ranked_first_is_a_hit(name):
     logits[7] = np.nan
     shapes = (8, 7) if name == "classification" else (8, 1, 7)
     labels = labels.reshape(shapes[:-1])
-    sums = task.batch_metrics(
+    sums = task.metric_sums(
         jnp.zeros(8), jnp.asarray(logits.reshape(shapes)), jnp.asarray(labels), jnp.ones(8, bool)
     )
     # Of rows 0 to 6 the labels are 0 to 6; row 7's is 0.
@@ -212,12 +212,12 @@ def test_only_what_is_ranked_first_is_a_hit(name):
 
 def test_of_fewer_than_five_classes_nan_is_no_hit():
     logits = jnp.array([[jnp.nan, 0.0, 1.0], [jnp.nan, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    sums = get_task("classification").batch_metrics(
+    sums = get_task("classification").metric_sums(
         jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
     )
     # nan is ahead of the second row's label; the third row's is the last of three.
     assert (float(sums["top1"]), float(sums["top5"])) == (0, 2)
-    pixels = TASK.batch_metrics(
+    pixels = TASK.metric_sums(
         jnp.zeros(1),
         jnp.full((1, 2, 2), jnp.nan),
         jnp.zeros((1, 2, 2), jnp.int32),

@@ -25,9 +25,9 @@ import numpy as np
 from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
-from jaxbench.distributed.signals import grace_period_s
 from jaxbench.errors import BadInput
 from jaxbench.files import read_text
+from jaxbench.parallel.signals import grace_period_s
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"

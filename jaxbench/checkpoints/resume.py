@@ -17,11 +17,12 @@ from typing import Any
 
 from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint, digest, first_blocks
 from jaxbench.clock import now
+from jaxbench.custom.code import config_record
 from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines, open_own, open_regular, read_text
-from jaxbench.own.code import config_record
 from jaxbench.paths import user_path
-from jaxbench.records.goodput import end_stretch, is_phases, read_stretches
+from jaxbench.records.attempts import describe_attempt, last_attempt
+from jaxbench.records.goodput import end_attempt, is_phases, read_attempts
 from jaxbench.records.reader import flat
 from jaxbench.records.run_dir import (
     EVENTS,
@@ -33,7 +34,6 @@ from jaxbench.records.run_dir import (
 )
 from jaxbench.records.run_lock import is_running, lock_run
 from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.stretches import describe_stretch, last_stretch
 
 CHECKPOINTS = "checkpoints"
 _METRICS, _EPOCHS, _TELEMETRY = RECORDS
@@ -200,7 +200,7 @@ def resume_run_dir(
     path, old = resume.path, resume.document
     marks = checkpoint.metadata["records"] if checkpoint else {}
     entry = _resume_entry(resume, checkpoint, document)
-    stretches = _stretches(resume, document)
+    attempts = _attempts(resume, document)
     for name in ("train", "eval"):
         before, here = (data.get(f"{name}_examples") for data in (old["data"], document.data))
         if before != here:
@@ -209,7 +209,7 @@ def resume_run_dir(
             raise BadInput(
                 f"{path}: was made with another data set of this size: its {name} examples differ"
             )
-    before, here = last_stretch(old)["batch_norm_examples"], document.batch_norm_examples
+    before, here = last_attempt(old)["batch_norm_examples"], document.batch_norm_examples
     if before != here:
         say(
             f"warning: batch norm takes its statistics from {here} images now, it took them from "
@@ -217,7 +217,7 @@ def resume_run_dir(
         )
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
-        resumed = dataclasses.replace(document, resumes=[entry], stretches=stretches)
+        resumed = dataclasses.replace(document, resumes=[entry], attempts=attempts)
         run_dir = create_run_dir(workdir, run_name, resumed)
         copy_records(path, run_dir.path, marks)
         entry["short"] = restore_records(run_dir.path, marks, say)
@@ -240,7 +240,7 @@ def resume_run_dir(
         finished_at=None,
         summary=None,
         resumes=[*(old.get("resumes") or ()), entry],
-        stretches=stretches,
+        attempts=attempts,
     )
     return run_dir
 
@@ -260,29 +260,29 @@ def _resume_entry(
         "corrupt_checkpoints": checkpoint.corrupt if checkpoint else {},
         "before": {
             **{name: resume.document.get(name) for name in ("status", "reason", "finished_at")},
-            **last_stretch(resume.document),
+            **last_attempt(resume.document),
         },
         **{name: getattr(document, name) for name in ("command_line", "pid")},
         "hostname": document.environment.get("hostname"),
-        **describe_stretch(document.environment, document.price, document.batch_norm_examples),
+        **describe_attempt(document.environment, document.price, document.batch_norm_examples),
     }
 
 
-def _stretches(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | None:
+def _attempts(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | None:
     """Return the entries of all processes so far, with this one's; None if they are unknown.
 
     A process that was not killed has its phases in its summary. What a run did after a checkpoint
     from which another one branches off is not lost.
     """
-    earlier = read_stretches(resume.document)
+    earlier = read_attempts(resume.document)
     if earlier is None or resume.checkpoint is not None:
         return None
-    [this], (*before, last) = document.stretches, earlier
+    [this], (*before, last) = document.attempts, earlier
     summary = resume.document.get("summary")
     if isinstance(summary, dict) and is_phases(summary.get("phases_s")):
         last = {**last, "phases_s": summary["phases_s"]}
     else:
-        last = end_stretch(last, this["resumed_phases_s"], _last_elapsed_s(resume.path))
+        last = end_attempt(last, this["resumed_phases_s"], _last_elapsed_s(resume.path))
     return [*before, last, this]
 
 

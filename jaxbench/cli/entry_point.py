@@ -21,7 +21,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.hints import field_hint, flag_hint, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
-from jaxbench.distributed.signals import raise_on_signals, reason_of
+from jaxbench.custom.errors import describe_error, user_line
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     BadInput,
@@ -37,7 +37,7 @@ from jaxbench.errors import (
     nearest,
 )
 from jaxbench.fields import describe_type, overridable
-from jaxbench.own.errors import describe_error, user_line
+from jaxbench.parallel.signals import raise_on_signals, reason_of
 
 # What ends a run with one line, and exit code 1.
 _FAILURES = (

@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from jaxbench.distributed.signals import defer_signals
+from jaxbench.parallel.signals import defer_signals
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxbench.cli import price_flags, process_flags
-from jaxbench.distributed.signals import GRACE_PERIOD_S as _GRACE_PERIOD_S
 from jaxbench.modes import FEEDS, FEWEST_ROUNDS, MODES, SCALINGS
+from jaxbench.parallel.signals import GRACE_PERIOD_S as _GRACE_PERIOD_S
 
 MODE = flags.DEFINE_enum(
     "mode",

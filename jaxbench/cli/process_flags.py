@@ -3,15 +3,15 @@
 from absl import flags
 
 from jaxbench.cli import entry_point
-from jaxbench.distributed.coordinator import (
+from jaxbench.errors import BadInput
+from jaxbench.modes import COORDINATOR_FLAGS
+from jaxbench.parallel.coordinator import (
     CoordinatorConfig,
     check_coordinator,
     check_single_host,
     detect_cluster,
 )
-from jaxbench.distributed.watch import ExitStatus
-from jaxbench.errors import BadInput
-from jaxbench.modes import COORDINATOR_FLAGS
+from jaxbench.parallel.watch import ExitStatus
 
 DISTRIBUTED = flags.DEFINE_enum(
     "distributed",

@@ -8,7 +8,7 @@ the d-th slice of each part.
 
 import numpy as np
 
-from jaxbench.geometry import BatchGeometry
+from jaxbench.batch_layout import BatchLayout
 
 # Fills the order where a batch is not full; the steps mask it out.
 PADDING = -1
@@ -60,10 +60,10 @@ def _split(order_SxN: np.ndarray, num_devices: int, num_parts: int = 1) -> np.nd
     return np.ascontiguousarray(order_SxPxDxN.transpose(2, 0, 1, 3)).reshape(num_devices, steps, -1)
 
 
-def device_seeds(geometry: BatchGeometry, seeds_R: tuple[int, ...]) -> np.ndarray:
+def device_seeds(layout: BatchLayout, seeds_R: tuple[int, ...]) -> np.ndarray:
     """Return seeds_L, uint32: of the model on each of this process's devices."""
-    seeds_D = np.repeat(np.array(seeds_R, np.uint32), geometry.devices_per_model)
-    return seeds_D[geometry.local_slice]
+    seeds_D = np.repeat(np.array(seeds_R, np.uint32), layout.devices_per_model)
+    return seeds_D[layout.local_slice]
 
 
 class EpochSampler:
@@ -73,21 +73,21 @@ class EpochSampler:
     """
 
     def __init__(
-        self, geometry: BatchGeometry, *, num_train: int, num_eval: int, seeds_R: tuple[int, ...]
+        self, layout: BatchLayout, *, num_train: int, num_eval: int, seeds_R: tuple[int, ...]
     ):
-        self.geometry = geometry
+        self.layout = layout
         self.num_train = num_train
         self.num_eval = num_eval
-        self.steps_per_epoch = num_train // geometry.global_batch
-        self.seeds_L = device_seeds(geometry, seeds_R)
+        self.steps_per_epoch = num_train // layout.global_batch
+        self.seeds_L = device_seeds(layout, seeds_R)
         self._seeds_R = seeds_R
         self._train_by_epoch: dict[int, np.ndarray] = {}
         own_DxSxB = eval_order(
             num_eval,
-            batch_size=geometry.global_eval_batch,
-            num_devices=geometry.devices_per_model,
+            batch_size=layout.global_eval_batch,
+            num_devices=layout.devices_per_model,
         )
-        self.eval_LxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[geometry.local_slice]
+        self.eval_LxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[layout.local_slice]
         self.eval_steps = self.eval_LxSxB.shape[1]
 
     def train_LxSxB(self, epoch: int) -> np.ndarray:
@@ -99,13 +99,13 @@ class EpochSampler:
                     self.num_train,
                     seed=seed,
                     epoch=epoch,
-                    batch_size=self.geometry.global_batch,
-                    num_devices=self.geometry.devices_per_model,
-                    num_parts=self.geometry.gradient_accumulation_steps,
+                    batch_size=self.layout.global_batch,
+                    num_devices=self.layout.devices_per_model,
+                    num_parts=self.layout.gradient_accumulation_steps,
                 )
                 for seed in self._seeds_R
             ]
-            order_LxSxB = np.concatenate(orders)[self.geometry.local_slice]
+            order_LxSxB = np.concatenate(orders)[self.layout.local_slice]
             # Two epochs are read at once where one ends and the other begins.
             last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}
             self._train_by_epoch = {**last, epoch: order_LxSxB}

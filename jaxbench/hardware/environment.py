@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import psutil
 
-from jaxbench.distributed.mesh import local_devices
 from jaxbench.hardware.accelerators import nvidia_driver
 from jaxbench.hardware.system import available_cores, search_file
+from jaxbench.parallel.mesh import local_devices
 from jaxbench.xla.variables import relevant_variables
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent.parent

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
+from jaxbench.parallel.mesh import DataMesh
 
 
 def utilization(

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.files import read_text
+from jaxbench.parallel.child import ProcessResult
 
 # The status of a process that was lost with its machine: its trial is run once more.
 LOST = "lost"

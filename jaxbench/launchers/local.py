@@ -3,8 +3,8 @@
 import platform
 from collections.abc import Callable
 
-from jaxbench.distributed.child import Child
 from jaxbench.launchers.launcher import Ended, Limits, TrialJob
+from jaxbench.parallel.child import Child
 
 
 class LocalLauncher:

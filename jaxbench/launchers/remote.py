@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from jaxbench.clock import Stopwatch, pause
-from jaxbench.distributed.child import last_line
-from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.errors import Terminated, first_line
 from jaxbench.launchers.launcher import read_json, write_json
 from jaxbench.launchers.run_job import run_job, write_job
+from jaxbench.parallel.child import last_line
+from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.terminal import warn
 
 # What the host's shell prints before it is no part of an answer.

@@ -10,8 +10,8 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 
-from jaxbench.distributed.child import ProcessResult, run_child
 from jaxbench.launchers.launcher import read_json, write_json
+from jaxbench.parallel.child import ProcessResult, run_child
 
 
 def write_job(

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from jaxbench.clock import Stopwatch, pause
-from jaxbench.distributed.child import ProcessResult, last_line
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.launchers.run_job import read_end, write_job
@@ -23,6 +22,7 @@ from jaxbench.launchers.slurm_queue import (
     list_jobs,
     submit,
 )
+from jaxbench.parallel.child import ProcessResult, last_line
 
 _PAUSE_S = 0.5
 # Slurm is asked more rarely while nothing happens: after a tenth of the time since something did.

@@ -10,10 +10,10 @@ import shutil
 import sys
 from collections.abc import Mapping
 
-from jaxbench.distributed.signals import raise_on_signals
 from jaxbench.errors import Terminated
 from jaxbench.launchers.launcher import read_json
 from jaxbench.launchers.run_job import run_job
+from jaxbench.parallel.signals import raise_on_signals
 
 
 def srun_prefix(variables: Mapping[str, str]) -> list[str]:

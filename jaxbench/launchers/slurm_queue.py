@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import LOST
+from jaxbench.parallel.child import ProcessResult
 
 # Options of sbatch that say on what a trial runs: they are part of its key.
 _HARDWARE = (

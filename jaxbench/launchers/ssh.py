@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
 from jaxbench.launchers.connection import Closed, Connection, HostLost
 from jaxbench.launchers.hosts import read_hosts
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.launchers.ssh_check import check_hosts, forwarded_variables
+from jaxbench.parallel.child import ProcessResult
 from jaxbench.paths import user_path
 
 _POLL_S = 0.5

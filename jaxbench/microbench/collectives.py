@@ -23,9 +23,9 @@ import numpy as np
 from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval, bus_factor
-from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.transfer import sizes_up_to
+from jaxbench.parallel.mesh import AXIS, DataMesh
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 _WIDTH = np.dtype(np.float32).itemsize

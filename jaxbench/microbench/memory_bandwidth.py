@@ -25,9 +25,9 @@ import numpy as np
 from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.memory import cache_bytes, memory_bytes
+from jaxbench.parallel.mesh import DataMesh
 
 _SCALAR = 3.0  # STREAM's
 OPERATIONS = {

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxbench.distributed.coordination import broadcast_value
-from jaxbench.distributed.mesh import DataMesh
+from jaxbench.parallel.coordination import broadcast_value
+from jaxbench.parallel.mesh import DataMesh
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

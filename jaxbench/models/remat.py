@@ -15,7 +15,7 @@ _KEPT = (
 def keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
     """Return whether the backward pass keeps a primitive's output; it computes all others again.
 
-    For `Config.remat=norms`. Sums, of the batch and over devices, are what batch norm takes its
+    For `Config.remat=save_dots`. Sums, of the batch and over devices, are what batch norm takes its
     statistics from. Under fsdp no gathered parameter is kept so: it is gathered again.
     """
     return primitive.name in _KEPT

@@ -171,7 +171,7 @@ def block_class(remat: str, parallelism: str) -> Any:
     """Return `TransformerBlock`, or one of which the backward pass keeps less.
 
     With `remat=blocks` it keeps only the input, and computes the rest of each block again,
-    one block after the other. Under fsdp it keeps what `remat=norms` does, which is no parameter.
+    one block after the other. Under fsdp it keeps what `remat=save_dots` keeps: no parameter.
     """
     if remat == "blocks":
         return nn.remat(TransformerBlock)

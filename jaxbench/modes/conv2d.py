@@ -18,7 +18,6 @@ import psutil
 
 from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, duration
-from jaxbench.distributed.mesh import DataMesh, create_mesh
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -31,6 +30,7 @@ from jaxbench.models.convolution import (
 )
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunContext, check_device_counts
+from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxbench.config import Config, Experiment
+from jaxbench.custom.code import config_record
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.fields import overridable, without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.modes import conv2d
-from jaxbench.own.code import config_record
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
 from jaxbench.train import build_program
@@ -40,12 +40,12 @@ def describe(config: Experiment) -> dict[str, Any]:
     config.validate()
     config, unused = without_unused(config)
     with get_precision(config.precision).enabled():
-        mesh, geometry = create_training_mesh(config)
-        program = build_program(config, mesh, geometry, steps_per_epoch=1)
+        mesh, layout = create_training_mesh(config)
+        program = build_program(config, mesh, layout, steps_per_epoch=1)
         program.check()
         state = program.abstract_placed_state()
         label_shape = program.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, geometry, label_shape, program.precision.param_dtype)
+        args = abstract_args(config, layout, label_shape, program.precision.param_dtype)
         compiled = compile_step("train_step", program.train_step, state, *args)
         return {
             "experiment": config.name,

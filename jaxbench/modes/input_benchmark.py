@@ -130,7 +130,7 @@ class InputBenchmark(Measurement):
     ) -> InputRecord:
         """Return a stage's record, given the seconds and bytes of windows of `count` batches."""
         setup, cores, on_host = self._setup, available_cores(), name != "train_step"
-        images = count * setup.program.geometry.images_per_step
+        images = count * setup.program.layout.images_per_step
         tokens = setup.config.data.sequence_length
         rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
         rate, low, high = median_interval(rates_R)

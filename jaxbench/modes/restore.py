@@ -9,10 +9,10 @@ import numpy as np
 from jaxbench.checkpoints.checkpoint import Checkpoint, read_checkpoint, read_newest
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, check_same, find_resume, read_epochs
 from jaxbench.config import Config
-from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import broadcast_arrays
 from jaxbench.errors import BadInput
 from jaxbench.modes.setup import RunSetup
+from jaxbench.parallel import coordination
+from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.training.program import Program
 from jaxbench.training.run import RunProgress
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.distributed.mesh import peak_memory_bytes
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.environment import host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.setup import RunContext
+from jaxbench.parallel.mesh import peak_memory_bytes
 from jaxbench.records.recorder import Recorder, recording
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import CompileRecord, Record, Summary

@@ -14,12 +14,11 @@ import jax
 
 from jaxbench.analysis.scaling_model import Interval, efficiency, predict, split
 from jaxbench.analysis.statistics import dependent, held_up, median_interval
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.distributed.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -28,6 +27,7 @@ from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warn
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, check_device_counts, prepare_run, with_feed
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
+from jaxbench.parallel.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
     AllReduceRecord,
@@ -118,8 +118,8 @@ class ScalingBenchmark(Measurement):
         self._mixed: MixedDevices | None = None
         params = jax.tree.leaves(setup.program.abstract_train_state().params)
         self._gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
-        devices, geometry = setup.mesh.devices, setup.program.geometry
-        share, whole = geometry.batch_per_device, geometry.global_batch
+        devices, layout = setup.mesh.devices, setup.program.layout
+        share, whole = layout.batch_per_device, layout.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
         trial = functools.cache(lambda *on: ScalingTrial(setup_on(*on, setup), window_s))
         self._scaled = {
@@ -280,9 +280,9 @@ def setup_on(devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup) 
     """Return the network on these devices, with a synthetic batch of this global size."""
     mesh = dataclasses.replace(setup.mesh, devices=devices)
     config = dataclasses.replace(setup.config, num_devices=len(devices), batch_size=batch_size)
-    geometry = BatchGeometry.create(config, len(devices))
-    feed = create_feed(config, None, mesh, geometry, setup.program.precision.param_dtype)
-    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    layout = BatchLayout.create(config, len(devices))
+    feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
+    program = build_program(config, mesh, layout, feed.steps_per_epoch)
     return dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
 
 
@@ -316,7 +316,7 @@ class ScalingTrial(Interleaved):
         """Images/s with its interval, None with fewer than two windows."""
         if len(self.windows_s) < 2:
             return None
-        images = self.setup.program.geometry.images_per_step * self.warmup.calls_per_window
+        images = self.setup.program.layout.images_per_step * self.warmup.calls_per_window
         return median_interval([images / window_s for window_s in self.windows_s])
 
     def start(self, initial: TrainState) -> CompileRecord:
@@ -354,7 +354,7 @@ class ScalingTrial(Interleaved):
     def describe(self) -> dict[str, Any]:
         """Return the fields that all records of a trial have; its rate is as `rate` says."""
         config, program = self.setup.config, self.setup.program
-        images_per_step = program.geometry.images_per_step
+        images_per_step = program.layout.images_per_step
         rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
         if self.rate:
             steps = self.warmup.calls_per_window
@@ -366,7 +366,7 @@ class ScalingTrial(Interleaved):
             "precision": config.precision,
             "num_devices": len(self.devices),
             "batch_size": config.batch_size,
-            "batch_per_device": program.geometry.batch_per_device,
+            "batch_per_device": program.layout.batch_per_device,
             "images_per_step": images_per_step,
             "images_counted": self._stepper.images_counted,
             "steps": self._steps,

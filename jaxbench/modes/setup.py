@@ -11,15 +11,15 @@ import numpy as np
 
 from jaxbench.clock import Clock, wait_until
 from jaxbench.config import Config, Experiment
+from jaxbench.custom.code import config_record
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
-from jaxbench.own.code import config_record
+from jaxbench.parallel import coordination
+from jaxbench.parallel.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileRecord, Record
@@ -65,9 +65,9 @@ class RunSetup(RunContext):
 
     def document(self) -> dict[str, Any]:
         config, program, feed = self.config, self.program, self.feed
-        geometry = program.geometry
+        layout = program.layout
         sync = config.batch_norm == "sync"
-        batch_norm_examples = geometry.global_batch if sync else geometry.batch_per_device
+        batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
         data: dict[str, Any] = {
             "feed": feed.name,
             "steps_per_epoch": feed.steps_per_epoch,
@@ -86,12 +86,12 @@ class RunSetup(RunContext):
             }
         return super().document() | {
             **describe_program(program),
-            "models": geometry.num_models,
+            "models": layout.num_models,
             "seeds": list(config.seeds(self.mesh.num_devices)),
             "data": data,
-            "batch_per_device": geometry.batch_per_device,
+            "batch_per_device": layout.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
-            "batch_norm_examples": batch_norm_examples // geometry.gradient_accumulation_steps
+            "batch_norm_examples": batch_norm_examples // layout.gradient_accumulation_steps
             if program.facts.batch_norm
             else None,
         }
@@ -117,18 +117,18 @@ class RunSetup(RunContext):
 
         Bodies of loops count once, gradient accumulation's too; 0 for steps that are such a loop.
         """
-        geometry = self.program.geometry
-        images = geometry.batch_per_device
+        layout = self.program.layout
+        images = layout.batch_per_device
         if record.num_devices:  # its network ran on some of the devices
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
-            parts = geometry.gradient_accumulation_steps
+            parts = layout.gradient_accumulation_steps
             return FLOPS_PER_MAC * self.program.work.step_macs_once * images / parts
         if record.function != "eval_step":
             return 0.0
         # An evaluation batch may be shorter than a training batch, and than it could be.
-        per_device = (geometry.global_eval_batch, self.feed.num_eval)
-        images = min(images, *(count // geometry.devices_per_model for count in per_device))
+        per_device = (layout.global_eval_batch, self.feed.num_eval)
+        images = min(images, *(count // layout.devices_per_model for count in per_device))
         return FLOPS_PER_MAC * self.program.facts.macs_once * images
 
     def _exchange_warnings(self, record: CompileRecord) -> list[str]:
@@ -219,7 +219,7 @@ def prepare_run(
         console = console or create_console()
         stack.callback(console.close)
         with clock.phase("devices"):
-            mesh, geometry = create_training_mesh(config)
+            mesh, layout = create_training_mesh(config)
         console.say(_headline(config, mesh))
         dataset = None
         if config.data.feed != "synthetic":
@@ -229,13 +229,13 @@ def prepare_run(
                     coordination.check_same("the data", dataset.fingerprint())
         data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
         with clock.phase("place_data"):
-            feed = create_feed(config, dataset, mesh, geometry, precision.param_dtype)
+            feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
             program = build_program(
-                config, mesh, geometry, feed.steps_per_epoch, data_dependent_params
+                config, mesh, layout, feed.steps_per_epoch, data_dependent_params
             )
             program.check()
         yield RunSetup(config, clock, console, mesh, unused, dataset, feed, program)

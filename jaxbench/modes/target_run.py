@@ -16,13 +16,12 @@ from typing import Any
 import jax
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
+from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, CompilerFailed, DoesNotFit, first_line
 from jaxbench.fields import without_unused
-from jaxbench.geometry import BatchGeometry, batch_multiple
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, smaller_targets
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
@@ -30,6 +29,7 @@ from jaxbench.modes.describe import list_layers
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunContext, describe_program
 from jaxbench.modes.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target, read_refusal
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
@@ -70,11 +70,11 @@ def compile_for_target(
     config, _ = without_unused(config.for_all_devices())
     with clock.phase("devices"):
         devices = devices_of(target)
-    geometry = BatchGeometry.create(config, len(devices))
+    layout = BatchLayout.create(config, len(devices))
     with get_precision(config.precision).enabled():
         with clock.phase("build"):
             mesh = DataMesh(devices, config.parallelism)
-            program = build_program(config, mesh, geometry, steps_per_epoch=1)
+            program = build_program(config, mesh, layout, steps_per_epoch=1)
             program.check()
         network = describe_program(program) | {
             "layers": list_layers(program),
@@ -101,21 +101,21 @@ def write_answer(config: Config, name: str) -> None:
 
 
 def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
-    config, geometry = program.config, program.geometry
+    config, layout = program.config, program.layout
     record = TargetRecord(
         target=target.name,
         origin="compiled",
         compiler=compiler_version(target),
         device_kind=target.kind,
-        num_devices=geometry.num_devices,
+        num_devices=layout.num_devices,
         batch_size=config.batch_size,
-        batch_per_device=geometry.batch_per_device,
+        batch_per_device=layout.batch_per_device,
         precision=config.precision,
         device_memory_bytes=target.usable_bytes,
         fits=False,
     )
     labels = program.task.label_shape(config.data.example_shape)
-    args = abstract_args(config, geometry, labels, program.precision.param_dtype)
+    args = abstract_args(config, layout, labels, program.precision.param_dtype)
     try:
         compiled, text = compile_with_text(
             "train_step",
@@ -155,13 +155,13 @@ def _describe(
         "converts": work["converts"],
         "moved_bytes": work["moved_bytes"],
         "bytes_lower_bound": program.facts.bytes_lower_bound(
-            program.geometry.batch_per_device, program.state_bytes_per_device()
+            program.layout.batch_per_device, program.state_bytes_per_device()
         ),
         "ceiling": _ceiling(
             program,
             target,
             least_traffic(memory, work["uncached_bytes"], cache_bytes),
-            all_reduced_bytes(compiled.collectives or {}, program.geometry.num_devices),
+            all_reduced_bytes(compiled.collectives or {}, program.layout.num_devices),
         ),
     }
 
@@ -169,15 +169,15 @@ def _describe(
 def _ceiling(
     program: Program, target: Target, moved_bytes: int, exchanged_bytes: int
 ) -> dict[str, Any]:
-    geometry, precision = program.geometry, program.main_precision
+    layout, precision = program.layout, program.main_precision
     peak = find_peak(target.kind, precision)
     fast_rate = fast_convolution_rate(target, precision)
     found = ceiling(
-        images_per_step=geometry.images_per_step,
-        flops_per_device=program.least_training_flops(fast_rate) * geometry.batch_per_device,
+        images_per_step=layout.images_per_step,
+        flops_per_device=program.least_training_flops(fast_rate) * layout.batch_per_device,
         bytes_per_device=moved_bytes,
         exchanged_bytes=exchanged_bytes,
-        num_devices=geometry.num_devices,
+        num_devices=layout.num_devices,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         memory_bytes_per_s=find_bandwidth(target.kind),
         link_bytes_per_s=target.link_bytes_per_s,
@@ -208,8 +208,8 @@ def _activation_sizes(program: Program) -> set[int]:
 
     A parameter of as many values cannot be told from an activation, so that size is left out.
     """
-    geometry = program.geometry
-    images = geometry.batch_per_device // geometry.gradient_accumulation_steps
+    layout = program.layout
+    images = layout.batch_per_device // layout.gradient_accumulation_steps
     shapes = [program.config.data.example_shape]
     shapes += [row["output_shape"] for row in list_layers(program)]
     rank = 2 if program.config.data.sequence_length else 3

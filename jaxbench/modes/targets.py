@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
-from jaxbench.distributed.child import run_child
 from jaxbench.errors import OUT_OF_MEMORY, BadInput
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.hardware.targets.topology import compiler_version, environment
+from jaxbench.parallel.child import run_child
 from jaxbench.records.schema import TargetRecord, record_from_json
 from jaxbench.records.writers.console import PlainConsole, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
@@ -37,7 +37,7 @@ def check_target(experiment: Experiment, name: str) -> Target:
     experiment.validate()
     target = parse_target(name)
     compiler_version(target)
-    BatchGeometry.create(experiment, target.num_devices)
+    BatchLayout.create(experiment, target.num_devices)
     return target
 
 

@@ -16,7 +16,6 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
-from jaxbench.distributed.coordination import barrier_before_first_step, broadcast_value
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -24,6 +23,7 @@ from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warn
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
+from jaxbench.parallel.coordination import barrier_before_first_step, broadcast_value
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
@@ -271,7 +271,7 @@ class TimedStage(Interleaved):
         super().__init__(name, window_s)
         self.function = name  # of the compiled step that it calls
         # Over all devices and models.
-        self.images_per_step = setup.program.geometry.images_per_step
+        self.images_per_step = setup.program.layout.images_per_step
         self.steps_per_call = 1
         # Taken so far, in and between windows; of these, the steps of the warm-up.
         self.steps = self.warmup_steps = 0
@@ -441,7 +441,7 @@ class ForwardStage(TimedStage):
         self._metrics: Any = None
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        self.images_per_step = int(setup.program.eval_metrics(self._metrics)["count"].sum())
+        self.images_per_step = int(setup.program.eval_sums(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
         step, data = self._setup.program.eval_step, self._setup.feed.eval_data

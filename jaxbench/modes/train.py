@@ -11,10 +11,8 @@ from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoi
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
+from jaxbench.custom.code import config_record
 from jaxbench.data.eval_split import eval_split_warnings
-from jaxbench.distributed import coordination
-from jaxbench.distributed.coordination import barrier_before_first_step
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -22,13 +20,15 @@ from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.modes.restore import restore, run_to_resume
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run
-from jaxbench.own.code import config_record
-from jaxbench.records.goodput import begin_stretch, mark_phases, measure_goodput, read_stretches
+from jaxbench.parallel import coordination
+from jaxbench.parallel.coordination import barrier_before_first_step
+from jaxbench.parallel.signals import defer_signals
+from jaxbench.records.attempts import describe_changes
+from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput, read_attempts
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import CompileRecord, Record, TrainSummary
-from jaxbench.records.stretches import describe_changes
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
@@ -136,7 +136,7 @@ class Training(Measurement):
         self.state: TrainState | None = None  # the final state
         task, steps_per_epoch, target = setup.program.task, setup.feed.steps_per_epoch, None
         if options.target_accuracy is not None:
-            target = AccuracyTarget(task.headline, options.target_accuracy)
+            target = AccuracyTarget(task.primary_metric, options.target_accuracy)
         total_steps = setup.config.num_steps(steps_per_epoch)
         plan = TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target)
         progress = RunProgress(import_s=import_s)
@@ -154,8 +154,8 @@ class Training(Measurement):
 
     def document(self) -> dict[str, Any]:
         resumed_phases_s = self._saved.metadata["totals_s"] if self._saved else {}
-        stretch = begin_stretch(self._setup.clock, self._import_s, resumed_phases_s)
-        return {"target_accuracy": self._options.target_accuracy, "stretches": [stretch]}
+        attempt = begin_attempt(self._setup.clock, self._import_s, resumed_phases_s)
+        return {"target_accuracy": self._options.target_accuracy, "attempts": [attempt]}
 
     def measure(self, recorder: Recorder) -> None:
         run, saved, self._saved = self._run, self._saved, None
@@ -205,7 +205,7 @@ class Training(Measurement):
                 folder / CHECKPOINTS, options.checkpoints, run.console.say
             )
         recorder.writers.add(epochs_table(run, folder))
-        figures, config = run.program.task.eval_figures, config_record(run.program.config)
+        figures, config = run.program.task.eval_metrics, config_record(run.program.config)
         image_writers = [TensorBoardWriter(folder, figures, config)]
         if options.wandb is not None:
             with run.clock.phase("records"), run.console.phase("starting the wandb run"):
@@ -216,24 +216,24 @@ class Training(Measurement):
 
     def _mark_phases(self, doing: str) -> None:
         """Note in run.json what this process does from now on, in case it is killed."""
-        if self._run_dir and (stretches := read_stretches(self._run_dir.document)):
+        if self._run_dir and (attempts := read_attempts(self._run_dir.document)):
             with self._run.clock.phase("records"), defer_signals():
-                stretches[-1] |= mark_phases(self._run.clock, doing)
-                self._run_dir.update(stretches=stretches)
+                attempts[-1] |= mark_phases(self._run.clock, doing)
+                self._run_dir.update(attempts=attempts)
 
     def _goodput(self) -> dict[str, Any]:
         """Return the summary's goodput; none of a run that branched off from another."""
-        stretches = self._run_dir and read_stretches(self._run_dir.document)
-        found = stretches and measure_goodput(stretches, self._run.clock.totals_s())
-        return {"num_resumes": len(stretches) - 1, **found._asdict()} if found else {}
+        attempts = self._run_dir and read_attempts(self._run_dir.document)
+        found = attempts and measure_goodput(attempts, self._run.clock.totals_s())
+        return {"num_resumes": len(attempts) - 1, **found._asdict()} if found else {}
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
         run, target = self._run, self._run.plan.target
-        images_per_step = run.program.geometry.images_per_step
+        images_per_step = run.program.layout.images_per_step
         summary = summarize(
             run.progress,
             status=status,
-            headline=run.program.task.headline,
+            primary_metric=run.program.task.primary_metric,
             num_devices=run.program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),

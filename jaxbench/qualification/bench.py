@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jaxbench.cards.card import CheckResult, Figure
 from jaxbench.cards.preset import Preset
 from jaxbench.clock import Clock
-from jaxbench.distributed.mesh import DataMesh
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.writers.console import Console
 
 

@@ -10,7 +10,6 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.clock import Stopwatch
-from jaxbench.distributed.coordination import broadcast_value
 from jaxbench.errors import first_line
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
@@ -20,6 +19,7 @@ from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, oper
 from jaxbench.microbench.memory import memory_bytes
 from jaxbench.microbench.memory_bandwidth import measure_bandwidth
 from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
+from jaxbench.parallel.coordination import broadcast_value
 from jaxbench.qualification.bench import Bench, PartFailed
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}

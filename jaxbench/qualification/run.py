@@ -14,13 +14,13 @@ from jaxbench.cards.thresholds import Thresholds
 from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
-from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import create_mesh
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, Terminated, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.checks import run_checks
 from jaxbench.hardware.environment import describe_environment
+from jaxbench.parallel import coordination
+from jaxbench.parallel.mesh import create_mesh
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.ceilings import measure_ceilings, measure_links

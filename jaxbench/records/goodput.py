@@ -1,6 +1,6 @@
 """Goodput: what share of a training run's wall time was steps that counted.
 
-A run that is killed and resumed is the work of several processes, one after another: its stretches.
+A run that is killed and resumed is the work of several processes, one after another: its attempts.
 
     goodput = seconds of steps whose result is in the final state / total wall seconds
     total wall seconds = those seconds + the sum of badput_s
@@ -19,7 +19,7 @@ The causes of badput:
     other       records, profiled steps, and what no phase of the clock covers
 
 The run's clock goes on from the checkpoint, so that its phases hold only what counted. run.json's
-`stretches` add what they leave out. They are written before it is known how a process ends. One
+`attempts` add what they leave out. They are written before it is known how a process ends. One
 that was killed ends with its last record or reading of telemetry: what followed is in `down`, at
 most an interval of telemetry. So is all of a process that was killed before it opened the run
 directory.
@@ -59,7 +59,7 @@ class Goodput(NamedTuple):
     total_wall_s: float
 
 
-def begin_stretch(
+def begin_attempt(
     clock: Clock, import_s: float | None, resumed_phases_s: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return run.json's entry of a process that begins.
@@ -88,37 +88,37 @@ def mark_phases(clock: Clock, doing: str) -> dict[str, Any]:
     return {"phases_s": clock.totals_s(), "doing": doing}
 
 
-def end_stretch(
-    stretch: Mapping[str, Any], resumed_phases_s: Mapping[str, float], elapsed_s: float
+def end_attempt(
+    attempt: Mapping[str, Any], resumed_phases_s: Mapping[str, float], elapsed_s: float
 ) -> dict[str, Any]:
     """Return the entry of a process that was killed, with its phases up to its end.
 
     Args:
-      stretch: its entry, as it left it.
+      attempt: its entry, as it left it.
       resumed_phases_s: the clock's phases at the checkpoint that the next process resumes from.
       elapsed_s: the run's clock at the last sign of it.
     """
-    known_s = max((stretch["phases_s"], resumed_phases_s), key=lambda phases: sum(phases.values()))
-    phases_s, doing = dict(known_s), stretch["doing"]
+    known_s = max((attempt["phases_s"], resumed_phases_s), key=lambda phases: sum(phases.values()))
+    phases_s, doing = dict(known_s), attempt["doing"]
     tail_s = max(0.0, elapsed_s - sum(known_s.values()))
-    return {**stretch, "phases_s": phases_s | {doing: phases_s.get(doing, 0.0) + tail_s}}
+    return {**attempt, "phases_s": phases_s | {doing: phases_s.get(doing, 0.0) + tail_s}}
 
 
 def measure_goodput(
-    stretches: Sequence[Mapping[str, Any]], phases_s: Mapping[str, float]
+    attempts: Sequence[Mapping[str, Any]], phases_s: Mapping[str, float]
 ) -> Goodput | None:
     """Return the goodput up to now; None where the dates of two processes contradict each other.
 
     Args:
-      stretches: an entry for each process, in order; all but the last have ended.
+      attempts: an entry for each process, in order; all but the last have ended.
       phases_s: the run's clock now.
     """
     badput_s = dict.fromkeys(CAUSES, 0.0)
     for phase, spent_s in phases_s.items():
         if phase != _STEPS:
             badput_s[_CAUSE_OF.get(phase, "other")] += spent_s
-    badput_s["startup"] += sum(stretch["import_s"] for stretch in stretches)
-    for one, after in itertools.pairwise(stretches):
+    badput_s["startup"] += sum(attempt["import_s"] for attempt in attempts)
+    for one, after in itertools.pairwise(attempts):
         resumed_s = after["resumed_phases_s"]
         for phase in {**one["phases_s"], **resumed_s}:
             dropped_s = one["phases_s"].get(phase, 0.0) - resumed_s.get(phase, 0.0)
@@ -140,9 +140,9 @@ def _seconds_between(one: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     return seconds_since_1970(after["started_at"]) - ended_s
 
 
-def read_stretches(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return run.json's `stretches`; None where it has none, or none that a run writes."""
-    found = document.get("stretches")
+def read_attempts(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return run.json's `attempts`; None where it has none, or none that a run writes."""
+    found = document.get("attempts")
     return found if isinstance(found, list) and found and all(map(_is_stretch, found)) else None
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from jaxbench import terminal
-from jaxbench.distributed import coordination
+from jaxbench.parallel import coordination
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers.console import Console
 

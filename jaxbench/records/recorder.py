@@ -11,9 +11,6 @@ from typing import Any
 from jaxbench.analysis.pricing import Price, add_costs
 from jaxbench.clock import Clock, now
 from jaxbench.config import Experiment
-from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import DataMesh, mixed_devices
-from jaxbench.distributed.signals import defer_signals, reason_of
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     Diverged,
@@ -23,13 +20,16 @@ from jaxbench.errors import (
 )
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge, no_telemetry
+from jaxbench.parallel import coordination
+from jaxbench.parallel.mesh import DataMesh, mixed_devices
+from jaxbench.parallel.signals import defer_signals, reason_of
+from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.reader import read_document
 from jaxbench.records.run_dir import RunDir, create_run_dir
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.schema.base import stated_fields
 from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.stretches import changes, describe_changes, resumed_at_s
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.console import Console

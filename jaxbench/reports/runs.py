@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
+from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import flat, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
 from jaxbench.records.schema import training
-from jaxbench.records.stretches import changes, describe_changes
 from jaxbench.reports.fields import find, mapping, number, text
 from jaxbench.reports.formats import UNKNOWN
 from jaxbench.terminal import printable

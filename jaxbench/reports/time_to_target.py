@@ -62,7 +62,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         return None
     # A task of the user's own has a score of its own.
     epochs = [
-        {f"eval_{name}": value for name, value in mapping(epoch, "eval_figures").items()} | epoch
+        {f"eval_{name}": value for name, value in mapping(epoch, "eval_metrics").items()} | epoch
         for epoch in run.of_kind("epoch")
     ]
     asked_for = f"eval_{text(run.summary, 'target', 'score') or 'top1'}"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxbench.geometry import BatchGeometry, batch_multiple
+from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.records.next_steps import say_command
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialResult
 from jaxbench.sweeps.grid import Trial
@@ -152,7 +152,7 @@ def _find_max_batch(
         "done",
         reason,
         max_batch=largest,
-        max_batch_per_device=BatchGeometry.create(config, best.num_devices).batch_per_device,
+        max_batch_per_device=BatchLayout.create(config, best.num_devices).batch_per_device,
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,

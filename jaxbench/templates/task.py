@@ -17,9 +17,9 @@ from jaxbench.tasks import Classification
 
 class FocalLoss(Classification):
     name = "focal_loss"
-    metrics = eval_metrics = (*Classification.metrics, "confidence")
-    train_figures = ("loss", "top1", "confidence")
-    eval_figures = ("loss", "top1", "top5", "confidence")
+    train_sums = eval_sums = (*Classification.train_sums, "confidence")
+    train_metrics = ("loss", "top1", "confidence")
+    eval_metrics = ("loss", "top1", "top5", "confidence")
 
     def __init__(self, gamma: float = 2.0):
         self.gamma = gamma
@@ -29,9 +29,9 @@ class FocalLoss(Classification):
         losses_B = super().losses(logits_BxK, labels_B, smoothing)
         return (1 - self._confidence(logits_BxK, labels_B)) ** self.gamma * losses_B
 
-    def batch_metrics(self, losses_B, logits_BxK, labels_B, mask_B):
+    def metric_sums(self, losses_B, logits_BxK, labels_B, mask_B):
         """Return sums over the rows where mask_B is true: the others pad the last batch."""
-        sums = super().batch_metrics(losses_B, logits_BxK, labels_B, mask_B)
+        sums = super().metric_sums(losses_B, logits_BxK, labels_B, mask_B)
         confidence_B = self._confidence(logits_BxK, labels_B)
         return sums | {"confidence": jnp.sum(jnp.where(mask_B, confidence_B, 0))}
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxbench.clock import Clock, Stopwatch
-from jaxbench.distributed.mesh import device_memory_bytes
+from jaxbench.parallel.mesh import device_memory_bytes
 from jaxbench.records.schema import CompileRecord
 from jaxbench.xla.collectives import count_collectives
 from jaxbench.xla.compile_cache import CacheWatch

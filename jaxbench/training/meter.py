@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxbench.clock import Stopwatch, duration, wait_until
-from jaxbench.distributed.mesh import all_ready
+from jaxbench.parallel.mesh import all_ready
 from jaxbench.records.writers.rows import rate_in_words
 from jaxbench.training.metric_queue import MetricsQueue
 from jaxbench.training.records import write_step_record
@@ -80,7 +80,7 @@ class StepMeter:
     def _take(self, results: Iterable[np.ndarray]) -> None:
         run, epoch = self._run, self._run.progress.epoch_metrics
         for packed in results:
-            metrics = run.program.train_metrics(packed)
+            metrics = run.program.train_sums(packed)
             loss = count_step(run, metrics)
             epoch.images += int(metrics["count"].sum())
             epoch.interval_time_s += self._interval_watch.elapsed_s()
@@ -104,7 +104,7 @@ def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
 
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
     """Show how far the epoch has come, the rate, the last loss and the time left."""
-    epoch, images = run.progress.epoch_metrics, run.program.geometry.images_per_step
+    epoch, images = run.progress.epoch_metrics, run.program.layout.images_per_step
     rate = rate_in_words(images / step_time_s, run.program.config.data.sequence_length)
     run.console.progress(
         f"epoch {epoch.epoch + 1}/{run.plan.num_epochs}",
@@ -116,13 +116,13 @@ def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
 
 def _remaining_s(run: TrainRun, step_time_s: float) -> float:
     """Estimate the seconds of the steps and evaluations that are left, at the present rate."""
-    epochs, plan, geometry = run.progress.epochs, run.plan, run.program.geometry
+    epochs, plan, layout = run.progress.epochs, run.plan, run.program.layout
     evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
     if evaluated:
         eval_time_s = evaluated[-1].eval_time_s
     else:
         # None so far; a forward pass takes about a third of a training step.
-        eval_images = geometry.num_models * run.feed.num_eval
-        eval_time_s = eval_images * step_time_s / geometry.images_per_step / 3
+        eval_images = layout.num_models * run.feed.num_eval
+        eval_time_s = eval_images * step_time_s / layout.images_per_step / 3
     steps = plan.total_steps - run.progress.step
     return steps * step_time_s + plan.num_evaluations(len(epochs)) * eval_time_s

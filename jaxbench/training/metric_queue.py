@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxbench.clock import Stopwatch, wait_until
-from jaxbench.distributed.mesh import all_ready
+from jaxbench.parallel.mesh import all_ready
 
 # Deep enough that the device never waits for the host, shallow enough that the console is recent
 # and that few steps' outputs are alive at once.

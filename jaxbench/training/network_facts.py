@@ -17,9 +17,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
-from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
 from jaxbench.xla.dataflow import Dataflow
 from jaxbench.xla.flops import CUDNN_ATTENTION, Product, find_products

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxbench.config import Config, ModelConfig, OptimizerConfig
+from jaxbench.custom.code import Code
+from jaxbench.custom.errors import describe_error
 from jaxbench.errors import BadInput
-from jaxbench.own.code import Code
-from jaxbench.own.errors import describe_error
 from jaxbench.training.parameter_groups import (
     ParameterUses,
     is_matrix,
@@ -106,7 +106,7 @@ def create_optimizer(
     `uses` is called once the parameters are known, and only if a field needs it.
     """
     optimizer, early = config.optimizer, config.model.trainable_epochs()
-    if optimizer.name == "own":
+    if optimizer.name == "custom":
         return _own_rule(optimizer.update_rule, schedule, config.model, early)
     grouped = functools.partial(_grouped_rule, config, schedule, steps_per_epoch, uses)
     rule = optax.GradientTransformation(
@@ -165,7 +165,7 @@ def describe_groups(
     A custom update rule knows no groups, and has no rows.
     """
     optimizer, early = config.optimizer, config.model.trainable_epochs()
-    if optimizer.name == "own":
+    if optimizer.name == "custom":
         return []
     rates, rows = full_rates(config)[1], {}
     groups = parameter_groups(config, params, uses)
@@ -217,8 +217,8 @@ def _own_rule(
     """
     if early:
         raise BadInput(
-            f"optimizer.name='own': {model.network_name} trains {', '.join(early)} for a time of "
-            "their own, which an update rule of one's own knows nothing of"
+            f"optimizer.name='custom': {model.network_name} trains {', '.join(early)} for a time "
+            "of their own; a custom update rule cannot stop them"
         )
     try:
         rule = update_rule(schedule)

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.training.metric_queue import MetricsQueue
 
 _FOLDER = "profile"

@@ -12,19 +12,19 @@ import numpy as np
 import optax
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
-from jaxbench.distributed.mesh import AXIS, DataMesh
-from jaxbench.distributed.state_sharding import StateSharding
+from jaxbench.custom.errors import describe_error
+from jaxbench.custom.task import check_task
 from jaxbench.errors import BadInput
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peaks import utilization
 from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
-from jaxbench.own.errors import describe_error
-from jaxbench.own.task import check_task
+from jaxbench.parallel.fsdp import StateSharding
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
-from jaxbench.tasks import Task, get_task, metrics_by_name
+from jaxbench.tasks import Task, get_task, sums_by_name
 from jaxbench.training.network_facts import (
     NetworkFacts,
     TrainingWork,
@@ -47,14 +47,14 @@ class Program:
         are drawn.
       init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
-        gone afterwards. `train_data` and `batch` come from the feed. The metrics are metrics_M of
-        all devices or, if each trains a model, metrics_RxM: see `train_metrics`.
-      eval_step: (state, eval_data, batch) -> packed metrics: see `eval_metrics`.
+        gone afterwards. `train_data` and `batch` come from the feed. The metrics are sums_M of
+        all devices or, if each trains a model, sums_RxM: see `train_sums`.
+      eval_step: (state, eval_data, batch) -> packed metrics: see `eval_sums`.
     """
 
     config: Config
     mesh: DataMesh
-    geometry: BatchGeometry
+    layout: BatchLayout
     task: Task
     precision: Precision
     model: NetworkAdapter
@@ -89,13 +89,13 @@ class Program:
         rows = self.config.replicas == "independent"
         return self.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
-    def train_metrics(self, packed: Any) -> dict[str, np.ndarray]:
+    def train_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of a training step's packed metrics; wait for them."""
-        return metrics_by_name(train_metric_names(self.task, self.precision), packed)
+        return sums_by_name(train_sum_names(self.task, self.precision), packed)
 
-    def eval_metrics(self, packed: Any) -> dict[str, np.ndarray]:
+    def eval_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
-        return metrics_by_name(self.task.eval_metrics, packed)
+        return sums_by_name(self.task.eval_sums, packed)
 
     def lower_init(self) -> Any:
         """Trace and lower `init`; once it is compiled, `place_train_state` compiles nothing."""
@@ -201,7 +201,7 @@ class Program:
             updates, _ = self.optimizer.update(params, opt_state, params)
             return optax.apply_updates(params, updates)
 
-        if self.config.optimizer.name == "own":
+        if self.config.optimizer.name == "custom":
             try:
                 jax.eval_shape(update, state.params, state.opt_state)
             except Exception as error:
@@ -228,7 +228,7 @@ class Program:
         """Return for each parameter whether the optimizer's update depends on its gradient."""
         state = self.abstract_train_state()
         num_params = len(jax.tree.leaves(state.params))
-        can_freeze = self.config.optimizer.name == "own" or self.config.model.trainable_epochs()
+        can_freeze = self.config.optimizer.name == "custom" or self.config.model.trainable_epochs()
         # A scaled loss needs them all: they tell whether it overflowed.
         if self.precision.scales_loss or not can_freeze:
             return [True] * num_params
@@ -290,7 +290,7 @@ class Program:
 def create_program(
     config: Config,
     mesh: DataMesh,
-    geometry: BatchGeometry,
+    layout: BatchLayout,
     steps_per_epoch: int,
     data_dependent_params: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
@@ -309,7 +309,7 @@ def create_program(
     return Program(
         config=config,
         mesh=mesh,
-        geometry=geometry,
+        layout=layout,
         task=get_task(
             config.task,
             test_time_augmentation=config.test_time_augmentation != "none",
@@ -329,14 +329,14 @@ def network_input(shape: tuple[int, ...], precision: Precision) -> jax.ShapeDtyp
     return jax.ShapeDtypeStruct(shape, jnp.int32 if len(shape) == 2 else precision.compute_dtype)
 
 
-def train_metric_names(task: Task, precision: Precision) -> tuple[str, ...]:
-    """Return the names of a training step's metrics_M: sums over the batch, then its values.
+def train_sum_names(task: Task, precision: Precision) -> tuple[str, ...]:
+    """Return the names of a training step's sums_M: sums over the batch, then its values.
 
     `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and `loss_scale`
     are those after the step.
     """
     scaled = ("skipped_steps", "loss_scale") if precision.scales_loss else ()
-    return (*task.metrics, "learning_rate", *scaled)
+    return (*task.train_sums, "learning_rate", *scaled)
 
 
 def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:

@@ -12,13 +12,13 @@ import numpy as np
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.records.schema import EpochRecord, StepRecord, TrainSummary
-from jaxbench.records.schema.training import Evaluation, figure_fields, has_field
+from jaxbench.records.schema.training import Evaluation, has_field, metric_fields
 from jaxbench.records.validity import impossible_total
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import RunProgress, TrainRun, comparable
 
-# The spread of the headline figure over several models: sample deviation, extremes.
+# The spread of the primary_metric figure over several models: sample deviation, extremes.
 _SPREAD = ("std", "min", "max")
 
 
@@ -28,12 +28,12 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     # Without step_log metrics arrive together, and the time between two of them means nothing.
     if run.program.config.step_log and not profiled:
         step_time_s = epoch.interval_time_s / epoch.interval_steps
-        images_per_s = run.program.geometry.images_per_step / step_time_s
+        images_per_s = run.program.layout.images_per_step / step_time_s
         times = {"step_time_s": step_time_s, "images_per_s": images_per_s}
     record = StepRecord(
         step=run.progress.step,
         epoch=epoch.epoch + 1,
-        **describe_models(run, "", epoch.interval, run.program.task.train_figures),
+        **describe_models(run, "", epoch.interval, run.program.task.train_metrics),
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
         elapsed_s=run.clock.wall_s(),
@@ -60,8 +60,8 @@ def epochs_table(run: TrainRun, folder: pathlib.Path) -> CsvWriter:
 def _task_columns(run: TrainRun) -> list[str]:
     """Return the columns of a custom task's metrics."""
     task, columns = run.program.task, []
-    for prefix, names in (("train_", task.train_figures), ("eval_", task.eval_figures)):
-        spread = [f"{task.headline}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
+    for prefix, names in (("train_", task.train_metrics), ("eval_", task.eval_metrics)):
+        spread = [f"{task.primary_metric}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
         columns += [
             f"{prefix}{name}"
             for name in (*names, *spread)
@@ -75,21 +75,21 @@ def describe_models(
 ) -> dict[str, Any]:
     """Return the figures of summed metrics as the fields of a record: means over the models.
 
-    With several models, the spread of the headline figure and each model's figures are added.
+    With several models, the spread of the primary_metric figure and each model's figures are added.
     """
-    figures, headline = run.program.task.compute(sums), run.program.task.headline
+    figures, primary_metric = run.program.task.compute(sums), run.program.task.primary_metric
     means = {name: float(np.mean(figures[name])) for name in names}
     models = {}
     if len(run.seeds_R) > 1:
-        values_R = figures[headline]
+        values_R = figures[primary_metric]
         spread = (np.std(values_R, ddof=1), np.min(values_R), np.max(values_R))
         for statistic, value in zip(_SPREAD, spread, strict=True):
-            means[f"{headline}_{statistic}"] = float(value)
+            means[f"{primary_metric}_{statistic}"] = float(value)
         models[f"{prefix}models"] = [
             {"seed": seed} | {name: float(figures[name][r]) for name in names}
             for r, seed in enumerate(run.seeds_R)
         ]
-    return figure_fields(EpochRecord if prefix else StepRecord, prefix, means) | models
+    return metric_fields(EpochRecord if prefix else StepRecord, prefix, means) | models
 
 
 # A run compiles several programs: it has a hit only if all of them were fetched.
@@ -99,7 +99,7 @@ _OUTCOMES = ("miss", "off", "hit")
 def summarize(
     progress: RunProgress,
     *,
-    headline: str,
+    primary_metric: str,
     num_devices: int,
     loss_scales: LossScales,
     wall_s: float,
@@ -108,7 +108,7 @@ def summarize(
 ) -> TrainSummary:
     """Return the summary record, of however much has been done.
 
-    Evaluations are judged by the figure `headline`. The warnings are those of the checkpoints.
+    Evaluations are judged by `primary_metric`. The warnings are those of the checkpoints.
     `fields` are others of the summary, its status among them.
     """
     epochs, compile_s = progress.epochs, progress.compile_s
@@ -139,7 +139,7 @@ def summarize(
         images_per_s_per_device=images_per_s and images_per_s / num_devices,
         images_per_s_whole_run=images / train_time_s if images else None,
         **loss_scales.describe(),
-        **_last_and_best(epochs, headline, loss_scales.lost_R),
+        **_last_and_best(epochs, primary_metric, loss_scales.lost_R),
         # Without evaluations, which not every epoch has; the first epoch is warm-up.
         warnings=[
             *dependent("epochs", [epoch.train_time_s for epoch in later]),
@@ -157,16 +157,18 @@ def summarize(
 
 
 def _last_and_best(
-    epochs: Sequence[EpochRecord], headline: str, lost_R: np.ndarray | None
+    epochs: Sequence[EpochRecord], primary_metric: str, lost_R: np.ndarray | None
 ) -> dict[str, Any]:
     """Return the last evaluation's figures, the best score, and which models have diverged."""
     evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
     if not evaluated:
         return {}
     last = evaluated[-1]
-    best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(headline)))
+    best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
     fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Evaluation)}
-    fields |= figure_fields(TrainSummary, "best_eval_", {headline: best.evaluated(headline)})
+    fields |= metric_fields(
+        TrainSummary, "best_eval_", {primary_metric: best.evaluated(primary_metric)}
+    )
     fields["best_epoch"] = best.epoch
     if last.eval_models:
         # Under fp16 a model that skips all steps keeps its parameters, and their finite loss.

@@ -13,11 +13,11 @@ from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.checkpoints.resume import mark_records
 from jaxbench.clock import Clock
 from jaxbench.data.feeds.feed import Feed
-from jaxbench.distributed import coordination
-from jaxbench.distributed.signals import defer_first_signal
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
+from jaxbench.parallel import coordination
+from jaxbench.parallel.signals import defer_first_signal
 from jaxbench.records.schema import EpochRecord, Record, record_from_json
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
@@ -34,7 +34,7 @@ _SAMPLE_IMAGES = 16
 class AccuracyTarget:
     """A figure of an evaluation and the value at which the run ends."""
 
-    figure: str  # top1, dice, or the headline of a task of the user's own
+    figure: str  # top1, dice, or the primary_metric of a task of the user's own
     value: float  # a share, 0.94 for 94 %
 
     def is_reached(self, epoch: EpochRecord) -> bool:
@@ -262,7 +262,7 @@ class TrainRun:
     def begin_epoch(self, epoch: int) -> Sequence[int]:
         """Return the steps that are left of an epoch."""
         if self.progress.epoch_metrics is None:  # else the run is resumed in the middle of it
-            names = self.program.task.metrics
+            names = self.program.task.train_sums
             self.progress.epoch_metrics = EpochMetrics.zeros(epoch, names, len(self.seeds_R))
         return self.plan.steps(epoch)[self.progress.epoch_metrics.steps :]
 
@@ -321,7 +321,7 @@ class TrainRun:
             return
         epochs, score = self.progress.epochs, None
         if epochs and not self.progress.epoch_metrics:
-            score = epochs[-1].evaluated(self.program.task.headline)
+            score = epochs[-1].evaluated(self.program.task.primary_metric)
         self.progress.corrupt = self.corrupt
         with self.clock.phase("checkpoint"), defer_first_signal():
             self.writer.flush()

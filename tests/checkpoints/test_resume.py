@@ -39,10 +39,10 @@ from jaxbench.checkpoints.resume import (
 )
 from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
-from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.modes import setup
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel import signals
 from jaxbench.records import run_lock
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers.console import PlainConsole
@@ -150,8 +150,8 @@ def undisturbed(tmp_path_factory):
 
 def assert_goodput(document):
     """The account of the run's whole time agrees with its dates and its epochs."""
-    summary, first = document["summary"], document["stretches"][0]
-    assert summary["num_resumes"] == len(document["stretches"]) - 1 == len(document["resumes"])
+    summary, first = document["summary"], document["attempts"][0]
+    assert summary["num_resumes"] == len(document["attempts"]) - 1 == len(document["resumes"])
     assert all(spent_s >= 0 for spent_s in summary["badput_s"].values())
     steps_s = summary["goodput"] * summary["total_wall_s"]
     assert steps_s == pytest.approx(summary["phases_s"]["train"], rel=0.05)
@@ -257,7 +257,7 @@ def test_a_run_that_branches_off_has_no_goodput(undisturbed, tmp_path):
     assert "goodput" not in run_json(branch)["summary"]
     trained(copied, resume=str(run), **fields)
     assert run_json(copied)["summary"]["goodput"] > 0
-    assert len(run_json(copied)["stretches"]) == 2
+    assert len(run_json(copied)["attempts"]) == 2
 
 
 @pytest.mark.parametrize(

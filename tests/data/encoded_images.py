@@ -9,7 +9,7 @@ import numpy as np
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh
 from tests.conftest import MICRO
 from tests.tfds_files import image_feature, write_tfds
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import ExampleDraws, Files
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_mesh, create_training_mesh
 from jaxbench.errors import BadInput, CorruptDataError
-from jaxbench.geometry import BatchGeometry
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel.mesh import create_mesh, create_training_mesh
 from tests.conftest import records, run_json
 from tests.data.encoded_images import (
     EVAL,
@@ -181,8 +181,8 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
     def shown(process):
         read.clear()
         config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
-        mesh, geometry = create_mesh(config), BatchGeometry.create(config, 4, process)
-        feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
+        mesh, layout = create_mesh(config), BatchLayout.create(config, 4, process)
+        feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
         steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
         feed.close()
         return steps, list(read)

@@ -5,10 +5,10 @@ import numpy as np
 import optax
 import pytest
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.data.augment import example_keys, mixup
 from jaxbench.errors import BadInput
-from jaxbench.geometry import BatchGeometry
 from jaxbench.tasks import Classification
 
 
@@ -57,9 +57,9 @@ def test_pairs_stay_on_one_device():
     config = registry.load("vit_cifar10:tiny")
     config.data.mixup, config.batch_size = 0.2, 36
     config.gradient_accumulation_steps = 3
-    assert BatchGeometry.create(config, 6).batch_per_device == 6
+    assert BatchLayout.create(config, 6).batch_per_device == 6
     with pytest.raises(BadInput) as error:
-        BatchGeometry.create(config, 4)
+        BatchLayout.create(config, 4)
     assert str(error.value) == (
         "batch_size=36 does not divide over 4 devices in 3 parts each in pairs, which data.mixup "
         "mixes; the nearest that do: 24 and 48"

@@ -57,7 +57,7 @@ def test_pixels_are_those_of_pil(name, by_pil):
         assert name == "solarize" or (expected != image).any()
 
 
-def test_geometry():
+def test_batch_layout():
     ones = np.full((224, 224, 3), 7, np.uint8)
     ones[100, 60] = 200
 

@@ -11,7 +11,7 @@ from jaxbench.cli import registry
 from jaxbench.data.feeds import resident
 from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from tests.conftest import MICRO
@@ -28,8 +28,8 @@ def setting():
     config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
     config.num_devices = D
-    mesh, geometry = create_training_mesh(config)
-    program = build_program(config, mesh, geometry, steps_per_epoch=1)
+    mesh, layout = create_training_mesh(config)
+    program = build_program(config, mesh, layout, steps_per_epoch=1)
     state = mesh.replicate(program.create_train_state())
     return dataset, mesh, program, state
 
@@ -42,7 +42,7 @@ def evaluate(setting, eval_batch_size):
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)
-    return program.eval_metrics(sum(np.asarray(metrics, np.float64) for metrics in packed))
+    return program.eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
 def setting_with_new_steps(setting):
     """The steps traced anew, so that they see the patched `unpack_batch`."""
     dataset, mesh, program, state = setting
-    again = build_program(program.config, mesh, program.geometry, steps_per_epoch=1)
+    again = build_program(program.config, mesh, program.layout, steps_per_epoch=1)
     return dataset, mesh, again, state
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.data.sampler import PADDING, EpochSampler, epoch_order, eval_order, train_order
-from jaxbench.geometry import BatchGeometry
 
 
 def test_an_epoch_is_a_permutation_and_no_two_are_alike():
@@ -49,7 +49,7 @@ def test_evaluation_reads_every_example_once(num_examples, batch_size):
 @pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
 def test_processes_read_their_share_and_together_everything(num_processes, seeds):
     def sampler(index, count):
-        geometry = BatchGeometry(
+        layout = BatchLayout(
             global_batch=24,
             global_eval_batch=10,
             num_devices=4,
@@ -58,7 +58,7 @@ def test_processes_read_their_share_and_together_everything(num_processes, seeds
             num_models=len(seeds),
             gradient_accumulation_steps=1,
         )
-        return EpochSampler(geometry, num_train=103, num_eval=29, seeds_R=seeds)
+        return EpochSampler(layout, num_train=103, num_eval=29, seeds_R=seeds)
 
     whole = sampler(0, 1)
     parts = [sampler(index, num_processes) for index in range(num_processes)]

@@ -19,7 +19,7 @@ def test_the_configs_choices_are_the_sources():
     """And data.path is for all that read files."""
     fields = DataConfig.__dataclass_fields__
     assert set(fields["source"].metadata["choices"]) == set(_SOURCES)
-    read_no_files = {"digits", "synthetic", "own"}
+    read_no_files = {"digits", "synthetic", "custom"}
     assert {*fields["path"].metadata["only_with"]["source"]} == set(_SOURCES) - read_no_files
 
 

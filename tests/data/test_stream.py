@@ -11,17 +11,17 @@ import flax.linen as nn
 import jax
 import pytest
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.sampler import EpochSampler
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.signals import raise_on_signals
-from jaxbench.geometry import BatchGeometry
 from jaxbench.models.layers import norm_layer
 from jaxbench.modes.setup import prepare_run
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
 from tests.in_process import fresh_process_state
@@ -132,8 +132,8 @@ def test_the_host_draws_nothing_on_the_devices_that_train(monkeypatch, has_cpu):
         return genuine[1](tree)
 
     config = registry.load("vgg_cifar10:tiny")
-    dataset, geometry = load_dataset(config), BatchGeometry.create(config, 2)
-    sampler = EpochSampler(geometry, num_train=len(dataset.train), num_eval=2, seeds_R=(0,))
+    dataset, layout = load_dataset(config), BatchLayout.create(config, 2)
+    sampler = EpochSampler(layout, num_train=len(dataset.train), num_eval=2, seeds_R=(0,))
     batches = ArrayBatches(config.data, dataset, sampler)
     expected = next(iter(batches.train(0, 1)))["images"]
     monkeypatch.setattr(jax, "local_devices", local_devices)
@@ -245,13 +245,13 @@ def test_evaluation_reads_every_example_once_from_the_stream():
     import numpy as np
 
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.parallel.mesh import create_training_mesh
 
     config = registry.load("quickstart:tiny")
     config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
     config.data.eval_examples = 123
-    mesh, geometry = create_training_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
+    mesh, layout = create_training_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps == 3
     indices = np.concatenate([np.asarray(batch["indices"]).ravel() for batch in batches])
@@ -269,7 +269,7 @@ def test_masks_move_with_their_images(feed):
     from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
     from jaxbench.data.vary import _crop_and_flip
-    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.parallel.mesh import create_training_mesh
 
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
@@ -294,7 +294,7 @@ def feed_of(monkeypatch, **fields):
 
     from jaxbench.clock import Stopwatch, wait_until
     from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.parallel.mesh import create_training_mesh
 
     prepared = []
     genuine = ArrayBatches.assemble

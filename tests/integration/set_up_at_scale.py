@@ -13,7 +13,7 @@ import time
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.data.sampler import EpochSampler
-from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
@@ -28,12 +28,12 @@ def set_up(config):
     They are those of the mesh, of an epoch's order and of lowering.
     """
     began_s = time.process_time()
-    mesh, geometry = create_training_mesh(config)
-    sampler = EpochSampler(geometry, num_train=50_000, num_eval=10_000, seeds_R=(0,))
+    mesh, layout = create_training_mesh(config)
+    sampler = EpochSampler(layout, num_train=50_000, num_eval=10_000, seeds_R=(0,))
     sampler.train_LxSxB(0)
-    program = build_program(config, mesh, geometry, sampler.steps_per_epoch)
+    program = build_program(config, mesh, layout, sampler.steps_per_epoch)
     label_shape = get_task(config.task).label_shape(config.data.image_shape)
-    arrays = abstract_args(config, geometry, label_shape, program.precision.param_dtype)
+    arrays = abstract_args(config, layout, label_shape, program.precision.param_dtype)
     args = (program.abstract_placed_state(), *arrays)
     program.train_step.lower(*args)
     return program, args, time.process_time() - began_s

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from jaxbench.distributed.child import LAUNCHER
+from jaxbench.parallel.child import LAUNCHER
 
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 # A requeued job waits for `cred_expire`, 2 minutes by default.

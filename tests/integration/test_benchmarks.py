@@ -189,7 +189,7 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
         "--variant=unknown xla_no_such_option=1",
         "--variant=wrong xla_gpu_autotune_level=abc",
         "--variant=big batch_size=2147483647",
-        "--variant=other remat=norms feed=resident data.crop_padding=4 "
+        "--variant=other remat=save_dots feed=resident data.crop_padding=4 "
         "xla_gpu_enable_latency_hiding_scheduler=true",
         "--rounds=6",
         "--window_s=0.01",

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jaxbench.distributed.child import LAUNCHER
+from jaxbench.parallel.child import LAUNCHER
 
 _CHILD = """
 from jaxbench.hardware.environment import host_peak_memory_bytes, process_memory_bytes

@@ -10,7 +10,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data.augment import crop_and_flip, draw_windows, example_keys
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 from tests.conftest import records, run_json, step_losses
 

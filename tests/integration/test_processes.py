@@ -288,7 +288,7 @@ def test_throughput_over_two_processes(tmp_path):
 AGREEING = """
 import sys
 from jaxbench import errors
-from jaxbench.distributed import coordination, coordinator, signals, watch
+from jaxbench.parallel import coordination, coordinator, signals, watch
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
 config = coordinator.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)

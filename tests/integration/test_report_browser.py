@@ -23,8 +23,8 @@ import pytest
 
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
-from jaxbench.distributed import child
 from jaxbench.launchers import local
+from jaxbench.parallel import child
 from jaxbench.reports.blocks import (
     BarChart,
     Cell,

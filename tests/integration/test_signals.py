@@ -21,7 +21,7 @@ def run_python(code):
 def test_an_end_that_hangs_is_cut_short(number, code):
     process = run_python(
         "import threading, time\n"
-        "from jaxbench.distributed import signals\n"
+        "from jaxbench.parallel import signals\n"
         "signals.set_grace_period(0.3)\n"
         "signals.raise_on_signals()\n"
         "lock = threading.Lock()\n"
@@ -68,7 +68,7 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
 def test_an_ignored_ctrl_c_stays_ignored():
     process = run_python(
         "import os, signal\n"
-        "from jaxbench.distributed import signals\n"
+        "from jaxbench.parallel import signals\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "signals.raise_on_signals()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -82,7 +82,7 @@ def test_a_signal_in_a_finalizer_is_not_lost(number):
     """Python prints what is raised there and goes on."""
     process = run_python(
         "import os, signal, time\n"
-        "from jaxbench.distributed import signals\n"
+        "from jaxbench.parallel import signals\n"
         "signals.raise_on_signals()\n"
         "class Held:\n"
         "    def __del__(self):\n"

@@ -94,7 +94,7 @@ def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
     needs_devices(2)
     fields = {
         "precision": "fp16",
-        "remat": "norms",
+        "remat": "save_dots",
         "replicas": "independent",
         "num_devices": 2,
         "epochs": 3,

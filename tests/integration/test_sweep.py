@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jaxbench.clock import wait_until
-from jaxbench.distributed.child import run_child
+from jaxbench.parallel.child import run_child
 from tests.conftest import MICRO, ROOT, needs_devices, run_json
 
 
@@ -100,7 +100,7 @@ def test_a_child_ends_with_its_parent(tmp_path):
     parent = subprocess.Popen(
         python(
             "import pathlib, sys\n"
-            "from jaxbench.distributed.child import run_child\n"
+            "from jaxbench.parallel.child import run_child\n"
             f"run_child([sys.executable, '-c', {code!r}], pathlib.Path({str(tmp_path / 'log')!r}))"
         ),
         cwd=ROOT,

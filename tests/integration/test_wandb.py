@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jaxbench.clock import wait_until
-from jaxbench.distributed.signals import GRACE_PERIOD_S
+from jaxbench.parallel.signals import GRACE_PERIOD_S
 from tests.conftest import MICRO, records, run_json
 from tests.integration.conftest import program
 from tests.records.test_wandb import StandIn

@@ -3,8 +3,8 @@
 import pathlib
 from collections.abc import Callable, Sequence
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.launchers.launcher import Ended, TrialJob
+from jaxbench.parallel.child import ProcessResult
 
 
 class FakeLauncher:

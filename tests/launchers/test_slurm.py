@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers import slurm, slurm_job
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json, write_json
 from jaxbench.launchers.slurm_queue import hardware_options, seconds
+from jaxbench.parallel.child import ProcessResult
 from tests.conftest import MICRO
 
 

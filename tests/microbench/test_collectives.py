@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from jaxbench.analysis.scaling_model import bus_factor
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.microbench import collectives
 from jaxbench.microbench.collectives import Collective
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.xla.collectives import count_collectives
 
 

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.hardware.system import last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench import memory_bandwidth
 from jaxbench.microbench.memory_bandwidth import Arrays, choose_array_bytes, measure_bandwidth
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.xla.hlo import instructions
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.microbench.repeat_check import RepeatCheck, checksum
+from jaxbench.parallel.mesh import AXIS, DataMesh
 
 _TYPES = ("float32", "bfloat16", "float16", "int8", "int32", "uint8", "bool", "complex64")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig, tied_logits
 from jaxbench.models.transformer_block import choose_attention
 from jaxbench.models.vit import ViTConfig
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 from jaxbench.xla.flops import find_products
 

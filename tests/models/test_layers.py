@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.models.batch_norm import BatchNorm
 from jaxbench.models.layers import max_pool
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from tests.conftest import needs_devices
 
 

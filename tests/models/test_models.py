@@ -7,7 +7,6 @@ import pytest
 
 from jaxbench.cards.preset import STANDARD
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.cnn10 import Cnn10Config
 from jaxbench.models.layers import dropout
@@ -15,6 +14,7 @@ from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig
 from jaxbench.models.wide_resnet import WideResNetConfig
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.train import build_program
 
@@ -195,8 +195,8 @@ def test_initial_parameters_depend_on_the_seed():
     leaves = []
     for seed in (0, 0, 1):
         config.seed = seed
-        mesh, geometry = create_training_mesh(config)
-        state = build_program(config, mesh, geometry, steps_per_epoch=1).create_train_state()
+        mesh, layout = create_training_mesh(config)
+        state = build_program(config, mesh, layout, steps_per_epoch=1).create_train_state()
         leaves.append(jax.device_get(state.params["stem"]["kernel"]))
     assert (leaves[0] == leaves[1]).all()
     assert (leaves[0] != leaves[2]).any()

@@ -15,13 +15,13 @@ from jaxbench.clock import Clock
 from jaxbench.config import DataConfig
 from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.modes.setup import _data_dependent_params, prepare_run
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.tasks import get_task, metrics_by_name
+from jaxbench.tasks import get_task, sums_by_name
 from jaxbench.train import build_program
 from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program
@@ -189,7 +189,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
         done.append("sent")
         return params
 
-    monkeypatch.setattr("jaxbench.distributed.coordination.barrier", done.append)
+    monkeypatch.setattr("jaxbench.parallel.coordination.barrier", done.append)
     monkeypatch.setattr("jaxbench.modes.setup.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
@@ -232,7 +232,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
-            counts[how] = program.eval_metrics(metrics)
+            counts[how] = program.eval_sums(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics
     assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
@@ -263,7 +263,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
         outputs_Vx = [logits(np.asarray(view)) for view in views]
         np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
     task = get_task("classification", True)
-    sums = metrics_by_name(task.eval_metrics, [8.0, 4, 2, 4, 3])
+    sums = sums_by_name(task.eval_sums, [8.0, 4, 2, 4, 3])
     assert {name: value.item() for name, value in task.compute(sums).items()} == {
         "loss": 2.0,
         "top1": 0.5,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models.vit import ViTConfig, sincos_positions
 from jaxbench.modes.describe import list_layers
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 
 SMALL = {"patch": 4, "width": 16, "depth": 2, "heads": 2}

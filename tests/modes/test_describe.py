@@ -7,8 +7,8 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig, ModelConfig
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.modes.describe import list_layers
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 
 

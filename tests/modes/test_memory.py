@@ -11,8 +11,8 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.modes.memory import measure_memory
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
@@ -30,7 +30,7 @@ def program_of(name, **fields):
     config.data.random_resized_crop = False
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     labels = program.task.label_shape(config.data.image_shape)
-    args = abstract_args(config, program.geometry, labels, program.precision.param_dtype)
+    args = abstract_args(config, program.layout, labels, program.precision.param_dtype)
     return program, args
 
 
@@ -66,7 +66,7 @@ def test_every_byte_of_the_state_is_donated(parallelism):
     assert donated_bytes(program, args) == state_bytes(program)
 
 
-@pytest.mark.parametrize("remat", ["none", "norms"])
+@pytest.mark.parametrize("remat", ["none", "save_dots"])
 def test_of_activations_only_what_convolutions_made_is_kept(remat):
     """What the part of the step that makes the rest again takes in, as JAX traced it."""
     program, args = program_of("quickstart:tiny", remat=remat, num_devices=1)
@@ -115,7 +115,7 @@ def test_statistics_are_not_made_again(model):
     """Gradients alone would have batch norm read what it normalises again, and exchange again."""
     needs_devices(2)
     counts = []
-    for remat in ("none", "norms"):
+    for remat in ("none", "save_dots"):
         fields = {"model": model, "batch_norm": "sync", "remat": remat, "num_devices": 2}
         program, args = program_of("quickstart:tiny", **fields)
         found = equations(
@@ -131,7 +131,7 @@ def test_statistics_are_not_made_again(model):
 def test_gradients_do_not_depend_on_what_is_made_again():
     """A network with batch norm and dropout, in fp64."""
     start, kept = steps_taken(4, "none")
-    _, made_again = steps_taken(4, "norms", start)
+    _, made_again = steps_taken(4, "save_dots", start)
     # Biases in front of batch norm have no gradient but rounding.
     for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(made_again), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-8)
@@ -146,8 +146,8 @@ def steps_taken(steps, remat, start=None):
     config.precision, config.remat = "fp64", remat
     config.batch_size, config.num_devices = 32, 1
     with get_precision("fp64").enabled():
-        mesh, geometry = create_training_mesh(config)
-        program = build_program(config, mesh, geometry, steps_per_epoch=steps)
+        mesh, layout = create_training_mesh(config)
+        program = build_program(config, mesh, layout, steps_per_epoch=steps)
         start = start or jax.device_get(program.create_train_state())
         state = program.place_saved_state(start)
         data = mesh.replicate({"mean": np.full(3, 128.0), "std": np.full(3, 64.0)})

@@ -4,13 +4,13 @@ import jax
 import pytest
 
 from jaxbench.analysis.ceiling import ceiling
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import DataMesh
-from jaxbench.geometry import BatchGeometry
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.target_run import fast_convolution_rate
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.train import build_program
 from jaxbench.training.program import Program
 from tests.conftest import set_fields
@@ -28,7 +28,7 @@ def create_program(experiment: str, **fields) -> Program:
     config = registry.load(experiment)
     set_fields(config, num_devices=1, **fields)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
-    return build_program(config, mesh, BatchGeometry.create(config, 1), steps_per_epoch=1)
+    return build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
 
 
 def ceiling_of(

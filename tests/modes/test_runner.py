@@ -9,10 +9,10 @@ import pytest
 from jaxbench.cli import entry_point
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import Diverged, MixedDevices, Terminated
 from jaxbench.modes.runner import Measurement, run_mode
 from jaxbench.modes.setup import RunContext
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import records, run_json

@@ -13,11 +13,11 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
-from jaxbench.distributed.mesh import DataMesh, unequal_copies
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.modes import scaling
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.modes.setup import prepare_run
+from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import ScalingRecord
 from jaxbench.records.writers.console import PlainConsole
@@ -72,9 +72,9 @@ def test_the_trials_of_four_devices():
         how = {"link_gb_per_s": None, "rounds": 6, "window_s": 0.02}
         benchmark = scaling.ScalingBenchmark(job, scaling="both", counts=counts, **how)
     found = {
-        key: (geometry.global_batch, geometry.batch_per_device)
+        key: (layout.global_batch, layout.batch_per_device)
         for key, trial in benchmark._scaled.items()
-        for geometry in [trial.setup.program.geometry]
+        for layout in [trial.setup.program.layout]
     }
     assert found == {
         ("weak", 1): (16, 16),

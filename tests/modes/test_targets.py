@@ -10,12 +10,12 @@ import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.clock import Clock
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.launchers import local
 from jaxbench.modes import target_run, targets
+from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import record_from_json
 from tests.conftest import MICRO, needs_devices

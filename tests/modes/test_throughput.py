@@ -16,11 +16,11 @@ from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
@@ -161,9 +161,9 @@ def test_several_steps_a_call_are_the_same_steps():
     config = registry.load(MICRO)
     # What is dropped follows the number of the step.
     config.model.dropout, config.data.feed = 0.5, "synthetic"
-    mesh, geometry = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, geometry, np.float32)
-    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    mesh, layout = create_training_mesh(config)
+    feed = create_feed(config, None, mesh, layout, np.float32)
+    program = build_program(config, mesh, layout, feed.steps_per_epoch)
     row = next(feed.train_batches(0, 1))
     one, three = program.place_train_state(), program.place_train_state()
     for _ in range(3):

@@ -377,13 +377,13 @@ def train_to(tmp_path):
 
 def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
-    genuine = Program.train_metrics
+    genuine = Program.train_sums
 
     def losing(self, packed):
         metrics = genuine(self, packed)
         return metrics | {"count": metrics["count"] - 1}
 
-    monkeypatch.setattr(Program, "train_metrics", losing)
+    monkeypatch.setattr(Program, "train_sums", losing)
     result = train(MICRO)
     document = run_json(result.run_dir.path)
     assert document["status"] == "invalid" == result.summary["status"]

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
-from jaxbench.distributed.mesh import DataMesh
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification.bench import Bench
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO

@@ -5,10 +5,10 @@ import types
 import jax
 import pytest
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card_file import digest_records
 from jaxbench.cards.preset import CPU, PRESETS, STANDARD
-from jaxbench.distributed.mesh import DataMesh
-from jaxbench.geometry import BatchGeometry
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
 from jaxbench.qualification.networks import estimate_largest, make_trial, measure_networks
@@ -173,7 +173,7 @@ def test_every_network_of_a_preset_is_one(name):
 def test_a_preset_has_its_networks_operations_and_types(network):
     config = make_trial(network, "bf16", 1).config
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
-    program = build_program(config, mesh, BatchGeometry.create(config, 1), steps_per_epoch=1)
+    program = build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
     assert program.training_flops == network.flops_per_image
     # By which the peak is chosen.
     assert program.facts.main_dtype == "bfloat16"

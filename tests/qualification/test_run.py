@@ -11,13 +11,13 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.thresholds import load_thresholds
-from jaxbench.distributed import coordination
-from jaxbench.distributed.mesh import DataMesh
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
 from jaxbench.microbench.matmul import MatmulRate, MatmulResult
 from jaxbench.microbench.memory_bandwidth import BandwidthRate
 from jaxbench.microbench.transfer import TransferRate
+from jaxbench.parallel import coordination
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.plan import ORDER, Plan

@@ -238,7 +238,7 @@ def test_what_is_below_the_lines_is_drawn_and_removed(live):
 
 
 def test_a_sweep_shows_its_trials_on_a_terminal(live, tmp_path, monkeypatch):
-    from jaxbench.distributed.child import ProcessResult
+    from jaxbench.parallel.child import ProcessResult
     from jaxbench.sweeps.sweep_dir import open_sweepdir
     from jaxbench.sweeps.trials import TrialRunner, run_trials
     from tests.launchers.fakes import FakeLauncher

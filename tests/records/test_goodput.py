@@ -7,11 +7,11 @@ import pytest
 from jaxbench.records import goodput
 from jaxbench.records.goodput import (
     CAUSES,
-    begin_stretch,
-    end_stretch,
+    begin_attempt,
+    end_attempt,
     mark_phases,
     measure_goodput,
-    read_stretches,
+    read_attempts,
 )
 
 START = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
@@ -32,7 +32,7 @@ class Played:
     """A run whose processes spend what a test says; a day's seconds pass beside the run's clock."""
 
     def __init__(self, monkeypatch):
-        self.day_s, self.stretches, self.saved_s = 0.0, [], {}
+        self.day_s, self.attempts, self.saved_s = 0.0, [], {}
         now = lambda ago_s: START + datetime.timedelta(seconds=self.day_s - ago_s)  # noqa: E731
         monkeypatch.setattr(goodput, "now", now)
 
@@ -40,7 +40,7 @@ class Played:
         self.day_s += import_s
         self.clock = FakeClock(self.saved_s)
         self.spend(devices=devices_s)
-        self.stretches.append(begin_stretch(self.clock, import_s, self.saved_s))
+        self.attempts.append(begin_attempt(self.clock, import_s, self.saved_s))
 
     def spend(self, **phases_s):
         for phase, spent_s in phases_s.items():
@@ -48,7 +48,7 @@ class Played:
             self.day_s += spent_s
 
     def mark(self, doing):
-        self.stretches[-1] |= mark_phases(self.clock, doing)
+        self.attempts[-1] |= mark_phases(self.clock, doing)
 
     def begin_training(self, compile_s=5.0):
         self.launch()
@@ -63,12 +63,12 @@ class Played:
         """End the process, whose last record is some seconds old; the next one finds it so."""
         self.saved_s = self.saved_s if saved_s is None else saved_s
         seen_s = self.clock.wall_s() - unseen_s
-        self.stretches[-1] = end_stretch(self.stretches[-1], self.saved_s, seen_s)
+        self.attempts[-1] = end_attempt(self.attempts[-1], self.saved_s, seen_s)
         self.day_s += down_s
 
     def measure(self):
         """The goodput, whose parts must be the whole time that has passed."""
-        found = measure_goodput(self.stretches, self.clock.totals_s())
+        found = measure_goodput(self.attempts, self.clock.totals_s())
         assert found.total_wall_s == pytest.approx(self.day_s)
         parts_s = found.goodput * found.total_wall_s + sum(found.badput_s.values())
         assert parts_s == pytest.approx(self.day_s)
@@ -190,7 +190,7 @@ def test_a_process_that_ended_itself_has_its_phases(played):
     played.spend(train=20)
     played.save()
     played.spend(checkpoint=4, records=1)
-    played.stretches[-1]["phases_s"] = played.clock.totals_s()
+    played.attempts[-1]["phases_s"] = played.clock.totals_s()
     played.day_s += 10
     played.begin_training()
     found = played.measure()
@@ -205,19 +205,19 @@ def test_processes_that_overlap_are_no_measure(played):
     played.save()
     played.kill(down_s=-5)
     played.begin_training()
-    assert measure_goodput(played.stretches, played.clock.totals_s()) is None
+    assert measure_goodput(played.attempts, played.clock.totals_s()) is None
 
 
 def test_a_record_that_is_none_is_unknown(played):
     played.begin_training()
-    [whole] = played.stretches
-    assert read_stretches({"stretches": [whole]}) == [whole]
+    [whole] = played.attempts
+    assert read_attempts({"attempts": [whole]}) == [whole]
     for broken in (
         *(None, 3, {}, [], [3], [{}], [whole, None]),
         *([whole | {"import_s": value}] for value in (None, -1, "1", True, float("inf"))),
         *([whole | {"phases_s": value}] for value in (None, [1], {"train": "x"})),
         *([whole | {"started_at": value}] for value in (None, "then", "2026-03-04T00:00:00")),
     ):
-        assert read_stretches({"stretches": broken}) is None
+        assert read_attempts({"attempts": broken}) is None
     # Of before there was such a thing.
-    assert read_stretches({}) is None
+    assert read_attempts({}) is None

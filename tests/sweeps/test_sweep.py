@@ -13,8 +13,8 @@ import re
 import pytest
 
 from jaxbench.analysis.statistics import spread
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.errors import BadInput
+from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.console import PlainConsole

@@ -7,9 +7,9 @@ import re
 import pytest
 import rich.console
 
-from jaxbench.distributed.child import ProcessResult
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
+from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable

@@ -10,9 +10,9 @@ import optax
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
 from jaxbench.errors import Diverged
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
 from jaxbench.training.loss_scale import (
@@ -61,8 +61,8 @@ class Steps:
         set_fields(config, **fields)
         if config.replicas == "independent":
             config.batch_size = 4
-        self.mesh, geometry = create_training_mesh(config)
-        self.program = build_program(config, self.mesh, geometry, steps_per_epoch=1)
+        self.mesh, layout = create_training_mesh(config)
+        self.program = build_program(config, self.mesh, layout, steps_per_epoch=1)
         self.state = jax.device_get(self.program.place_train_state())
 
     def row(self, labels_D):
@@ -83,7 +83,7 @@ class Steps:
         data = self.mesh.replicate({"mean": np.full(1, 128.0, "f4"), "std": np.full(1, 64.0, "f4")})
         for _ in range(steps):
             placed, metrics = self.program.train_step(placed, data, self.mesh.shard(row))
-        return placed, self.program.train_metrics(metrics)
+        return placed, self.program.train_sums(metrics)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.memory import measure_memory
 from jaxbench.modes.setup import prepare_run
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
 from jaxbench.training import program
@@ -331,8 +331,8 @@ def test_statistics_are_followed_to_the_images(kinds, found):
     needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
-    mesh, geometry = create_training_mesh(config)
-    assert build_program(config, mesh, geometry, 1).facts.batch_norm == found
+    mesh, layout = create_training_mesh(config)
+    assert build_program(config, mesh, layout, 1).facts.batch_norm == found
 
 
 def test_frozen_batch_norm_has_no_examples():

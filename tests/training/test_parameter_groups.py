@@ -8,8 +8,8 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
 
 

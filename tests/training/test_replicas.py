@@ -83,7 +83,7 @@ def test_the_record_has_every_model_their_mean_and_spread(train):
 
 
 def test_the_step_compiles_once_and_exchanges_nothing(train):
-    from jaxbench.distributed.mesh import create_training_mesh
+    from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.train import build_program
 
     compiled = []
@@ -110,7 +110,7 @@ def test_the_step_compiles_once_and_exchanges_nothing(train):
 def lowered_text(program):
     from jaxbench.data.feeds.feed import abstract_args
 
-    args = abstract_args(program.config, program.geometry, (), program.precision.param_dtype)
+    args = abstract_args(program.config, program.layout, (), program.precision.param_dtype)
     return program.train_step.lower(program.abstract_placed_state(), *args).as_text()
 
 

@@ -40,7 +40,7 @@ def summary_of(*epochs, wall_s=99.0, **progress):
     return summarize(
         RunProgress(epochs=list(epochs), step=10 * len(epochs), **progress),
         status="done",
-        headline="top1",
+        primary_metric="top1",
         num_devices=2,
         loss_scales=LossScales(None, (0,), print),
         wall_s=wall_s,

@@ -17,12 +17,12 @@ from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.models.conv_layer import conv_layer
 from jaxbench.models.layers import classify, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.setup import prepare_run
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
@@ -234,9 +234,9 @@ def test_nothing_moves_between_host_and_device_unasked():
 def prepared_steps(num_devices):
     config = registry.load("quickstart:tiny")
     config.model, config.batch_size, config.num_devices = SmallConfig(), 32, num_devices
-    mesh, geometry = create_training_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, geometry, jnp.float32)
-    program = build_program(config, mesh, geometry, feed.steps_per_epoch)
+    mesh, layout = create_training_mesh(config)
+    feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
+    program = build_program(config, mesh, layout, feed.steps_per_epoch)
     rows = list(feed.train_batches(0, 3))
     return program.place_train_state(), feed.train_data, rows, program.train_step
 
@@ -562,7 +562,7 @@ def test_label_smoothing_is_the_loss_against_the_smoothed_target():
 def test_what_is_not_a_number_is_not_among_the_five_best():
     logits_BxK = jnp.stack([jnp.full(10, jnp.nan), jnp.arange(10.0)])
     task = get_task("classification")
-    sums = task.batch_metrics(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
+    sums = task.metric_sums(jnp.ones(2), logits_BxK, jnp.asarray([7, 7]), jnp.ones(2, bool))
     assert task.compute(sums)["top5"] == 0.5
 
 
@@ -572,7 +572,7 @@ def test_top1_and_top5_count_what_is_among_the_best():
     labels = generator.integers(0, 20, 200)
     mask = np.arange(200) < 150
     task = get_task("classification")
-    sums = task.batch_metrics(
+    sums = task.metric_sums(
         jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(mask)
     )
     order = np.argsort(-logits, axis=-1)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.distributed.mesh import AXIS, DataMesh, create_training_mesh
+from jaxbench.parallel.mesh import AXIS, DataMesh, create_training_mesh
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.collectives import count_collectives
@@ -24,7 +24,7 @@ def compiled_step(**fields):
     config = registry.load(MICRO)
     set_fields(config, model__hidden=(8, 8), **fields)
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    args = abstract_args(config, program.geometry, (), program.precision.param_dtype)
+    args = abstract_args(config, program.layout, (), program.precision.param_dtype)
     state = program.abstract_placed_state()
     record = compile_step("train_step", program.train_step, state, *args)
     averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))

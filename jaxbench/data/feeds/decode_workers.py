@@ -49,7 +49,7 @@ class ChunkDecoder:
         # The evaluation's batches are padded, and may be of another size.
         self.num_devices, _, self.batch_per_device = sampler.eval_LxSxB.shape
         if training:
-            self.batch_per_device = sampler.geometry.batch_per_device
+            self.batch_per_device = sampler.layout.batch_per_device
         sizes = range(1, _MAX_CHUNK + 1)
         self.chunk_size = max(size for size in sizes if self.batch_per_device % size == 0)
         self.chunks_per_batch = self.num_devices * self.batch_per_device // self.chunk_size

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds import resident, stream
@@ -14,8 +15,7 @@ from jaxbench.data.feeds.resident import ResidentFeed
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.feeds.synthetic_feed import SyntheticFeed
 from jaxbench.data.sampler import EpochSampler, device_seeds
-from jaxbench.distributed.mesh import DataMesh
-from jaxbench.geometry import BatchGeometry
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.tasks import get_task
 
 # How a step takes its examples from a feed's arrays: (data, batch, step) -> Examples.
@@ -30,7 +30,7 @@ def create_feed(
     config: Config,
     dataset: Dataset | None,
     mesh: DataMesh,
-    geometry: BatchGeometry,
+    layout: BatchLayout,
     param_dtype: Any,
 ) -> Feed:
     """Build the feed that the config names; place on the devices what stays there.
@@ -39,20 +39,20 @@ def create_feed(
       config: the experiment.
       dataset: its splits; None for data.feed=synthetic.
       mesh: the devices.
-      geometry: how the batch is split over them. A process reads its own devices' batches only, all
+      layout: how the batch is split over them. A process reads its own devices' batches only, all
         together read every batch.
       param_dtype: of the pixels' mean and deviation.
 
     Raises:
       BadInput: the data set cannot do what the config asks for.
     """
-    seeds_R = config.seeds(geometry.num_devices)
+    seeds_R = config.seeds(layout.num_devices)
     if dataset is None:
         label_shape = get_task(config.task).label_shape(config.data.example_shape)
-        seeds_L = device_seeds(geometry, seeds_R)
-        return SyntheticFeed(config.data, mesh, geometry, seeds_L, label_shape, param_dtype)
+        seeds_L = device_seeds(layout, seeds_R)
+        return SyntheticFeed(config.data, mesh, layout, seeds_L, label_shape, param_dtype)
     sampler = EpochSampler(
-        geometry, num_train=len(dataset.train), num_eval=len(dataset.eval), seeds_R=seeds_R
+        layout, num_train=len(dataset.train), num_eval=len(dataset.eval), seeds_R=seeds_R
     )
     if config.data.feed == "resident":
         return ResidentFeed(dataset, mesh, sampler, param_dtype)
@@ -61,13 +61,13 @@ def create_feed(
 
 
 def abstract_args(
-    config: Config, geometry: BatchGeometry, label_shape: tuple[int, ...], param_dtype: Any
+    config: Config, layout: BatchLayout, label_shape: tuple[int, ...], param_dtype: Any
 ) -> tuple[Any, Any]:
     """Return the shapes of a training step's (data, batch), to compile without a data set."""
     shape = jax.ShapeDtypeStruct
     example, dtype = config.data.example_shape, config.data.example_dtype
     label_dtype = dtype if label_shape else jnp.int32
-    num_devices, per_device = geometry.num_devices, geometry.batch_per_device
+    num_devices, per_device = layout.num_devices, layout.batch_per_device
     data = {}
     if not config.data.sequence_length:
         data = {name: shape(example[-1:], param_dtype) for name in ("mean", "std")}

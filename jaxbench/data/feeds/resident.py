@@ -15,7 +15,7 @@ import numpy as np
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.base import Examples, Feed, FeedResources
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.distributed.mesh import DataMesh
+from jaxbench.parallel.mesh import DataMesh
 
 
 def unpack_batch(
@@ -62,7 +62,7 @@ class ResidentFeed(Feed):
         self.resources = FeedResources(
             resident_bytes_per_device=sum(leaf.nbytes for leaf in leaves),
             # The indices of the epoch's order, 4 bytes each, sent once in the epoch.
-            sent_bytes_per_step=4.0 * sampler.geometry.images_per_step,
+            sent_bytes_per_step=4.0 * sampler.layout.images_per_step,
         )
         self._eval_batches = [
             self._send(sampler.eval_LxSxB[:, step : step + 1]) for step in range(self.eval_steps)

@@ -21,9 +21,9 @@ from jaxbench.data.feeds.decoded_batches import DecodedBatches
 from jaxbench.data.feeds.prefetch import threads_per_process
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.distributed.mesh import DataMesh
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
+from jaxbench.parallel.mesh import DataMesh
+from jaxbench.parallel.signals import defer_signals
 
 
 def unpack_batch(
@@ -85,7 +85,7 @@ class StreamFeed(Feed):
             num_threads=threads_per_process(data.num_threads, data.num_workers),
             num_workers=data.num_workers,
             resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data)),
-            sent_bytes_per_step=float(sampler.geometry.images_per_step * example_bytes),
+            sent_bytes_per_step=float(sampler.layout.images_per_step * example_bytes),
         )
         if dataset.encoded:
             load_decoder()

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD
 from jaxbench.data.feeds.base import Feed, FeedResources
-from jaxbench.distributed.mesh import DataMesh
-from jaxbench.geometry import BatchGeometry
+from jaxbench.parallel.mesh import DataMesh
 
 
 class SyntheticFeed(Feed):
@@ -28,18 +28,18 @@ class SyntheticFeed(Feed):
         self,
         data: DataConfig,
         mesh: DataMesh,
-        geometry: BatchGeometry,
+        layout: BatchLayout,
         seeds_L: np.ndarray,
         label_shape: tuple[int, ...],
         param_dtype: Any,
     ):
-        process = geometry.process_index
+        process = layout.process_index
         # Each process draws its own images, and none of the others'.
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
-        shape = (geometry.devices_per_process, geometry.batch_per_device)
+        shape = (layout.devices_per_process, layout.batch_per_device)
         images, labels = _draw(generator, data, shape, label_shape)
-        first = process * geometry.batch_per_process
-        indices_N = np.arange(first, first + geometry.batch_per_process, dtype=np.int32)
+        first = process * layout.batch_per_process
+        indices_N = np.arange(first, first + layout.batch_per_process, dtype=np.int32)
         batch = {
             "images": images,
             "labels": labels,
@@ -57,7 +57,7 @@ class SyntheticFeed(Feed):
                 for name, values in statistics.items()
             }
         )
-        self.num_eval = geometry.images_per_step
+        self.num_eval = layout.images_per_step
         self.resources = FeedResources(
             resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data))
             + sum(leaf.nbytes // shape[0] for leaf in batch.values()),

@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset, check_image_shape
-from jaxbench.data.sources import cifar10_batches, digits, folder, npz, own, synthetic, text, tfds
+from jaxbench.data.sources import (
+    cifar10_batches,
+    custom,
+    digits,
+    folder,
+    npz,
+    synthetic,
+    text,
+    tfds,
+)
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
@@ -25,7 +34,7 @@ _SOURCES = {
     "folder": folder.load,
     "text": text.load,
     "synthetic": synthetic.load,
-    "own": own.load,
+    "custom": custom.load,
 }
 
 

@@ -24,13 +24,13 @@ def figure(tag: str | None = None) -> Any:
     return dataclasses.field(metadata={"tag": tag, "csv": True})
 
 
-def own_figures(tag: str) -> Any:
-    """Declare a field that holds {name: value} of figures that a task of the user's own computes.
+def custom_metrics(tag: str) -> Any:
+    """Declare a field that holds {name: value} of the metrics of a custom task.
 
-    Each has a column, its name after what stands before `figures` in the field's, and the curve
+    Each has a column, named by what precedes `metrics` in the name of the field, and the curve
     `tag` and its name.
     """
-    return dataclasses.field(metadata={"figures": tag})
+    return dataclasses.field(metadata={"custom_metrics": tag})
 
 
 def stated_fields(instance: Any) -> dict[str, Any]:
@@ -69,17 +69,17 @@ class Record:
             if field.metadata.get("tag")
         }
         for field in dataclasses.fields(self):
-            if tag := field.metadata.get("figures"):
+            if tag := field.metadata.get("custom_metrics"):
                 own = getattr(self, field.name) or {}
                 values |= {f"{tag}{name}": value for name, value in own.items()}
         return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}
 
     def own_columns(self) -> dict[str, float]:
-        """Return {CSV column: value} of the figures that a task of the user's own computes."""
+        """Return {CSV column: value} of the metrics of a custom task."""
         return {
-            f"{field.name.removesuffix('figures')}{name}": value
+            f"{field.name.removesuffix('metrics')}{name}": value
             for field in dataclasses.fields(self)
-            if "figures" in field.metadata
+            if "custom_metrics" in field.metadata
             for name, value in (getattr(self, field.name) or {}).items()
         }
 

@@ -47,7 +47,7 @@ class RunDocument:
       pid: process id.
       environment: hardware, driver, versions, environment variables and commit.
       resumes: one entry for each time the run was resumed: when, on what, and which work was lost.
-      stretches: one entry for each process of a training run, one after another: when it started,
+      attempts: one entry for each process of a training run, one after another: when it started,
         and its time by phase; see records/goodput.py.
       summary: the summary record, without its kind.
     """
@@ -92,7 +92,7 @@ class RunDocument:
     pid: int
     environment: dict[str, Any]
     resumes: list[dict[str, Any]] | None = None
-    stretches: list[dict[str, Any]] | None = None
+    attempts: list[dict[str, Any]] | None = None
     summary: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

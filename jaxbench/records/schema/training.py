@@ -8,9 +8,9 @@ from jaxbench.records.schema.base import (
     Record,
     Summary,
     Utilization,
+    custom_metrics,
     figure,
     group,
-    own_figures,
 )
 
 # The figures that networks are judged by, one for each task, and their names for people.
@@ -74,7 +74,7 @@ class StepRecord(Record):
         token.
       top1_std, top1_min, top1_max, dice_std, dice_min, dice_max: its spread over the models.
       bits_per_byte: mean loss in bits, of sequences of bytes.
-      figures: {name: value} of the figures that a task of your own computes.
+      metrics: {name: value} of the metrics of a custom task.
       models: seed and figures of each model.
       learning_rate: learning rate of the last of these steps.
       loss_scale: loss scale, under precision=fp16.
@@ -99,7 +99,7 @@ class StepRecord(Record):
     dice_min: float | None = figure("train/dice_min")
     dice_max: float | None = figure("train/dice_max")
     bits_per_byte: float | None = figure("train/bits_per_byte")
-    figures: dict[str, float] | None = own_figures("train/")
+    metrics: dict[str, float] | None = custom_metrics("train/")
     models: list[dict[str, Any]] | None = None
     learning_rate: float = figure("train/learning_rate")
     loss_scale: float | None = figure("train/loss_scale")
@@ -135,7 +135,7 @@ class EpochTraining(Record):
       train_top1_std, train_top1_min, train_top1_max, train_dice_std, train_dice_min,
         train_dice_max: its spread over the models.
       train_bits_per_byte: mean training loss in bits, of sequences of bytes.
-      train_figures: {name: value} of the figures that a task of your own computes.
+      train_metrics: {name: value} of the metrics of a custom task.
       train_models: seed and figures of each model.
     """
 
@@ -163,7 +163,7 @@ class EpochTraining(Record):
     train_dice_min: float | None = figure("train/epoch_dice_min")
     train_dice_max: float | None = figure("train/epoch_dice_max")
     train_bits_per_byte: float | None = figure("train/epoch_bits_per_byte")
-    train_figures: dict[str, float] | None = own_figures("train/epoch_")
+    train_metrics: dict[str, float] | None = custom_metrics("train/epoch_")
     train_models: list[dict[str, Any]] | None = None
 
 
@@ -182,7 +182,7 @@ class Evaluation(Record):
       eval_top1_std, eval_top1_min, eval_top1_max, eval_dice_std, eval_dice_min, eval_dice_max:
         spread over the models.
       eval_bits_per_byte: mean loss in bits, of sequences of bytes.
-      eval_figures: {name: value} of the figures that a task of your own computes.
+      eval_metrics: {name: value} of the metrics of a custom task.
       eval_models: seed and figures of each model.
       eval_count: number of images evaluated, or of sequences.
     """
@@ -202,7 +202,7 @@ class Evaluation(Record):
     eval_dice_min: float | None = figure("eval/dice_min")
     eval_dice_max: float | None = figure("eval/dice_max")
     eval_bits_per_byte: float | None = figure("eval/bits_per_byte")
-    eval_figures: dict[str, float] | None = own_figures("eval/")
+    eval_metrics: dict[str, float] | None = custom_metrics("eval/")
     eval_models: list[dict[str, Any]] | None = None
     eval_count: int | None = figure()
 
@@ -210,7 +210,7 @@ class Evaluation(Record):
         """Return an evaluation's figure by its task's name for it."""
         if has_field(type(self), "eval_", name):
             return getattr(self, f"eval_{name}")
-        return (self.eval_figures or {}).get(name)
+        return (self.eval_metrics or {}).get(name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,7 +264,7 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
       skipped_steps: steps skipped for overflowing gradients, under precision=fp16.
       loss_scale_models: seed, loss scale and skipped steps of each model.
       best_eval_top1, best_eval_dice: best evaluation.
-      best_eval_figures: the best of these figures, of a task of your own.
+      best_eval_metrics: the best of these metrics.
       best_epoch: epoch of the best evaluation.
       diverged_seeds: seeds of the models that diverged, where several train.
       target: with --target_accuracy: the target, and the epochs, steps, images and seconds that it
@@ -297,7 +297,7 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
     loss_scale_models: list[dict[str, Any]] | None = None
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
-    best_eval_figures: dict[str, float] | None = None
+    best_eval_metrics: dict[str, float] | None = None
     best_epoch: int | None = None
     diverged_seeds: list[int] | None = None
     target: dict[str, Any] | None = None
@@ -314,8 +314,8 @@ def has_field(cls: type[Record], prefix: str, name: str) -> bool:
     return known and f"{prefix}{name}" in cls.__dataclass_fields__
 
 
-def figure_fields(cls: type[Record], prefix: str, figures: dict[str, float]) -> dict[str, Any]:
-    """Return a task's figures as the fields of a record; those without a field go into one."""
-    own = {name: v for name, v in figures.items() if not has_field(cls, prefix, name)}
-    fields = {f"{prefix}{name}": v for name, v in figures.items() if name not in own}
-    return fields | ({f"{prefix}figures": own} if own else {})
+def metric_fields(cls: type[Record], prefix: str, metrics: dict[str, float]) -> dict[str, Any]:
+    """Return a task's metrics as the fields of a record; those without a field go into one."""
+    custom = {name: v for name, v in metrics.items() if not has_field(cls, prefix, name)}
+    fields = {f"{prefix}{name}": v for name, v in metrics.items() if name not in custom}
+    return fields | ({f"{prefix}metrics": custom} if custom else {})

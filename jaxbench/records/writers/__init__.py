@@ -1,6 +1,6 @@
 """Where a run's records go."""
 
-from jaxbench.distributed.signals import defer_signals
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.schema.base import Record
 
 

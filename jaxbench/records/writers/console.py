@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxbench import terminal
 from jaxbench.clock import Stopwatch
-from jaxbench.distributed import coordination
+from jaxbench.parallel import coordination
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.writers import Writer
 from jaxbench.records.writers.describe import SHORTEST_S, describe_record

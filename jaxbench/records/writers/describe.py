@@ -55,7 +55,7 @@ def _score(record: TrainSummary) -> str:
         for name, value in vars(record).items()
         if name.startswith("eval_") and value is not None
     }
-    own = figures.get("figures", {})
+    own = figures.get("metrics", {})
     parts = [f"{name} {value:.4g}" for name, value in own.items()]
     if record.eval_bits_per_byte is not None:
         parts.append(f"{record.eval_bits_per_byte:.4f} bits per byte")

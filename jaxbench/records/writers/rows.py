@@ -48,8 +48,8 @@ def _scores(record: EpochRecord, prefix: str, words: str, spare: int) -> Iterato
         augmented = getattr(record, f"{name}_tta", None)
         if augmented is not None:
             yield Cell("with TTA", f"{augmented:.2%}")
-    # Those of a task of the user's own.
-    for name, value in (getattr(record, f"{prefix}figures") or {}).items():
+    # The metrics of a custom task.
+    for name, value in (getattr(record, f"{prefix}metrics") or {}).items():
         yield Cell(f"{words}{name}", f"{value:.4g}", 8, spare)
 
 

@@ -19,12 +19,12 @@ class TensorBoardWriter(Writer):
 
     Args:
       folder: gets a folder `tensorboard`.
-      eval_figures: names of a task's figures, without their `eval_`.
+      eval_metrics: names of a task's figures, without their `eval_`.
       config: the experiment's fields, nested.
     """
 
     def __init__(
-        self, folder: pathlib.Path, eval_figures: Sequence[str], config: Mapping[str, Any]
+        self, folder: pathlib.Path, eval_metrics: Sequence[str], config: Mapping[str, Any]
     ):
         # Imported late: it costs a third of a second, for which --mode=describe need not wait.
         from tensorboardX.event_file_writer import EventsWriter
@@ -38,8 +38,8 @@ class TensorBoardWriter(Writer):
         self._events = EventsWriter(str(path / "events"), suffix)
         # For TensorBoard's table of runs, from the first moment on: the fields, and the curves and
         # figures of the summary to compare runs by. The end follows with the summary.
-        figures = [f"eval/{name}" for name in eval_figures]
-        summary = [f"best_eval_{name}" for name in eval_figures if name in SCORES]
+        figures = [f"eval/{name}" for name in eval_metrics]
+        summary = [f"best_eval_{name}" for name in eval_metrics if name in SCORES]
         self._of_summary = (*summary, "images_per_s", "median_epoch_s", "wall_s")
         figures += [f"summary/{name}" for name in self._of_summary]
         fields = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.run_dir import finite
 from jaxbench.records.schema import EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer

@@ -173,7 +173,7 @@ def _courses(run: ReportedRun) -> list[_Course]:
 
 def _own_curves(run: ReportedRun) -> list[_Curve]:
     """Return the curves of the figures that a task of the user's own computes."""
-    records = [find(record, "eval_figures") for record in run.of_kind("epoch")]
+    records = [find(record, "eval_metrics") for record in run.of_kind("epoch")]
     names = dict.fromkeys(
         name for figures in records if isinstance(figures, dict) for name in figures
     )

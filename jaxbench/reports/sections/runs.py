@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 
-from jaxbench.records.stretches import changes, describe_changes
+from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
 from jaxbench.reports.fields import find, items, known, mapping, number, text

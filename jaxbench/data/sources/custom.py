@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
+from jaxbench.custom.errors import describe_error
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.errors import BadInput
-from jaxbench.own.errors import describe_error
 
 _PROGRESS_S = 5.0
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from jaxbench.clock import Clock, wait_until
-from jaxbench.distributed.connection import connect, disconnect
-from jaxbench.distributed.coordinator import CoordinatorConfig
-from jaxbench.distributed.signals import defer_signals
-from jaxbench.distributed.watch import ExitStatus, Store, Watch
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded
+from jaxbench.parallel.connection import connect, disconnect
+from jaxbench.parallel.coordinator import CoordinatorConfig
+from jaxbench.parallel.signals import defer_signals
+from jaxbench.parallel.watch import ExitStatus, Store, Watch
 from jaxbench.terminal import warn
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxbench.distributed.coordinator import CoordinatorConfig
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import Unreachable
+from jaxbench.parallel.coordinator import CoordinatorConfig
+from jaxbench.parallel.signals import defer_signals
 
 # JAX aborts so long after our own heartbeat timeout: only where our watch has failed.
 _JAX_MARGIN_S = 45

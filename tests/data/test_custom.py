@@ -5,7 +5,7 @@ import PIL.Image
 import pytest
 
 from jaxbench.config import DataConfig
-from jaxbench.data.sources import own
+from jaxbench.data.sources import custom
 from jaxbench.errors import BadInput
 
 IMAGES = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
@@ -39,7 +39,7 @@ def read(*examples, progress=lambda text: None, masks=False, **fields):
     data = DataConfig(
         load=lambda: {"train": Source(*examples), "test": Source(*examples)}, **fields
     )
-    return own.load(data, masks=masks, progress=progress)
+    return custom.load(data, masks=masks, progress=progress)
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_the_first_mismatch_is_told(example, told):
 )
 def test_what_load_returns_is_checked(load, told):
     with pytest.raises(BadInput, match=told):
-        own.load(DataConfig(load=load), progress=print)
+        custom.load(DataConfig(load=load), progress=print)

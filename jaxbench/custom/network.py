@@ -7,9 +7,9 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxbench.custom.code import Code
 from jaxbench.errors import BadInput
 from jaxbench.model_config import ModelConfig
-from jaxbench.own.code import Code
 
 # What jaxbench gives those that ask for it; `rngs` are NNX's. The rest become fields.
 _GIVEN = ("num_classes", "dtype", "param_dtype", "axis_name", "rngs")
@@ -22,7 +22,7 @@ _SCALARS = (bool, int, float, str)
 class OwnModelConfig(ModelConfig):
     """Base of the configurations that are made of a class or function of the user's own."""
 
-    code: Code = dataclasses.field(metadata={"own": lambda value: value})
+    code: Code = dataclasses.field(metadata={"custom": lambda value: value})
 
     @property
     def network_name(self) -> str:

@@ -7,7 +7,7 @@ from jaxbench.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchGeometry:
+class BatchLayout:
     """The sizes of a training step's and an evaluation step's batch.
 
     The devices of process 0 come first, every process has as many, and so has every model.
@@ -26,8 +26,8 @@ class BatchGeometry:
     @classmethod
     def create(
         cls, config: Config, num_devices: int, process: tuple[int, int] = (0, 1)
-    ) -> "BatchGeometry":
-        """Return the geometry of an experiment; `process` is (index, count) of the processes.
+    ) -> "BatchLayout":
+        """Return the layout of an experiment; `process` is (index, count) of the processes.
 
         Raises:
           BadInput: the batch does not split evenly over the devices of one model, in

@@ -5,10 +5,10 @@ import threading
 
 from jaxbench.cli import registry
 from jaxbench.clock import Clock
-from jaxbench.distributed import coordination
-from jaxbench.distributed.coordination import barrier_before_first_step
-from jaxbench.distributed.watch import Store
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel import coordination
+from jaxbench.parallel.coordination import barrier_before_first_step
+from jaxbench.parallel.watch import Store
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, set_fields
 

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from jaxbench.distributed.child import LAUNCHER
-from jaxbench.distributed.signals import defer_signals, grace_period_s, reason_of
 from jaxbench.errors import Terminated
+from jaxbench.parallel.child import LAUNCHER
+from jaxbench.parallel.signals import defer_signals, grace_period_s, reason_of
 from jaxbench.terminal import warn
 
 # Seconds that processes have from the end of their grace period, at which each exits, to SIGKILL.

@@ -25,9 +25,9 @@ class Net(nn.Module):
 
 class MyTask(Classification):
     name = "mine"
-    headline = "half"
-    train_figures = ("loss", "half")
-    eval_figures = ("loss", "top1", "half")
+    primary_metric = "half"
+    train_metrics = ("loss", "half")
+    eval_metrics = ("loss", "top1", "half")
 
     def losses(self, outputs, labels, smoothing=0.0):
         %(loss)s
@@ -91,15 +91,15 @@ def test_everything_of_ones_own_trains_is_recorded_and_resumed(run_cli, tmp_path
     for field, name in (("update_rule", "rule"), ("load", "load")):
         [code] = [part[field] for part in (config["optimizer"], config["data"]) if field in part]
         assert code.startswith(f"{name} in mine.py, sha256 ")
-    assert (config["optimizer"]["name"], config["data"]["source"]) == ("own", "own")
+    assert (config["optimizer"]["name"], config["data"]["source"]) == ("custom", "custom")
     assert document["task"] == "mine" and config["task"].startswith("MyTask in mine.py, sha256 ")
-    assert summary["eval_figures"]["half"] == pytest.approx(summary["eval_top1"] / 2)
-    assert summary["best_eval_figures"] == summary["eval_figures"]
+    assert summary["eval_metrics"]["half"] == pytest.approx(summary["eval_top1"] / 2)
+    assert summary["best_eval_metrics"] == summary["eval_metrics"]
     [epoch] = records(tmp_path / "run", "epoch")
     with open(tmp_path / "run" / "epochs.csv") as file:
         [row] = csv.DictReader(file)
-    assert float(row["eval_half"]) == epoch["eval_figures"]["half"]
-    assert float(row["train_half"]) == epoch["train_figures"]["half"]
+    assert float(row["eval_half"]) == epoch["eval_metrics"]["half"]
+    assert float(row["train_half"]) == epoch["train_metrics"]["half"]
 
     assert "is done already" in run(run_cli, *saved, *fields).stdout
     write(tmp_path, config="seed=0,")  # the same, but for the file's text
@@ -175,11 +175,11 @@ def test_fields_beside_code_of_ones_own(run_cli, tmp_path, override, told):
 def test_a_task_that_lacks_something_is_told_all_of_it(run_cli, tmp_path):
     text = NET % dict.fromkeys((*PLACES, "config"), "pass")
     text = text.replace("MyTask()", "Bad()").replace("        pass\n    )", "    )")
-    bad = "class Bad:\n    name = 'bad'\n    metrics = ('loss',)\n    losses = print\n\n"
+    bad = "class Bad:\n    name = 'bad'\n    train_sums = ('loss',)\n    losses = print\n\n"
     (tmp_path / "mine.py").write_text(text.replace("def load", bad + "def load"))
     done = run(run_cli)
     assert done.returncode == 2
     assert (
-        "task Bad lacks headline, eval_metrics, train_figures, eval_figures, label_shape(), "
-        "output_shape(), batch_metrics(), compute(), 'count' in metrics"
+        "task Bad lacks primary_metric, eval_sums, train_metrics, eval_metrics, label_shape(), "
+        "output_shape(), metric_sums(), compute(), 'count' in train_sums"
     ) in done.stderr

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
-from jaxbench.distributed.signals import GRACE_PERIOD_S, extend_grace_period
 from jaxbench.errors import OUT_OF_MEMORY
+from jaxbench.parallel.signals import GRACE_PERIOD_S, extend_grace_period
 
 # Seconds that a program has from the end of its grace period, at which it exits, to SIGKILL.
 _MARGIN_S = 2.0

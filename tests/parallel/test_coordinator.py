@@ -2,12 +2,12 @@
 
 import pytest
 
-from jaxbench.distributed.coordinator import (
+from jaxbench.errors import BadInput
+from jaxbench.parallel.coordinator import (
     check_coordinator,
     check_single_host,
     detect_cluster,
 )
-from jaxbench.errors import BadInput
 from tests.conftest import MICRO
 
 

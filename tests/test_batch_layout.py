@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
-from jaxbench.geometry import BatchGeometry, batch_multiple
 from jaxbench.modes.setup import prepare_run
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, needs_devices, set_fields
@@ -20,31 +20,31 @@ def config_with(**fields):
 
 def test_one_model_on_devices_of_two_processes():
     config = config_with(batch_size=48, gradient_accumulation_steps=3)
-    geometry = BatchGeometry.create(config, 8, (1, 2))
-    assert (geometry.num_models, geometry.devices_per_model) == (1, 8)
-    assert (geometry.batch_per_device, geometry.batch_per_process) == (6, 24)
-    assert geometry.images_per_step == geometry.global_batch == geometry.global_eval_batch == 48
-    assert list(range(8))[geometry.local_slice] == [4, 5, 6, 7]
+    layout = BatchLayout.create(config, 8, (1, 2))
+    assert (layout.num_models, layout.devices_per_model) == (1, 8)
+    assert (layout.batch_per_device, layout.batch_per_process) == (6, 24)
+    assert layout.images_per_step == layout.global_batch == layout.global_eval_batch == 48
+    assert list(range(8))[layout.local_slice] == [4, 5, 6, 7]
 
 
 def test_a_model_on_each_device():
     config = config_with(batch_size=6, eval_batch_size=5, replicas="independent")
-    geometry = BatchGeometry.create(config, 4)
-    assert (geometry.num_models, geometry.devices_per_model) == (4, 1)
-    assert (geometry.batch_per_device, geometry.batch_per_process) == (6, 24)
-    assert (geometry.images_per_step, geometry.global_eval_batch) == (24, 5)
+    layout = BatchLayout.create(config, 4)
+    assert (layout.num_models, layout.devices_per_model) == (4, 1)
+    assert (layout.batch_per_device, layout.batch_per_process) == (6, 24)
+    assert (layout.images_per_step, layout.global_eval_batch) == (24, 5)
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_it_is_computed_once_in_a_run(monkeypatch, feed):
     needs_devices(2)
-    made, genuine = [], BatchGeometry.create
-    monkeypatch.setattr(BatchGeometry, "create", lambda *of: made.append(genuine(*of)) or made[-1])
+    made, genuine = [], BatchLayout.create
+    monkeypatch.setattr(BatchLayout, "create", lambda *of: made.append(genuine(*of)) or made[-1])
     config = config_with(num_devices=2, data__feed=feed)
     with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
         next(job.feed.train_batches(0, 1))
         job.document()
-    assert made == [job.program.geometry] and made[0].num_devices == 2
+    assert made == [job.program.layout] and made[0].num_devices == 2
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_it_is_computed_once_in_a_run(monkeypatch, feed):
 def test_a_batch_that_does_not_divide_is_told(fields, num_devices, told):
     config = config_with(**fields)
     with pytest.raises(BadInput, match=told):
-        BatchGeometry.create(config, num_devices)
+        BatchLayout.create(config, num_devices)
     config.batch_size = 5 * batch_multiple(config, num_devices)
-    assert BatchGeometry.create(config, num_devices).global_batch == config.batch_size
+    assert BatchLayout.create(config, num_devices).global_batch == config.batch_size

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from jaxbench.cli import entry_point
-from jaxbench.distributed import signals
 from jaxbench.errors import BadInput, Diverged, Terminated
+from jaxbench.parallel import signals
 from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers

@@ -19,8 +19,8 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxbench.distributed.mesh import AXIS, DataMesh
 from jaxbench.errors import BadInput
+from jaxbench.parallel.mesh import AXIS, DataMesh
 
 
 def split_axis(shape: tuple[int, ...], num_devices: int) -> int | None:

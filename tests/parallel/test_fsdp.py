@@ -10,11 +10,11 @@ from jax.extend.core import Literal
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.distributed.mesh import create_training_mesh, unequal_copies
-from jaxbench.distributed.state_sharding import Shard, split_axis
 from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
+from jaxbench.parallel.fsdp import Shard, split_axis
+from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.train import build_program
 from jaxbench.xla.flops import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
@@ -86,7 +86,7 @@ def test_each_device_has_its_part_of_parameters_and_moments():
     [
         {"optimizer__max_gradient_norm": 0.01, "gradient_accumulation_steps": 2},
         {"optimizer__name": "lars", "batch_norm": "sync", "model__dropout": 0.5},
-        {"optimizer__name": "muon", "remat": "norms"},
+        {"optimizer__name": "muon", "remat": "save_dots"},
     ],
 )
 def test_the_numbers_are_those_of_pmap(train, fields):
@@ -124,7 +124,7 @@ def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     config.validate()
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     labels = program.task.label_shape(config.data.example_shape)
-    args = abstract_args(config, program.geometry, labels, program.precision.param_dtype)
+    args = abstract_args(config, program.layout, labels, program.precision.param_dtype)
     jaxpr = program.train_step.trace(program.abstract_placed_state(), *args).jaxpr.jaxpr
     gathered, kept = set(), []
     for equation in per_device_jaxpr(jaxpr).eqns:

@@ -4,8 +4,8 @@ import dataclasses
 import os
 import re
 
-from jaxbench.distributed.signals import defer_signals
 from jaxbench.errors import BadInput
+from jaxbench.parallel.signals import defer_signals
 
 
 @dataclasses.dataclass(frozen=True)

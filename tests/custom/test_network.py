@@ -11,12 +11,12 @@ import pytest
 from flax import nnx
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
-from jaxbench.distributed.mesh import create_training_mesh
 from jaxbench.errors import BadInput
 from jaxbench.models import batch_norm, layers
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
 from tests.conftest import needs_devices, step_losses
@@ -256,7 +256,7 @@ class Wrong(nn.Module):
     [
         (Always, "Always has batch norm, and its __call__ takes no `train`"),
         (Cached, "Cached keeps variables in 'cache': a network may keep params and batch_stats"),
-        (Wrong, r"tests/own/test_network.py:\d+: Wrong cannot be built .*: KeyError: 'missing'"),
+        (Wrong, r"tests/custom/test_network.py:\d+: Wrong cannot be built .*: KeyError: 'missing'"),
         (lambda num_classes: 3, "returned a int, expected a flax module$"),
         (lambda: Nnx(10, rngs=nnx.Rngs(0)), "a function that makes an NNX module takes `rngs`"),
         (lambda num_classes, depth: None, "needs 'depth', which has no default"),

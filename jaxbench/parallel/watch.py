@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Stopwatch, pause, wait_until
-from jaxbench.distributed.signals import (
+from jaxbench.errors import OtherProcessEnded
+from jaxbench.parallel.signals import (
     instead_of_raising,
     raise_in_main_thread,
     stop_main_thread,
 )
-from jaxbench.errors import OtherProcessEnded
 from jaxbench.terminal import warn
 
 # How often a process says that it is alive, and looks at the others.

@@ -5,9 +5,9 @@ import pytest
 from jaxbench.analysis.pricing import Price
 from jaxbench.clock import Clock
 from jaxbench.hardware.telemetry.sampler import Telemetry
+from jaxbench.records.attempts import changes, describe_attempt, describe_changes, last_attempt
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import Summary
-from jaxbench.records.stretches import changes, describe_changes, describe_stretch, last_stretch
 
 PRICE = {"usd_per_hour": 3.0}
 
@@ -17,7 +17,7 @@ def environment(num_devices=4, jax="0.10", **more):
 
 
 def entry(step, *args, price=None, **more):
-    return {"step": step, **describe_stretch(environment(*args, **more), price, 64)}
+    return {"step": step, **describe_attempt(environment(*args, **more), price, 64)}
 
 
 def resumed(*entries, price=None):
@@ -33,7 +33,7 @@ def test_a_process_is_described():
         git={"commit": "abc", "dirty": True},
         variables={"XLA_FLAGS": "--x", "other": "1"},
     )
-    assert describe_stretch(own, PRICE, 64) == {
+    assert describe_attempt(own, PRICE, 64) == {
         "versions": {
             **{"python": "3.11", "jax": "0.10", "jaxlib": None, "jaxbench": None},
             "commit": "abc with changes",
@@ -70,7 +70,7 @@ def test_what_changed_within_a_run_is_told(document, told):
 
 
 def test_the_last_process_counts():
-    assert last_stretch(resumed(entry(5, 2), {"step": 7}))["num_devices"] == 2
+    assert last_attempt(resumed(entry(5, 2), {"step": 7}))["num_devices"] == 2
 
 
 def test_what_two_prices_make_is_unknown():

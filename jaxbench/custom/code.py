@@ -51,11 +51,11 @@ def as_code(value: Any) -> Any:
 
 
 class HoldsCode:
-    """Base of the configurations: a field declared with `own` wraps what it is given."""
+    """Base of the configurations: a field declared with `custom` wraps what it is given."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.__dataclass_fields__.get(name)
-        wrap = field and field.metadata.get("own")
+        wrap = field and field.metadata.get("custom")
         object.__setattr__(self, name, wrap(value) if wrap else value)
 
 

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
-from jaxbench.distributed import coordination
 from jaxbench.errors import BadInput, MixedDevices, first_line
-from jaxbench.geometry import BatchGeometry
+from jaxbench.parallel import coordination
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
@@ -189,14 +189,14 @@ def create_mesh(config: Experiment) -> DataMesh:
     return DataMesh(tuple(taken), config.parallelism)
 
 
-def create_training_mesh(config: Config) -> tuple[DataMesh, BatchGeometry]:
+def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
     """Return the mesh of a network's training, and how the batch is split over it.
 
     Raises:
       BadInput: see `create_mesh`; or the batch does not split evenly.
     """
     mesh = create_mesh(config)
-    return mesh, BatchGeometry.create(config, mesh.num_devices, mesh.process)
+    return mesh, BatchLayout.create(config, mesh.num_devices, mesh.process)
 
 
 def broadcast_arrays(tree: Any) -> Any:

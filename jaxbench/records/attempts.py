@@ -1,4 +1,4 @@
-"""The stretches of a run: what each of its processes ran on, and what changed between them."""
+"""The attempts of a run: what each of its processes ran on, and what changed between them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 _OWN = ("device_kind", "num_devices", "batch_norm_examples", "XLA_FLAGS", "price")
 
 
-def describe_stretch(
+def describe_attempt(
     environment: Mapping[str, Any],
     price: Mapping[str, Any] | None,
     batch_norm_examples: int | None,
@@ -28,9 +28,9 @@ def describe_stretch(
     }
 
 
-def last_stretch(document: Mapping[str, Any]) -> dict[str, Any]:
+def last_attempt(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of the last process of a run, as far as its run.json tells."""
-    own = describe_stretch(
+    own = describe_attempt(
         *(_mapping(document.get("environment")), document.get("price")),
         document.get("batch_norm_examples"),
     )
@@ -42,24 +42,24 @@ def last_stretch(document: Mapping[str, Any]) -> dict[str, Any]:
 def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return {name: values in their order} of what changed within a run.
 
-    A stretch counts where a step of it is left: what was lost was done again by a later one.
+    A attempt counts where a step of it is left: what was lost was done again by a later one.
     """
     entries = _entries(document)
     if not entries:
         return {}
-    own = last_stretch({**document, "resumes": None})
-    if "from" in entries[0]:  # run.json describes the second stretch
+    own = last_attempt({**document, "resumes": None})
+    if "from" in entries[0]:  # run.json describes the second attempt
         own |= _mapping(entries[0].get("before"))
-    stretches = [own, *entries]
+    attempts = [own, *entries]
     starts = [0, *(_step(entry) for entry in entries)]
     found: dict[str, list[Any]] = {}
-    for place, stretch in enumerate(stretches):
+    for place, attempt in enumerate(attempts):
         if starts[place] >= min(starts[place + 1 :], default=float("inf")):
             continue
-        told = {name: stretch[name] for name in _OWN if name in stretch}
+        told = {name: attempt[name] for name in _OWN if name in attempt}
         price = _mapping(told.get("price"))
         told |= {"price": price.get("usd_per_hour")} if "price" in told else {}
-        for name, value in {**told, **_mapping(stretch.get("versions"))}.items():
+        for name, value in {**told, **_mapping(attempt.get("versions"))}.items():
             values = found.setdefault(name, [])
             if not values or values[-1] != value:
                 values.append(value)
