@@ -216,7 +216,7 @@ class Form:
 
         from jaxbench.clock import Stopwatch
         from jaxbench.modes.windows import wait_for_steps
-        from jaxbench.training.metric_queue import DispatchLimiter
+        from jaxbench.training.meter import DispatchLimiter
 
         with self.enabled():
             if self._state is None:

@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.clock import Stopwatch, wait_until
+from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.data import augment
 from jaxbench.data.feeds.feed import UNPACK_BATCH
@@ -30,14 +30,13 @@ from jaxbench.errors import Terminated
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.models.remat import keep_products_and_sums
 from jaxbench.parallel.fsdp import mean_gradients
-from jaxbench.parallel.mesh import AXIS, DataMesh, all_ready, peak_memory_bytes
+from jaxbench.parallel.mesh import AXIS, DataMesh, peak_memory_bytes
 from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.tasks import pack_sums
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
-from jaxbench.training.meter import StepMeter, count_step
-from jaxbench.training.metric_queue import MetricsQueue
+from jaxbench.training.meter import MetricsQueue, StepMeter
 from jaxbench.training.optimizers import num_updates
 from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program, create_program, network_input
@@ -334,66 +333,58 @@ def train_epoch(
     batches: Iterator[Any],
     stop_requested: Callable[[], bool],
 ) -> TrainState:
-    """Train these steps of an epoch; a request to stop ends them early."""
-    profiled_steps = run.profiler.steps if run.profiler else range(0)
-    for profiled, group in itertools.groupby(steps, profiled_steps.__contains__):
-        if stop_requested():
-            break
-        train = profile_steps if profiled else train_steps
-        state = train(run, meter, state, list(group), batches, stop_requested)
-    return state
+    """Train these steps of an epoch; a request to stop ends them early.
 
-
-def train_steps(run, meter, state, steps, batches, stop_requested) -> TrainState:
-    """Train some steps of an epoch; call the run's hooks after each of them."""
-    with meter.timed(steps[-1]):
-        for step in steps:
-            with run.clock.phase("data_wait"):
-                batch = next(batches)
+    The run's hooks are called between two steps, and at both ends of the epoch with None for the
+    step that is missing: hook(run, meter, state, last_step, next_step).
+    """
+    with run.profiler, meter.timed(steps):
+        for last_step, step in itertools.pairwise([None, *steps, None]):
+            for hook in run.hooks:
+                hook(run, meter, state, last_step, step)
+            if step is None or stop_requested():
+                break
             watch = Stopwatch()
-            # The old state is donated: from here on only the new one may be read.
-            state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
-            meter.push(sums_M)  # takes the metrics of earlier steps, which have arrived
-            if step == 1:
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                with run.clock.phase("data_wait"), jax.profiler.TraceAnnotation("data_wait"):
+                    batch = next(batches)
+                # The old state is donated: from here on only the new one may be read.
+                state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
+            meter.push(sums_M)  # takes the sums of earlier steps, which have arrived
+            if step == 1 and not meter.is_paused:
                 meter.drain(state)
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
-            if stop_requested():
-                break
-            for hook in run.hooks:
-                hook(run, meter, state, is_last=step == steps[-1])
         meter.drain(state)
     return state
 
 
-def checkpoint_hook(run: TrainRun, meter: StepMeter, state: TrainState, is_last: bool) -> None:
+def checkpoint_hook(run, meter, state, last_step, next_step) -> None:
     """Write a checkpoint between two steps if it is time for one."""
-    if not is_last and run.checkpoint_due():
+    if last_step and next_step and run.checkpoint_due():
         meter.drain(state)
         with meter.paused():
             run.save_checkpoint(state)
 
 
-def profile_steps(run, meter, state, steps, batches, stop_requested) -> TrainState:
-    """Train some steps under JAX's profiler.
+def profile_hook(run, meter, state, last_step, next_step) -> None:
+    """Start and stop the trace of the steps that the profiler is to trace.
 
-    All of their time, waiting for data included, is in the phase `profile` and in no other metric.
+    Their time, waiting for data included, is in the phase `profile` and in no other metric.
     """
-
-    def queue_step(batch: Any) -> jax.Array:
-        nonlocal state
-        state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
-        return sums_M
-
-    title = f"profiling steps {steps[0]} to {steps[-1]}"
-    with run.clock.phase("profile"), run.console.phase(title):
-        wait_until(lambda: all_ready(state))
-        results = run.profiler.trace(steps, batches, queue_step)
-        wait_until(lambda: all_ready(state))
-    for sums_M in results:
-        count_step(run, run.program.train_sums(sums_M))
-    run.progress.epoch_metrics.profiled_steps += len(steps)
-    write_step_record(run, profiled=True)
-    return state
+    profiler = run.profiler
+    if profiler.is_tracing == (next_step in profiler.steps):
+        return
+    meter.drain(state)
+    if not profiler.is_tracing:
+        if run.progress.epoch_metrics.interval_steps:
+            write_step_record(run)
+        meter.pause()
+        end = run.plan.steps(run.progress.epoch_metrics.epoch).stop
+        profiler.start(range(next_step, min(profiler.steps.stop, end)), run.clock, run.console)
+    else:
+        profiler.stop()
+        write_step_record(run, profiled=True)
+        meter.resume()
 
 
 def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], float]:

@@ -29,7 +29,7 @@ from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, Thr
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.train import TrainState, train_step
-from jaxbench.training.metric_queue import DispatchLimiter
+from jaxbench.training.meter import DispatchLimiter
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.program import Program
 from jaxbench.xla.compile_cache import without_cache
@@ -128,9 +128,7 @@ class ThroughputBenchmark(Measurement):
             recorder.write(stage.describe(compiled))
         if self._traced_steps:
             self._profiler = Profiler(self._traced_steps, recorder.folder)
-            what = f"profiling steps {self._traced_steps[0]} to {self._traced_steps[-1]}"
-            with self._setup.clock.phase("profile"), self._setup.console.phase(what):
-                train.profile(self._profiler)
+            train.profile(self._profiler)
 
     def _start(self) -> dict[str, CompileRecord]:
         """Initialise, compile, and create the stages; return the compile records by function."""
@@ -393,7 +391,12 @@ class TrainStage(TimedStage):
         with self.around_window():
             if profiler.steps.start > 1:
                 self.run(profiler.steps.start - 1)
-            profiler.trace(profiler.steps, self._batches, self._queue)
+            with profiler:
+                profiler.start(profiler.steps, self._setup.clock, self._setup.console)
+                for number in profiler.steps:
+                    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                        self._queue(next(self._batches))
+                self._stepper.wait()
 
     def _own_fields(self, step_s: float) -> dict[str, Any]:
         p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))

@@ -32,7 +32,7 @@ from jaxbench.records.schema import CompileRecord, Record, TrainSummary
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
-from jaxbench.train import TrainState, checkpoint_hook
+from jaxbench.train import TrainState, checkpoint_hook, profile_hook
 from jaxbench.train import train_and_evaluate as run_loop
 from jaxbench.training.compilation import compile_together
 from jaxbench.training.loss_scale import LossScales
@@ -149,7 +149,7 @@ class Training(Measurement):
             clock=setup.clock,
             console=setup.console,
             progress=progress,
-            hooks=[checkpoint_hook],
+            hooks=[checkpoint_hook, profile_hook],
         )
 
     def document(self) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class Training(Measurement):
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
             target=target and target.describe(run.progress.epochs, images_per_step),
-            profile=run.profiler and run.profiler.summary(),
+            profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=self._warnings(),
             **self._goodput(),

@@ -12,7 +12,7 @@ from jaxbench.analysis.statistics import autocorrelation, effective_size, median
 from jaxbench.errors import Diverged
 from jaxbench.modes.setup import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
-from jaxbench.training.metric_queue import DispatchLimiter
+from jaxbench.training.meter import DispatchLimiter
 
 
 def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float, int]:

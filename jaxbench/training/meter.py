@@ -1,11 +1,13 @@
-"""Time the training steps, and take their metrics as they arrive.
+"""Queue steps on the devices, time them, and count their metrics as they arrive.
 
 A step's metrics arrive some steps after it was queued, so that neither the host nor the devices
 wait for the other.
 """
 
+import collections
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +16,94 @@ import numpy as np
 from jaxbench.clock import Stopwatch, duration, wait_until
 from jaxbench.parallel.mesh import all_ready
 from jaxbench.records.writers.rows import rate_in_words
-from jaxbench.training.metric_queue import MetricsQueue
 from jaxbench.training.records import write_step_record
 from jaxbench.training.run import TrainRun
 
+# Deep enough that the device never waits for the host, shallow enough that the console is recent
+# and that few steps' outputs are alive at once.
+_DEPTH = 16
+# Fewer of slow steps, because the end of a run waits for all that are queued.
+_DEPTH_OF_SLOW = 3
+# Polling answers Ctrl-C at once, but on a CPU it takes processor time from the step (8 % of
+# quickstart's). Waits shorter than this block in the runtime instead.
+_BLOCKING_WAIT_S = 0.5
+# Calls queued on simulated devices.
+_MAX_SIMULATED_CALLS = 4
+
+
+class DispatchLimiter:
+    """Keep calls from piling up on simulated devices.
+
+    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
+    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
+    2 busy cores). Real devices have a queue each, and no limit here.
+    """
+
+    def __init__(self) -> None:
+        self._results: collections.deque[jax.Array] = collections.deque()
+
+    def add(self, result: jax.Array) -> None:
+        """Note a call's result, which must not be donated; wait while too many are queued."""
+        devices = result.devices()
+        if len(devices) == 1 or next(iter(devices)).platform != "cpu":
+            return
+        self._results.append(result)
+        if len(self._results) > _MAX_SIMULATED_CALLS:
+            self._results.popleft().block_until_ready()
+
+
+class MetricsQueue:
+    """A queue of steps' sums_M; returns them in order once they have been computed.
+
+    Args:
+      one_by_one: return each as soon as it has been computed, so that its arrival is the end of its
+        step. Otherwise several may come together, which takes less of the host's time.
+    """
+
+    def __init__(self, one_by_one: bool = False):
+        self._one_by_one = one_by_one
+        self._queue: collections.deque[jax.Array] = collections.deque()
+        self._limiter = DispatchLimiter()
+        self._last_wait_s = math.inf
+
+    def push(self, sums_M: jax.Array) -> list[np.ndarray]:
+        """Add the sums of a step just queued on the devices; return those that are computed.
+
+        It waits only while more than `_DEPTH` steps, or `_DEPTH_OF_SLOW` slow ones, are queued; on
+        simulated devices as `DispatchLimiter` does.
+        """
+        sums_M.copy_to_host_async()
+        self._limiter.add(sums_M)
+        self._queue.append(sums_M)
+        slow = self._last_wait_s >= _BLOCKING_WAIT_S
+        if len(self._queue) > (_DEPTH_OF_SLOW if slow else _DEPTH):
+            self._wait()
+        return self._take_finished()
+
+    def drain(self) -> Iterator[np.ndarray]:
+        """Wait for every queued step; yield each one's sums as it finishes."""
+        while self._queue:
+            self._wait()
+            yield from self._take_finished()
+
+    def _wait(self) -> None:
+        """Wait for the oldest step or, if steps are quick, for half the queue at once."""
+        watch = Stopwatch()
+        if self._last_wait_s < _BLOCKING_WAIT_S:
+            self._queue[0 if self._one_by_one else len(self._queue) // 2].block_until_ready()
+        else:
+            wait_until(lambda: all_ready(self._queue[0]))
+        self._last_wait_s = watch.elapsed_s()
+
+    def _take_finished(self) -> list[np.ndarray]:
+        finished = []
+        while self._queue and all_ready(self._queue[0]):
+            finished.append(jax.device_get(self._queue.popleft()))
+        return finished
+
 
 class StepMeter:
-    """Add steps to the metrics of the epoch under way, and write their records."""
+    """Add steps and their time to the metrics of the current epoch, and write their records."""
 
     def __init__(self, run: TrainRun):
         self._run = run
@@ -28,101 +111,104 @@ class StepMeter:
         self._queue = MetricsQueue(one_by_one=run.program.config.step_log)
         self._windows = contextlib.ExitStack()
         self._last_step = 0
+        self.is_paused = True
 
     @contextlib.contextmanager
-    def timed(self, last_step: int = 0) -> Iterator[None]:
-        """Count the time inside the `with` as the epoch's; at its ends no step may be queued.
+    def timed(self, steps: Sequence[int] = ()) -> Iterator[None]:
+        """Count the time inside the `with` as the epoch's; no step may be queued at its ends.
 
-        The last step gets a record in any case.
+        The last of these steps gets a record in any case.
         """
-        self._last_step = last_step
-        self._start()
+        self._last_step = steps[-1] if steps else 0
+        self.resume()
         try:
             yield
         finally:
-            self._stop()
+            self.pause()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out the time inside the `with`; no step may be queued."""
-        self._stop()
+        self.pause()
         try:
             yield
         finally:
-            self._start()
+            self.resume()
 
-    def _start(self) -> None:
+    def resume(self) -> None:
         epoch = self._run.progress.epoch_metrics
-        images, self._steps_before = epoch.images, epoch.steps
+        images, self._steps_before, self.is_paused = epoch.images, epoch.steps, False
         self._waited_s = self._data_wait_s()
         self._watch, self._interval_watch = Stopwatch(), Stopwatch()
         self._windows.enter_context(self._run.telemetry.measured(lambda: epoch.images - images))
 
-    def _stop(self) -> None:
+    def pause(self) -> None:
+        """Stop counting time, and images, until `resume`."""
+        if self.is_paused:
+            return
         self._windows.close()
-        epoch = self._run.progress.epoch_metrics
+        epoch, self.is_paused = self._run.progress.epoch_metrics, True
         epoch.time_s += self._watch.elapsed_s()
         epoch.data_wait_s += self._data_wait_s() - self._waited_s
 
     def _data_wait_s(self) -> float:
         return self._run.clock.totals_s().get("data_wait", 0.0)
 
-    def push(self, metrics: jax.Array) -> None:
-        """Queue the metrics of a step; take those that have arrived."""
-        self._take(self._queue.push(metrics))
+    def push(self, sums_M: jax.Array) -> None:
+        """Queue the sums of a step; count the steps whose sums have arrived."""
+        self._count(self._queue.push(sums_M))
 
     def drain(self, state: Any) -> None:
-        """Take the metrics of all steps; return when none is queued on the devices."""
-        self._take(self._queue.drain())
-        # A step's metrics and its new state become ready together, on each device.
+        """Count all steps; return when none is queued on the devices."""
+        self._count(self._queue.drain())
+        # A step's sums and its new state become ready together, on each device.
         wait_until(lambda: all_ready(state))
 
-    def _take(self, results: Iterable[np.ndarray]) -> None:
-        run, epoch = self._run, self._run.progress.epoch_metrics
+    def _count(self, results: Iterable[np.ndarray]) -> None:
+        run, progress = self._run, self._run.progress
+        epoch = progress.epoch_metrics
         for packed in results:
-            metrics = run.program.train_sums(packed)
-            loss = count_step(run, metrics)
-            epoch.images += int(metrics["count"].sum())
+            sums = run.program.train_sums(packed)
+            loss = count_step(run, sums)
+            if self.is_paused:
+                epoch.profiled_steps += 1
+                continue
+            epoch.images += int(sums["count"].sum())
             epoch.interval_time_s += self._interval_watch.elapsed_s()
-            step = run.progress.step
-            if step % run.program.config.log_every_steps == 0 or step == self._last_step:
+            log_every_steps = run.program.config.log_every_steps
+            if progress.step % log_every_steps == 0 or progress.step == self._last_step:
                 write_step_record(run)
             self._interval_watch = Stopwatch()
-            steps = epoch.steps - self._steps_before
-            _show_progress(run, loss, step_time_s=self._watch.elapsed_s() / steps)
+            step_time_s = self._watch.elapsed_s() / (epoch.steps - self._steps_before)
+            _show_progress(run, loss, step_time_s)
 
 
-def count_step(run: TrainRun, metrics: Mapping[str, np.ndarray]) -> float:
-    """Count a step whose metrics have arrived; return its mean loss over the models."""
-    progress = run.progress
-    progress.step += 1
-    progress.learning_rate = float(np.mean(metrics["learning_rate"], dtype=np.float64))
-    run.loss_scales.update(progress.step, metrics)
-    progress.epoch_metrics.add(metrics)
-    return run.check_losses("training", metrics)
+def count_step(run: TrainRun, sums: Mapping[str, np.ndarray]) -> float:
+    """Count a step whose sums have arrived; return its mean loss over the models."""
+    run.progress.step += 1
+    run.progress.learning_rate = float(np.mean(sums["learning_rate"], dtype=np.float64))
+    run.loss_scales.update(run.progress.step, sums)
+    run.progress.epoch_metrics.add(sums)
+    return run.check_losses("training", sums)
 
 
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
-    """Show how far the epoch has come, the rate, the last loss and the time left."""
-    epoch, images = run.progress.epoch_metrics, run.program.layout.images_per_step
-    rate = rate_in_words(images / step_time_s, run.program.config.data.sequence_length)
-    run.console.progress(
-        f"epoch {epoch.epoch + 1}/{run.plan.num_epochs}",
-        epoch.steps,
-        len(run.plan.steps(epoch.epoch)),
-        f"{rate}  loss {loss:.4f}  {duration(_remaining_s(run, step_time_s))} left",
-    )
-
-
-def _remaining_s(run: TrainRun, step_time_s: float) -> float:
-    """Estimate the seconds of the steps and evaluations that are left, at the present rate."""
-    epochs, plan, layout = run.progress.epochs, run.plan, run.program.layout
-    evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
+    """Show how far the epoch is, the rate, the last loss and the time left."""
+    epoch, plan, layout = run.progress.epoch_metrics, run.plan, run.program.layout
+    evaluated = [epoch for epoch in run.progress.epochs if epoch.eval_count is not None]
     if evaluated:
         eval_time_s = evaluated[-1].eval_time_s
-    else:
-        # None so far; a forward pass takes about a third of a training step.
+    else:  # a forward pass takes about a third of a training step
         eval_images = layout.num_models * run.feed.num_eval
         eval_time_s = eval_images * step_time_s / layout.images_per_step / 3
-    steps = plan.total_steps - run.progress.step
-    return steps * step_time_s + plan.num_evaluations(len(epochs)) * eval_time_s
+    left_s = (plan.total_steps - run.progress.step) * step_time_s
+    left_s += plan.num_evaluations(len(run.progress.epochs)) * eval_time_s
+    rate = rate_in_words(
+        layout.images_per_step / step_time_s, run.program.config.data.sequence_length
+    )
+    run.console.progress(
+        f"epoch {epoch.epoch + 1}/{plan.num_epochs}",
+        epoch.steps,
+        len(plan.steps(epoch.epoch)),
+        f"{rate}  loss {loss:.4f}  {duration(left_s)} left",
+    )

@@ -1,7 +1,7 @@
 """Trace some training steps with JAX's profiler: --profile=START:STOP.
 
-Tracing slows the steps down, and a trace takes seconds to write. A job runs traced steps apart from
-its measurements and keeps them out of every figure of time.
+Tracing slows the steps down, and a trace takes seconds to write. A run keeps traced steps out of
+every metric of time.
 """
 
 import contextlib
@@ -10,15 +10,15 @@ import json
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
+from jaxbench.clock import Clock
 from jaxbench.errors import BadInput
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.training.metric_queue import MetricsQueue
+from jaxbench.records.writers.console import Console
 
 _FOLDER = "profile"
 # Each step adds thousands of events for every device (14,000 for quickstart on 8). Viewers show a
@@ -74,40 +74,40 @@ class Profiler:
         self, steps: range, run_folder: pathlib.Path | None, traced: list[int] | None = None
     ):
         self.steps = steps
+        self.is_tracing = False
         self._folder = run_folder and run_folder / _FOLDER
         self._traced = [] if traced is None else traced
+        self._at_stop = contextlib.ExitStack()
 
-    def trace(
-        self, steps: Sequence[int], batches: Iterator[Any], train_step: Callable[[Any], jax.Array]
-    ) -> list[np.ndarray]:
-        """Run and trace steps of these numbers; nothing else may be queued on the devices.
+    def start(self, steps: range, clock: Clock, console: Console) -> None:
+        """Begin to trace these steps; nothing may be queued on the devices."""
+        self._at_stop.enter_context(clock.phase("profile"))
+        title = f"profiling steps {steps[0]} to {steps[-1]}"
+        self._at_stop.enter_context(console.phase(title))
+        self.is_tracing = True
+        if self._folder:
+            self._at_stop.enter_context(self._tracing(steps))
 
-        Returns each step's metrics, once all have been computed. `train_step` queues a step on a
-        batch and returns its metrics.
-        """
-        inflight, results, tracing = MetricsQueue(), [], contextlib.nullcontext()
-        if self._folder:
-            name = f"steps-{steps[0]}-to-{steps[-1]}"
-            trace_folder, tracing = self._folder / "plugins" / "profile" / name, self._tracing(name)
-            # It is there where a process ended before a checkpoint of these steps.
-            shutil.rmtree(trace_folder, ignore_errors=True)
-        with tracing:
-            for number in steps:
-                with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                    with jax.profiler.TraceAnnotation("data_wait"):
-                        batch = next(batches)
-                    results += inflight.push(train_step(batch))
-            results += inflight.drain()
-        if self._folder:
-            _write_for_perfetto(trace_folder)
-            self._traced += steps
-        return results
+    def stop(self) -> None:
+        """Write the trace; nothing may be queued on the devices."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> "Profiler":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop the trace that an error, or a request to stop, may have left running."""
+        self.is_tracing = False
+        self._at_stop.__exit__(*error)
 
     @contextlib.contextmanager
-    def _tracing(self, name: str) -> Iterator[None]:
-        """Trace the inside of the `with` into a folder of this name where TensorBoard looks."""
+    def _tracing(self, steps: range) -> Iterator[None]:
+        """Trace the inside of the `with` into a folder where TensorBoard looks."""
         options = jax.profiler.ProfileOptions()
-        options.session_id = name
+        options.session_id = f"steps-{steps[0]}-to-{steps[-1]}"
+        folder = self._folder / "plugins" / "profile" / options.session_id
+        # It exists if a process ended before a checkpoint of these steps.
+        shutil.rmtree(folder, ignore_errors=True)
         # Python's own calls would slow the host down, and hide the steps among them.
         options.python_tracer_level = 0
         # JAX's profiler holds a lock while it starts and stops.
@@ -122,6 +122,8 @@ class Profiler:
             raise
         with defer_signals():
             jax.profiler.stop_trace()
+        _write_for_perfetto(folder)
+        self._traced += steps
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary's `profile`; None where no steps have been traced."""

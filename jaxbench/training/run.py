@@ -213,9 +213,7 @@ class TrainRun:
     Attributes:
       telemetry: gets the times that are measured, for the energy of an image.
       checkpoints: writes checkpoints; None in a run without a run directory.
-      profiler: traces some of the steps; None for none.
-      hooks: called after each step but the profiled ones, as hook(run, meter, state, is_last);
-        `is_last` says that no step follows before the metrics are taken.
+      hooks: what the loop calls between two steps, see `train_epoch`.
       loss_scales: after the last step.
     """
 
@@ -228,7 +226,7 @@ class TrainRun:
     progress: RunProgress = dataclasses.field(default_factory=RunProgress)
     telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
     checkpoints: Checkpoints | None = None
-    profiler: Profiler | None = None
+    profiler: Profiler = dataclasses.field(default_factory=lambda: Profiler(range(0), None))
     hooks: Sequence[Callable[..., None]] = ()
     loss_scales: LossScales = dataclasses.field(init=False)
     _kept_batch: tuple[tuple[int, int], Any] | None = None

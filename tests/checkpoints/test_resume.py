@@ -263,11 +263,11 @@ def test_a_run_that_branches_off_has_no_goodput(undisturbed, tmp_path):
 @pytest.mark.parametrize(
     ("number", "where"),
     [
-        (signal.SIGTERM, "train_steps"),
+        (signal.SIGTERM, "train_epoch"),
         (signal.SIGTERM, "evaluate"),
-        (signal.SIGINT, "train_steps"),
+        (signal.SIGINT, "train_epoch"),
         (signal.SIGINT, "evaluate"),
-        (signal.SIGHUP, "train_steps"),
+        (signal.SIGHUP, "train_epoch"),
     ],
 )
 def test_a_signal_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, number, where):
@@ -288,8 +288,7 @@ def test_a_signal_saves_what_has_been_done(undisturbed, tmp_path, monkeypatch, n
             trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == ("interrupted" if ctrl_c else "preempted")
     [name] = list_checkpoints(run / CHECKPOINTS)
-    # One step is done before it asks.
-    step = 12 if where == "train_steps" else 22
+    step = 11 if where == "train_epoch" else 22
     assert name == f"step-{step:09d}.epoch-00001"
     trained(run, resume="auto", epochs=3, num_devices=2)
     assert run_json(run)["resumes"][0]["step"] == step
