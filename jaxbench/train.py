@@ -39,7 +39,7 @@ from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale
 from jaxbench.training.meter import MetricsQueue, StepMeter
 from jaxbench.training.optimizers import num_updates
 from jaxbench.training.prediction import predict
-from jaxbench.training.program import Program, create_program, network_input
+from jaxbench.training.program import Program
 from jaxbench.training.records import describe_models, write_step_record
 from jaxbench.training.run import TrainRun
 
@@ -240,8 +240,8 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
 
 def create_train_state(program: Program, seed: jax.Array) -> TrainState:
     """Initialise one model's state, on the default device or split over all."""
-    spec = network_input((1, *program.config.data.example_shape), program.precision)
-    variables = program.model.init(jax.random.key(seed), jnp.zeros(spec.shape, spec.dtype))
+    zeros_Bx = jnp.zeros(program.input_shape.shape, program.input_shape.dtype)
+    variables = program.model.init(jax.random.key(seed), zeros_Bx)
     state = TrainState(
         step=jnp.zeros((), jnp.int32),
         params=variables["params"],
@@ -253,23 +253,10 @@ def create_train_state(program: Program, seed: jax.Array) -> TrainState:
 
 
 def build_program(
-    config: Config,
-    mesh: DataMesh,
-    layout: BatchLayout,
-    steps_per_epoch: int,
-    data_dependent_params: Callable[[], dict[str, Any]] = dict,
+    config: Config, mesh: DataMesh, layout: BatchLayout, steps_per_epoch: int
 ) -> Program:
-    """Build the network, its optimizer and both steps for a mesh; nothing is compiled yet.
-
-    Args:
-      config, mesh, layout: the experiment, its devices, how the batch is split over them.
-      steps_per_epoch: of training, for the schedule.
-      data_dependent_params: see `Program`; without it all parameters are drawn.
-
-    Raises:
-      BadInput: the model's config cannot make a network.
-    """
-    program = create_program(config, mesh, layout, steps_per_epoch, data_dependent_params)
+    """Build the network, its optimizer and both steps for a mesh; see `Program`."""
+    program = Program(config, mesh, layout, steps_per_epoch)
     # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
     # once: for networks of up to 36 M parameters the plain code was quicker in all.
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}

@@ -234,9 +234,8 @@ def prepare_run(
             # Otherwise sending the data would be timed as part of the next phase.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
-            program = build_program(
-                config, mesh, layout, feed.steps_per_epoch, data_dependent_params
-            )
+            program = build_program(config, mesh, layout, feed.steps_per_epoch)
+            program.data_dependent_params = data_dependent_params
             program.check()
         yield RunSetup(config, clock, console, mesh, unused, dataset, feed, program)
 

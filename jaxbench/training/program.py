@@ -1,6 +1,5 @@
 """From a config to the two steps that run on a mesh."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -37,35 +36,47 @@ from jaxbench.training.parameter_groups import ParameterUses, read_uses
 from jaxbench.xla.flops import FLOPS_PER_MAC
 
 
-@dataclasses.dataclass
 class Program:
-    """The network and its steps; nothing in it has run or been compiled yet.
+    """The network of a config, its optimizer and its steps on a mesh; nothing is compiled yet.
 
     Attributes:
+      config, mesh, layout: the experiment, its devices, how the batch is split over them.
       schedule: update -> learning rate.
+      sharding: how the state is split over the devices; None if it is not.
       data_dependent_params: () -> the parameters that are computed from training images; all others
         are drawn.
       init: seed -> TrainState of one model, on the default device or split.
-      train_step: (state, train_data, batch) -> (state, packed metrics); the state given to it is
-        gone afterwards. `train_data` and `batch` come from the feed. The metrics are sums_M of
-        all devices or, if each trains a model, sums_RxM: see `train_sums`.
-      eval_step: (state, eval_data, batch) -> packed metrics: see `eval_sums`.
+      train_step: (state, train_data, batch) -> (state, sums_M); the state given to it is gone
+        afterwards. `train_data` and `batch` come from the feed. The sums are those of all devices
+        or, if each trains a model, sums_RxM: see `train_sums`.
+      eval_step: (state, eval_data, batch) -> sums_M: see `eval_sums`.
+
+    Raises:
+      BadInput: the model's config cannot make a network.
     """
 
-    config: Config
-    mesh: DataMesh
-    layout: BatchLayout
-    task: Task
-    precision: Precision
-    model: NetworkAdapter
-    schedule: optax.Schedule
-    optimizer: optax.GradientTransformation
-    sharding: StateSharding | None  # how the state is split over the devices; None if it is not
-    data_dependent_params: Callable[[], dict[str, Any]] = dict
     # `jaxbench.train.build_program` sets them.
-    init: Any = None
-    train_step: Any = None
-    eval_step: Any = None
+    init: Any
+    train_step: Any
+    eval_step: Any
+
+    def __init__(
+        self, config: Config, mesh: DataMesh, layout: BatchLayout, steps_per_epoch: int
+    ) -> None:
+        self.config, self.mesh, self.layout = config, mesh, layout
+        self.precision = get_precision(config.precision)
+        self.task: Task = get_task(
+            config.task,
+            test_time_augmentation=config.test_time_augmentation != "none",
+            byte_tokens=config.data.num_classes == 256,
+        )
+        self.model = _create_network(config, mesh, self.precision)
+        self.schedule = create_schedule(config, steps_per_epoch)
+        self.optimizer = create_optimizer(
+            config, self.schedule, steps_per_epoch, lambda: self._parameter_uses
+        )
+        self.sharding = StateSharding(mesh) if config.parallelism == "fsdp" else None
+        self.data_dependent_params: Callable[[], dict[str, Any]] = dict
 
     def bind(self, step: Callable) -> Callable:
         """Return step(program, state, data, batch) as a function of the last three."""
@@ -210,6 +221,32 @@ class Program:
     def num_parameters(self) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
 
+    def trace_network(self) -> Any:
+        """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
+        state = self.abstract_train_state()
+        return trace_network(
+            self.model, self.mesh, state.params, state.batch_stats, self.input_shape
+        )
+
+    @functools.cached_property
+    def _traced(self) -> Any:
+        return self.trace_network()
+
+    @functools.cached_property
+    def _parameter_uses(self) -> ParameterUses:
+        # The optimizer asks for them while the state, which `trace_network` needs, is made.
+        shapes = jax.eval_shape(self.model.init, jax.random.key(0), self.input_shape)
+        params, batch_stats = shapes["params"], shapes["batch_stats"]
+        traced = trace_network(self.model, self.mesh, params, batch_stats, self.input_shape)
+        return read_uses(traced, params)
+
+    @property
+    def input_shape(self) -> jax.ShapeDtypeStruct:
+        """The shape and type of one normalised image, or of int32 tokens_1xT, for the network."""
+        shape = (1, *self.config.data.example_shape)
+        dtype = jnp.int32 if len(shape) == 2 else self.precision.compute_dtype
+        return jax.ShapeDtypeStruct(shape, dtype)
+
     @functools.cached_property
     def facts(self) -> NetworkFacts:
         """What the network does, found by tracing it."""
@@ -219,10 +256,6 @@ class Program:
     def work(self) -> TrainingWork:
         """What training computes. It takes seconds to count, so no start waits for it."""
         return count_training(self._traced, self._needed_gradients())
-
-    @functools.cached_property
-    def _traced(self) -> Any:
-        return self.trace_network()
 
     def _needed_gradients(self) -> list[bool]:
         """Return for each parameter whether the optimizer's update depends on its gradient."""
@@ -250,7 +283,7 @@ class Program:
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return a row for each group of parameters that the update rule treats alike."""
         params = self.abstract_train_state().params
-        return describe_groups(self.config, params, lambda: read_uses(self._traced, params))
+        return describe_groups(self.config, params, lambda: self._parameter_uses)
 
     @property
     def main_precision(self) -> str:
@@ -279,54 +312,6 @@ class Program:
             macs / max(1.0, reduction * fast_rate)
             for reduction, macs in self.work.step_macs.items()
         )
-
-    def trace_network(self) -> Any:
-        """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
-        state = self.abstract_train_state()
-        image = network_input((1, *self.config.data.example_shape), self.precision)
-        return trace_network(self.model, self.mesh, state.params, state.batch_stats, image)
-
-
-def create_program(
-    config: Config,
-    mesh: DataMesh,
-    layout: BatchLayout,
-    steps_per_epoch: int,
-    data_dependent_params: Callable[[], dict[str, Any]] = dict,
-) -> Program:
-    """Build the network and its optimizer; see `jaxbench.train.build_program`."""
-    precision = get_precision(config.precision)
-    schedule = create_schedule(config, steps_per_epoch)
-    model = _create_network(config, mesh, precision)
-
-    @functools.cache
-    def uses() -> ParameterUses:
-        image = network_input((1, *config.data.example_shape), precision)
-        variables = jax.eval_shape(model.init, jax.random.key(0), image)
-        traced = trace_network(model, mesh, variables["params"], variables["batch_stats"], image)
-        return read_uses(traced, variables["params"])
-
-    return Program(
-        config=config,
-        mesh=mesh,
-        layout=layout,
-        task=get_task(
-            config.task,
-            test_time_augmentation=config.test_time_augmentation != "none",
-            byte_tokens=config.data.num_classes == 256,
-        ),
-        precision=precision,
-        model=model,
-        schedule=schedule,
-        optimizer=create_optimizer(config, schedule, steps_per_epoch, uses),
-        sharding=StateSharding(mesh) if config.parallelism == "fsdp" else None,
-        data_dependent_params=data_dependent_params,
-    )
-
-
-def network_input(shape: tuple[int, ...], precision: Precision) -> jax.ShapeDtypeStruct:
-    """Return the shape and type that a network gets: normalised images, or int32 tokens_BxT."""
-    return jax.ShapeDtypeStruct(shape, jnp.int32 if len(shape) == 2 else precision.compute_dtype)
 
 
 def train_sum_names(task: Task, precision: Precision) -> tuple[str, ...]:

@@ -325,9 +325,8 @@ def test_what_makes_no_sense_is_said(tmp_path, fields, said):
 
 def test_parameters_that_do_not_fit_are_an_error():
     config = config_with()
-    program = build_program(
-        config, *create_training_mesh(config), 1, lambda: {"head": {"kernel": np.zeros((3, 3))}}
-    )
+    program = build_program(config, *create_training_mesh(config), 1)
+    program.data_dependent_params = lambda: {"head": {"kernel": np.zeros((3, 3))}}
     with pytest.raises(ValueError, match="follows from images"):
         program.create_train_state()
     assert isinstance(program, Program)
