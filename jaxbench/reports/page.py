@@ -39,7 +39,8 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         kind=_kind,
         breakable=_breakable,
         sort_key=_sort_key,
-        long_words=_LONG_WORDS,
+        cell_classes=_cell_classes,
+        is_boxed=_is_boxed,
         draw=lambda chart: Markup(draw(chart)),
         legend=_legend,
         is_folded=_is_folded,
@@ -71,11 +72,23 @@ def _breakable(words: str) -> str:
     return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
 
 
+def _is_boxed(cell: Cell) -> bool:
+    """Return whether a cell's mark is a box around its text."""
+    return cell.mark in ("measured", "published")
+
+
+def _cell_classes(cell: Cell) -> str:
+    is_long = cell.left and len(cell.text) > _LONG_WORDS
+    mark = f"mark-{cell.mark}" if cell.mark and not _is_boxed(cell) else ""
+    return " ".join(filter(None, ["t" if cell.left else "", "long" if is_long else "", mark]))
+
+
 def _sort_key(cell: Cell) -> str | None:
-    """Return the number that a cell is sorted by, where its text does not begin with it."""
-    if cell.sort is None or re.fullmatch(r"-?[\d,.]+", cell.text):
+    """Return the number that a cell is sorted by; None if its text begins with that number."""
+    # An interval is sorted by its first number. A unit, as in `3 min`, may differ between rows.
+    if cell.sort is None or re.fullmatch(r"-?[\d,.]+( (\(|to ).*)?", cell.text):
         return None
-    return f"{cell.sort:.9g}".replace("inf", "Infinity")
+    return f"{cell.sort:.6g}".replace("inf", "Infinity")
 
 
 def _legend(chart: Chart) -> Iterator[tuple[str, str]]:

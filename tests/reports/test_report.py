@@ -1059,10 +1059,10 @@ def test_samples_of_a_week_are_folded_while_they_are_read(tmp_path):
     path.write_text("\n".join(["elapsed_s,device,load_percent", *rows, "100000,gpu0,nan", ""]))
     readings, skipped = read_readings(path)
     curve = readings["gpu0"]["load_percent"]
-    attempts = curve.attempts()
-    assert len(attempts) < 100_000 / 64 + 64 * 96 + 64 and len(curve.times) <= 64 * 96
-    assert attempts["count"].sum() == 100_000 and skipped == 0
-    points = buckets(attempts)
+    spans = curve.spans()
+    assert len(spans) < 100_000 / 64 + 64 * 96 + 64 and len(curve.times) <= 64 * 96
+    assert spans["count"].sum() == 100_000 and skipped == 0
+    points = buckets(spans)
     assert len(points) == 96 and max(point.high for point in points) == 100
     assert min(point.low for point in points) == 0
     assert all(point.y == pytest.approx(24.5, abs=1) for point in points)

@@ -49,7 +49,7 @@ _COLUMNS = (
     Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
-# A week of 72 devices is 200 million values. So the samples of a long run are joined into stretches
+# A week of 72 devices is 200 million values. So the samples of a long run are joined into spans
 # of _IN_STRETCH neighbours while they are read; a run of up to _MOST_SINGLE samples keeps each.
 _IN_STRETCH, _MOST_SINGLE = 64, 64 * _BUCKETS
 # Of one or more samples: their mean time and value, the least, the greatest, and how many.
@@ -61,18 +61,18 @@ class _Curve:
 
     def __init__(self):
         self.times, self.values = array.array("d"), array.array("d")
-        self._stretches: list[np.ndarray] = []
+        self._spans: list[np.ndarray] = []
 
-    def stretches(self) -> np.ndarray:
+    def spans(self) -> np.ndarray:
         """Return all samples, those without a value left out."""
-        return np.concatenate([*self._stretches, singles(self.times, self.values)])
+        return np.concatenate([*self._spans, singles(self.times, self.values)])
 
     def fold(self) -> None:
-        """Make stretches of the samples that are kept one by one."""
+        """Make spans of the samples that are kept one by one."""
         single = singles(self.times, self.values)
         whole = len(single) // _IN_STRETCH * _IN_STRETCH
         starts = np.arange(0, whole, _IN_STRETCH)
-        self._stretches.append(_merged(single[:whole], starts))
+        self._spans.append(_merged(single[:whole], starts))
         self.times = array.array("d", single["time"][whole:])
         self.values = array.array("d", single["mean"][whole:])
 
@@ -82,7 +82,7 @@ _Readings = dict[str, dict[str, _Curve]]
 
 
 def singles(times: Sequence[float], values: Sequence[float]) -> np.ndarray:
-    """Return stretches of one sample each, those without a value left out."""
+    """Return spans of one sample each, those without a value left out."""
     found = np.ones(len(times), _STRETCH)
     found["time"] = times
     for name in ("mean", "low", "high"):
@@ -90,16 +90,16 @@ def singles(times: Sequence[float], values: Sequence[float]) -> np.ndarray:
     return found[np.isfinite(found["mean"])]
 
 
-def _merged(stretches: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return one stretch from each start to the next one."""
+def _merged(spans: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return one span from each start to the next one."""
     found = np.empty(len(starts), _STRETCH)
     if len(starts):
-        found["count"] = np.add.reduceat(stretches["count"], starts)
+        found["count"] = np.add.reduceat(spans["count"], starts)
         for name in ("time", "mean"):
-            total = np.add.reduceat(stretches[name] * stretches["count"], starts)
+            total = np.add.reduceat(spans[name] * spans["count"], starts)
             found[name] = total / found["count"]
-        found["low"] = np.minimum.reduceat(stretches["low"], starts)
-        found["high"] = np.maximum.reduceat(stretches["high"], starts)
+        found["low"] = np.minimum.reduceat(spans["low"], starts)
+        found["high"] = np.maximum.reduceat(spans["high"], starts)
     return found
 
 
@@ -194,7 +194,7 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
 
 def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:
     curves = {
-        device: {name: curve.stretches() for name, curve in own.items()}
+        device: {name: curve.spans() for name, curve in own.items()}
         for device, own in readings.items()
     }
     last_s = [own["time"][-1] for device in curves.values() for own in device.values() if len(own)]
@@ -228,15 +228,15 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
             yield LineChart(name, note, *labels, series, table, from_zero=from_zero)
 
 
-def buckets(stretches: np.ndarray) -> list[Point]:
-    """Return the mean, least and most of up to `_BUCKETS` equal stretches of time."""
-    stretches = stretches[np.argsort(stretches["time"], kind="stable")]
-    times = stretches["time"]
+def buckets(spans: np.ndarray) -> list[Point]:
+    """Return the mean, least and most of up to `_BUCKETS` equal spans of time."""
+    spans = spans[np.argsort(spans["time"], kind="stable")]
+    times = spans["time"]
     width = (times[-1] - times[0]) / _BUCKETS
     if len(times) <= _BUCKETS or width <= 0:
-        return [Point(float(one["time"]), float(one["mean"])) for one in stretches[:_BUCKETS]]
+        return [Point(float(one["time"]), float(one["mean"])) for one in spans[:_BUCKETS]]
     place = np.minimum((times - times[0]) // width, _BUCKETS - 1).astype(int)
-    found = _merged(stretches, np.flatnonzero(np.diff(place, prepend=-1)))
+    found = _merged(spans, np.flatnonzero(np.diff(place, prepend=-1)))
     told = "mean, least to most"
     return [Point(*map(float, [one[name] for name in _STRETCH.names[:4]]), told) for one in found]
 
