@@ -8,9 +8,7 @@ import dataclasses
 import math
 import typing
 
-from jaxbench.custom.code import HoldsCode
-from jaxbench.custom.network import model_config
-from jaxbench.custom.task import custom_task
+from jaxbench.custom import HoldsCode, custom_task, model_config
 from jaxbench.data_config import DataConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, fraction, number, plain, validate_fields, without_unused

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from jaxbench.custom.code import Code, HoldsCode, as_code
+from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, number, plain
 
@@ -30,7 +30,6 @@ class DataConfig(HoldsCode):
         "returns.",
     )
     load: Code | None = custom(
-        as_code,
         only_with={"source": ["custom"]},
         help="A function that returns {split: source}, set in an experiment file. A source is a "
         "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxbench.custom.code import Code, HoldsCode, as_code
+from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, fraction, number
 
@@ -22,7 +22,6 @@ class OptimizerConfig(HoldsCode):
         "decay. own: that of `optimizer.update_rule`.",
     )
     update_rule: Code | None = custom(
-        as_code,
         only_with={"name": ["custom"]},
         help="A function that makes an optax.GradientTransformation from the schedule (update -> "
         "learning rate), set in an experiment file.",

@@ -21,7 +21,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.hints import field_hint, flag_hint, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
-from jaxbench.custom.errors import describe_error, user_line
+from jaxbench.custom import describe_error, user_line
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     BadInput,

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxbench.config import Config, ModelConfig, OptimizerConfig
-from jaxbench.custom.code import Code
-from jaxbench.custom.errors import describe_error
+from jaxbench.custom import Code, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.training.parameter_groups import (
     ParameterUses,

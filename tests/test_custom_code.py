@@ -157,19 +157,28 @@ def test_what_code_returns_is_checked(run_cli, tmp_path, code, told):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
-        ("optimizer.name=adam", "does nothing with optimizer.name='adam'"),
-        ("data.source=synthetic", "data.load does nothing with data.source='synthetic'"),
         ("data.value_range=(1,0)", "must be (lowest,highest)"),
         ("optimizer.update_rule=x", "has no field 'optimizer.update_rule'"),
         ("model.widht=3", "did you mean 'model.width'"),
     ],
 )
-def test_fields_beside_code_of_ones_own(run_cli, tmp_path, override, told):
+def test_fields_beside_custom_code(run_cli, tmp_path, override, message):
     write(tmp_path)
     done = run(run_cli, f"--experiment.{override}")
-    assert done.returncode == 2 and told in done.stderr
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_an_override_leaves_custom_code_out_with_a_warning(run_cli, tmp_path):
+    write(tmp_path)
+    overrides = ("--experiment.optimizer.name=sgd", "--experiment.data.source=synthetic")
+    done = run(run_cli, *overrides, "--workdir=run", "--experiment.max_steps=1")
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    [warning] = [w for w in document["summary"]["warnings"] if "without effect" in w]
+    assert "data.load=load in mine.py" in warning and "optimizer.update_rule=rule in" in warning
+    assert document["config"]["optimizer"]["update_rule"] is None
 
 
 def test_a_task_that_lacks_something_is_told_all_of_it(run_cli, tmp_path):
