@@ -51,7 +51,7 @@ def fraction(default: Any, **metadata: Any) -> Any:
 
 
 def walk_fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, dataclasses.Field]]:
-    """Yield (dotted path, value, type, field) of every field and group, a group before its own."""
+    """Yield (dotted path, value, type, field) of all fields and groups, groups first."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)

@@ -50,10 +50,6 @@ def test_the_configs_choices_are_those_that_are_built(field, build):
     tree = ast.parse(inspect.getsource(build))
     cases = [node.value.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
     assert set(cases) == set(choices(field)) - {"custom"}
-    config = registry.load("quickstart")
-    setattr(config.optimizer, field, "unheard_of")
-    with pytest.raises(ValueError, match="'unheard_of'"):
-        create(config).init({})
 
 
 def test_schedules():
