@@ -220,7 +220,7 @@ Q = "--experiment=quickstart"
         (["--experiment="], "no experiment ''"),
         (["--experiment=quickstart:small"], "no variant 'small'"),
         (["--experiment=nowhere.py"], "no such file nowhere.py"),
-        (["--experiment=./corrupt.npz"], "an experiment of your own is a .py file"),
+        (["--experiment=./corrupt.npz"], "a path must name a .py file"),
         (["--experiment=wrong.py"], "not today"),
         ([Q, f"--workdir={'a' * 300}"], "File name too long"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),

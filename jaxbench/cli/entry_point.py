@@ -155,8 +155,8 @@ def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
     if config is None:
         raise BadInput(f"--experiment={spec}: must name an experiment")
     _parse_known(argv, lambda: config, flag_values)
-    config.validate()
-    return config
+    flag_values.experiment.validate()
+    return flag_values.experiment
 
 
 def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
@@ -185,8 +185,8 @@ def define_experiment(
     """Load the experiment and define the typed `--experiment` flags for it.
 
     Returns:
-      The command line to parse in place of `argv`, and the config that parsing will fill in; None
-      for `--experiment=list`, and for only `--target=list`.
+      The command line to parse in place of `argv`, and the config, which parsing copies; None for
+      `--experiment=list`, and for only `--target=list`.
 
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
