@@ -9,6 +9,6 @@ COMMANDS = {
     "report": "Make a report of runs, sweeps and cards, one HTML page.",
     "cost": "Show what runs cost: time, money, electricity.",
     "offers": "Write tasks that rent machines for an experiment (SkyPilot, dstack).",
-    "new": "Write a template for your own network, optimizer, data or task.",
+    "new": "Write a template for a custom network, optimizer, data or task.",
     "doctor": "Check this machine: versions, devices, driver, disk, host.",
 }

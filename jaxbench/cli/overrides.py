@@ -41,8 +41,8 @@ def create_experiment(
     for path, value in sorted(flat(fields), key=lambda item: item[0].count(".")):
         allowed = [name for name, *_ in walk_fields(config) if name != "name"]
         if path not in allowed:
-            whose = config.name or "the experiment"
-            raise BadInput(f"{whose} has no field {path!r}{field_hint(path, allowed)}")
+            name = config.name or "the experiment"
+            raise BadInput(f"{name} has no field {path!r}{field_hint(path, allowed)}")
         config = _with_field(config, path, _plain(value))
     config.validate()
     return config
