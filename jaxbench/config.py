@@ -6,7 +6,6 @@ nothing changes a config later.
 
 import dataclasses
 import math
-import operator
 import typing
 
 from jaxbench.custom import HoldsCode, custom_task, model_config
@@ -176,44 +175,39 @@ class Config(Experiment):
         # What has no effect contradicts nothing.
         without_unused(self.optimizer)[0].validate(self.epochs)
         without_unused(self.data)[0].validate()
-        if self.task == "segmentation":
-            if self.data.source not in ("tfds", "npz", "synthetic", "custom"):
-                raise BadInput(
-                    f"task='segmentation' with data.source={self.data.source!r}: masks need "
-                    "data.source=tfds, npz, synthetic or custom"
-                )
-            if self.data.num_classes != 2:
-                raise BadInput(
-                    f"data.num_classes={self.data.num_classes}: task='segmentation' has 2, "
-                    "foreground and background"
-                )
-        sequences = bool(self.data.sequence_length)
-        if isinstance(self.task, str) and (self.task == "language_model") != sequences:
-            raise BadInput(
-                f"task={self.task!r} with data.sequence_length={self.data.sequence_length}: "
-                "task=language_model needs data.sequence_length, and no other task takes it"
-            )
+        task, data, problem = self.task, self.data, ""
+        is_text = bool(data.sequence_length)
         # Masks would stay as they were, and only some losses mix as labels do.
-        for name in ("test_time_augmentation", "data.mixup", "data.rand_augment"):
-            value = operator.attrgetter(name)(self)
-            if value not in ("none", 0, (0, 0)) and self.task != "classification":
-                raise BadInput(
-                    f"{name}={value!r} with task={self.task!r}: it goes with classification"
-                )
-        if self.remat == "blocks" and not self.model.has_blocks:
-            raise BadInput(
-                f"remat='blocks' with {self.model.network_name}: only transformers have such blocks"
+        varied = {"data.mixup": data.mixup, "data.rand_augment": data.rand_augment}
+        varied["test_time_augmentation"] = self.test_time_augmentation
+        varied = [f"{name}={v!r}" for name, v in varied.items() if v not in ("none", 0, (0, 0))]
+        masked = ("tfds", "npz", "synthetic", "custom")
+        if task == "segmentation" and data.source not in masked:
+            problem = f"{task=} with data.source={data.source!r}: masks need {', '.join(masked)}"
+        elif task == "segmentation" and data.num_classes != 2:
+            problem = f"data.num_classes={data.num_classes}: {task=} has 2, foreground, background"
+        elif isinstance(task, str) and (task == "language_model") != is_text:
+            problem = (
+                f"{task=} with data.sequence_length={data.sequence_length}: task=language_model "
+                "needs data.sequence_length, and no other task takes it"
             )
-        if self.replicas == "independent" and self.parallelism == "fsdp":
-            raise BadInput(
+        elif varied and task != "classification":
+            problem = f"{varied[0]} with {task=}: it goes with classification"
+        elif self.remat == "blocks" and not self.model.has_blocks:
+            network = self.model.network_name
+            problem = f"remat='blocks' with {network}: only transformers have blocks"
+        elif self.replicas == "independent" and self.parallelism == "fsdp":
+            problem = (
                 "parallelism='fsdp' with replicas='independent': a model on one device has nothing "
                 "to split"
             )
-        if self.replicas == "independent" and self.batch_norm == "sync":
-            raise BadInput(
+        elif self.replicas == "independent" and self.batch_norm == "sync":
+            problem = (
                 "batch_norm='sync' with replicas='independent': the models exchange nothing; use "
                 "batch_norm=local"
             )
+        if problem:
+            raise BadInput(problem)
 
     def num_models(self, num_devices: int) -> int:
         """Return R, the number of models that train at once on this many devices."""

@@ -130,7 +130,7 @@ def test_the_scale_is_halved_and_doubled_within_bounds(monkeypatch):
         assert at_end.scale == scale
 
 
-def test_one_value_that_is_not_finite_is_found():
+def test_one_value_that_is_not_finite_counts():
     tree = {"a": jnp.ones((3, 2)), "b": jnp.ones(4)}
     assert all_finite(tree)
     for value in (np.nan, np.inf, -np.inf):
@@ -190,11 +190,11 @@ def test_gradients_are_those_of_fp32_to_float16s_rounding(reference, gradient_ac
         head = {**head, "kernel": head["kernel"] * np.float32(1e-7)}
         return state.replace(params={**state.params, "head": head})
 
-    def worst_difference(found, expected):
+    def worst_difference(grads, expected):
         """The largest, by the largest value in each array."""
         return max(
             np.max(np.abs(a - b)) / np.max(np.abs(b))
-            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+            for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True)
         )
 
     for change, scale in ((lambda state: state, 2.0**10), (shrunk, 2.0**20)):
