@@ -274,7 +274,7 @@ def _describe_values(field: dataclasses.Field, hint: Any) -> str:
     if "choices" in field.metadata:
         return _or(field.metadata["choices"])
     if "custom" in field.metadata:
-        return "Code of your own, set in an experiment file"
+        return "Custom code, set in an experiment file"
     words = describe_type(hint).capitalize()
     low, high = field.metadata.get("range", (None, None))
     if low is None:

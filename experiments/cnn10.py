@@ -19,12 +19,7 @@ def get_config() -> Config:
         model=Cnn10Config(),
         data=DataConfig(source="tfds", name="cifar10"),
         optimizer=OptimizerConfig(
-            name="sgd",
-            learning_rate=0.1,
-            base_batch_size=128,
-            schedule="step",
-            decay_at=(0.5, 0.8),
-            decay_factor=0.1,
+            name="sgd", learning_rate=0.1, schedule="step", decay_at=(0.5, 0.8), decay_factor=0.1
         ),
         batch_size=128,
         epochs=100,

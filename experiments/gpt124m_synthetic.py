@@ -6,9 +6,8 @@
         --grid=data.sequence_length=1024,2048,4096,8192
 
 The shapes of GPT-2 small (Radford et al. 2019): 124,439,808 parameters at 1024 tokens, vocabulary
-50,257, and AdamW with the moments and weight decay of GPT-3 (Brown et al. 2020). An image of the
-records is a sequence here; `tokens_per_s` counts tokens. The logits of 1024 tokens take 0.2 GB in
-fp32: `--experiment.data.num_classes=256` makes them small for long sequences.
+50,257, and AdamW with the moments and weight decay of GPT-3 (Brown et al. 2020). The logits of 1024
+tokens take 0.2 GB in fp32: `--experiment.data.num_classes=256` makes them small for long sequences.
 Hardware: one or more GPUs or TPUs. For one H100 XLA plans 25 GiB for the batch of 32, and with
 `remat=blocks`, 256 classes and cuDNN's attention 15.6 GiB for one sequence of 262,144 tokens.
 """
@@ -21,13 +20,7 @@ def get_config() -> Config:
     return Config(
         model=GptConfig(width=768, depth=12, heads=12),
         task="language_model",
-        data=DataConfig(
-            source="synthetic",
-            sequence_length=1024,
-            num_classes=50257,
-            train_examples=512,
-            eval_examples=64,
-        ),
+        data=DataConfig(sequence_length=1024, num_classes=50257).synthetic(512, 64),
         optimizer=OptimizerConfig(
             name="adamw",
             learning_rate=6e-4,
@@ -47,11 +40,8 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Two narrow blocks, sequences of 64 tokens of 1,000, two epochs."""
     config.model = GptConfig(width=32, depth=2, heads=2)
-    config.data.sequence_length = 64
-    config.data.num_classes = 1000
-    config.data.train_examples = 256
-    config.data.eval_examples = 100
-    config.optimizer.base_batch_size = 16
-    config.batch_size = 16
+    config.data.sequence_length, config.data.num_classes = 64, 1000
+    config.data.train_examples, config.data.eval_examples = 256, 100
+    config.batch_size = config.optimizer.base_batch_size = 16
     config.epochs = 2
     return config

@@ -4,14 +4,13 @@
 
 Recipe of: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): global batch 1024, 75.7 % top-1
 after 64 epochs and 76.4 % after 86 on a Cloud TPU v2-8 at 2796 images/s (bf16), 75.7 % after 84 on
-four V100 at 2839 images/s. Recipe: momentum 0.9, rate 0.1 for each 256 of batch (Goyal et al.
-2017), five epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on
-kernels only, each block's last batch norm begins at 0. The step schedule of the articles' time:
+four V100 at 2839 images/s. Momentum 0.9, rate 0.1 for each 256 of batch (Goyal et al. 2017), five
+epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on kernels only,
+each block's last batch norm begins at 0. The step schedule of the articles' time:
 `--experiment.optimizer.schedule=step --experiment.optimizer.decay_at=0.3333,0.6667,0.8889`.
-FOLDER holds `train/<class>/*.JPEG` and `val/`; its images are decoded on the fly, in random windows
-for training. With `--experiment.data.feed=resident` they are read whole (as many as fit in memory:
-`--experiment.data.train_examples`) and centre-cropped. A TFDS copy:
-`--experiment.data.source=tfds --experiment.data.name=imagenet2012
+FOLDER holds `train/<class>/*.JPEG` and `val/`; images are decoded on the fly, or with
+`--experiment.data.feed=resident` read whole (as many as fit: `--experiment.data.train_examples`)
+and centre-cropped. A TFDS copy: `--experiment.data.source=tfds --experiment.data.name=imagenet2012
 --experiment.data.eval_split=validation`. The top-1 above has not been tried yet.
 Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for them.
 """
@@ -54,17 +53,13 @@ def variant_synthetic(config: Config) -> Config:
         python -m jaxbench.main --experiment=resnet50:synthetic --experiment.batch_size=1024
 
     Recipe of: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): images per second at global
-    batch 128, 256, 512 and 1024, synthetic data, no augmentation: at 1024 3186 images/s on a Cloud
-    TPU v2-8 (bf16), 3128 on four V100 (fp16 mixed), and about 3280 on four V100 with MXNet at batch
-    768. On V100 give `--experiment.precision=fp16`: they have no units for bf16.
-    The same network and update rule as `resnet50`; one epoch is 2,048 images, of which the first
-    holds what has to warm up: read `images_per_s` of the later epochs.
-    Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for
-    them.
+    batch 128, 256, 512 and 1024, no augmentation: at 1024 3186 images/s on a Cloud TPU v2-8 (bf16),
+    3128 on four V100 (fp16 mixed; `--experiment.precision=fp16`), and about 3280 on four V100 with
+    MXNet at batch 768. An epoch is 2,048 images; the first one includes warm-up: read
+    `images_per_s` of the later ones.
     """
     config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
-    config.optimizer.schedule = "constant"
-    config.optimizer.warmup_epochs = 0.0
+    config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
     return config
 
@@ -73,10 +68,8 @@ def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, one narrow block a stage, two epochs."""
     config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
     config.data = config.data.synthetic()
-    config.data.image_shape = (32, 32, 3)
-    config.data.num_classes = 10
-    config.optimizer.base_batch_size = 64
+    config.data.image_shape, config.data.num_classes = (32, 32, 3), 10
+    config.batch_size = config.optimizer.base_batch_size = 64
     config.optimizer.warmup_epochs = 0.0
-    config.batch_size = 64
     config.epochs = 2
     return config

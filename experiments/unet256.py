@@ -6,14 +6,13 @@
 
 Recipe of: "multiple GPUs with an RTX 2080 Ti and a GTX 1080" (Hatena blog, 2020-12): batch 8 was
 the most that one RTX 2080 Ti (11 GB) held reliably, 32 ran on it and a GTX 1080 together, and an
-epoch at 32 took about 3/4 of the time at 8. Neither the data nor the accuracy was published; this
-file trains on Oxford-IIIT Pet (TFDS `oxford_iiit_pet`: 3,680 images, 3,669 to test; pet and border
-against background), or on any .npz of images and masks. Adam at 1e-4 for a batch of 8, mirrored at
-random.
-Hardware: a GPU or TPU of 8 GB for a batch of 8 (`--experiment.precision=bf16` halves it). Two CPU
-cores manage it at reduced width: `--experiment.model.width=8 --experiment.batch_size=8
---experiment.optimizer.learning_rate=0.002 --experiment.epochs=6` on 334 real images of cell nuclei
-gives a Dice of 0.80 or more on the held-out fifth in a few minutes.
+epoch at 32 took about 3/4 of the time at 8. Neither the data nor the accuracy was published; here
+Oxford-IIIT Pet (TFDS `oxford_iiit_pet`: 3,680 images, 3,669 to test; pet and border against
+background), or any .npz of images and masks; Adam at 1e-4 for a batch of 8, mirrored at random.
+Hardware: a GPU or TPU of 8 GB for a batch of 8 (`--experiment.precision=bf16` halves it). On two
+CPU cores `--experiment.model.width=8 --experiment.optimizer.learning_rate=0.002
+--experiment.epochs=6` on 334 real images of cell nuclei gives a Dice of 0.80 or more on the
+held-out fifth in a few minutes.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

@@ -5,15 +5,15 @@
         --experiment.data.feed=stream
 
 Recipe of: "4x TITAN X on CIFAR-10" (TensorFlow Advent Calendar, 2016-12): Adam, random crop, flip,
-brightness and contrast, whitening of each image; batches of 64 and 128; 764.6 images/s on one TITAN
-X, 2,500 on four while one input pipeline on device 0 fed them all, and more (not published) once
-each device had its own. `data.feed=stream` is that one pipeline, on the host; `resident` gives each
-device its own: compare `images_per_s` and `data_wait_s` of the two. The lines of its log come with
-`--experiment.step_log`. The article does not print its network or its rates: VGG-16 without batch
-norm, 1e-4 for a batch of 128 and the ranges of TensorFlow's CIFAR-10 tutorial are our reading.
-Pixels are kept within 0 to 255 after each change, or whitening would undo brightness.
+brightness and contrast, each image standardized; batches of 64 and 128; 764.6 images/s on one TITAN
+X, 2,500 on four while one input pipeline on device 0 fed them all, and more (not published) with
+one for each device. `data.feed=stream` is that one pipeline, on the host, and `resident` one for
+each device: compare `images_per_s` and `data_wait_s`; `--experiment.step_log` prints the lines of
+its log. VGG-16 without batch norm, 1e-4 for a batch of 128 and the ranges of TensorFlow's CIFAR-10
+tutorial are our reading: the article does not name them. Pixels stay within 0 to 255 after each
+change, or standardization would undo brightness.
 Hardware: any GPU or TPU; an epoch on two CPU cores takes most of an hour. Expected: about 90 %
-top-1 (not measured yet: no accelerator was at hand).
+top-1 (not measured yet).
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
@@ -44,7 +44,6 @@ def tiny(config: Config) -> Config:
     config.model = VggConfig(stages=(1, 1, 1), width=4, hidden=32)
     config.data = config.data.synthetic()
     config.optimizer.learning_rate = 0.003
-    config.optimizer.base_batch_size = 64
-    config.batch_size = 64
+    config.batch_size = config.optimizer.base_batch_size = 64
     config.epochs = 2
     return config

@@ -2,11 +2,10 @@
 
     python -m jaxbench.main --experiment=vit_cifar10 --experiment.data.path=FOLDER
 
-Patches of 4x4, so 64 tokens; four blocks of width 96, 0.3 M parameters; ten epochs of AdamW with
-shifted and mirrored images. A transformer has to learn from the data what a convolution is made
-for: in so few epochs it stays well below `cnn10`. To go on from there:
-`--experiment.model.width=192 --experiment.model.depth=6 --experiment.epochs=100
---experiment.data.rand_augment=(2,10) --experiment.data.mixup=0.2`, on an accelerator.
+Patches of 4x4, so 64 tokens; four blocks of width 96, 0.3 M parameters; ten epochs of AdamW. In so
+few epochs it stays well below `cnn10`. On an accelerator: `--experiment.model.width=192
+--experiment.model.depth=6 --experiment.epochs=100 --experiment.data.rand_augment=(2,10)
+--experiment.data.mixup=0.2`.
 Seen: 72.4 % top-1 (seed 0, two CPU cores, 26 minutes).
 Hardware: anything.
 """

@@ -37,19 +37,14 @@ def variant_2019(config: Config) -> Config:
 
         python -m jaxbench.main --experiment=wrn28_10:2019 --experiment.data.path=FOLDER
 
-    Recipe of: "RTX 2080 Ti SLI vs Google Colab TPU, Keras" (Qiita, 2019-05-14): SGD with momentum
-    0.9, learning rate 0.1 for each 128 of global batch, 100 epochs, times 0.1 after 50 and 80,
-    batches of 128 to 2048, no augmentation or weight decay named. Published medians of an epoch at
-    batch 128: 114.04 s on one RTX 2080 Ti (fp32, 84.2 % top-1), 134.79 s on two, 29.28 s on a TPUv2
-    (78.5 %); the author says the recipe is for timing, not for accuracy.
+    The article, recipe and batches of `cnn10`. Published medians of an epoch at batch 128: 114.04 s
+    on one RTX 2080 Ti (fp32, 84.2 % top-1), 134.79 s on two, 29.28 s on a TPUv2 (78.5 %); the
+    author says the recipe is for timing, not for accuracy.
     Hardware: a GPU of 11 GB for batch 128; two CPU cores need weeks.
     """
-    config.data.crop_padding = 0
-    config.data.flip = False
-    config.optimizer.name = "sgd"
-    config.optimizer.weight_decay = 0.0
-    config.optimizer.decay_at = (0.5, 0.8)
-    config.optimizer.decay_factor = 0.1
+    config.data.crop_padding, config.data.flip = 0, False
+    config.optimizer.name, config.optimizer.weight_decay = "sgd", 0.0
+    config.optimizer.decay_at, config.optimizer.decay_factor = (0.5, 0.8), 0.1
     config.epochs = 100
     return config
 

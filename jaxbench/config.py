@@ -8,24 +8,22 @@ import dataclasses
 import math
 import typing
 
-from jaxbench.custom.code import HoldsCode
-from jaxbench.custom.network import model_config
-from jaxbench.custom.task import custom_task
+from jaxbench.custom import HoldsCode, custom_task, model_config
 from jaxbench.data_config import DataConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, fraction, number, plain, validate_fields, without_unused
 from jaxbench.model_config import ModelConfig as ModelConfig
 from jaxbench.optimizer_config import OptimizerConfig
 
-# Steps count the places of a batch in 32 bits.
+# A step counts the examples of a batch in 32 bits.
 _MOST_IMAGES = 2**31 - 1
 
 
 @dataclasses.dataclass(kw_only=True)
 class Experiment(HoldsCode):
-    """What every experiment has; `Config` is the one that trains a network."""
+    """The fields of every experiment; `Config` is the one that trains a network."""
 
-    # The entry point's mode that runs it.
+    # The mode that runs it.
     job: typing.ClassVar[str] = ""
 
     name: str = plain(
@@ -53,7 +51,7 @@ class Experiment(HoldsCode):
         validate_fields(self)
 
     def for_all_devices(self) -> "Experiment":
-        """Return it for all devices of a target, which pmap cannot compile for."""
+        """Return a copy for all devices of a target, which pmap cannot compile for."""
         parallelism = "shard_map" if self.parallelism == "pmap" else self.parallelism
         return dataclasses.replace(self, num_devices=0, parallelism=parallelism)
 
@@ -64,9 +62,8 @@ class Config(Experiment):
 
     job: typing.ClassVar[str] = "train"
 
-    # A flax module class or function of one's own is made a ModelConfig.
+    # A custom flax module class or function becomes a ModelConfig, a custom task a `Code`.
     model: ModelConfig = dataclasses.field(metadata={"custom": model_config})
-    # Or the `Code` of a task of one's own, which no flag can give.
     task: str = choice(
         "classification",
         "segmentation",
@@ -74,8 +71,8 @@ class Config(Experiment):
         custom=custom_task,
         help="What the network predicts. classification: one class for each image (top-1). "
         "segmentation: foreground or background for each pixel (Dice). language_model: each next "
-        "token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give an "
-        "object of its own (`jaxbench.tasks.Task`).",
+        "token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give a "
+        "custom object (`jaxbench.tasks.Task`).",
     )
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -178,49 +175,39 @@ class Config(Experiment):
         # What has no effect contradicts nothing.
         without_unused(self.optimizer)[0].validate(self.epochs)
         without_unused(self.data)[0].validate()
-        if self.task == "segmentation":
-            if self.data.source not in ("tfds", "npz", "synthetic", "custom"):
-                raise BadInput(
-                    f"task='segmentation' with data.source={self.data.source!r}: masks come with "
-                    "data.source=tfds, npz, synthetic or custom"
-                )
-            if self.data.num_classes != 2:
-                raise BadInput(
-                    f"data.num_classes={self.data.num_classes}: task='segmentation' tells 2 apart, "
-                    "foreground and background"
-                )
-        sequences = bool(self.data.sequence_length)
-        if isinstance(self.task, str) and (self.task == "language_model") != sequences:
-            raise BadInput(
-                f"task={self.task!r} with data.sequence_length={self.data.sequence_length}: "
-                "task=language_model needs data.sequence_length, and no other task takes it"
+        task, data, problem = self.task, self.data, ""
+        is_text = bool(data.sequence_length)
+        # Masks would stay as they were, and only some losses mix as labels do.
+        varied = {"data.mixup": data.mixup, "data.rand_augment": data.rand_augment}
+        varied["test_time_augmentation"] = self.test_time_augmentation
+        varied = [f"{name}={v!r}" for name, v in varied.items() if v not in ("none", 0, (0, 0))]
+        masked = ("tfds", "npz", "synthetic", "custom")
+        if task == "segmentation" and data.source not in masked:
+            problem = f"{task=} with data.source={data.source!r}: masks need {', '.join(masked)}"
+        elif task == "segmentation" and data.num_classes != 2:
+            problem = f"data.num_classes={data.num_classes}: {task=} has 2, foreground, background"
+        elif isinstance(task, str) and (task == "language_model") != is_text:
+            problem = (
+                f"{task=} with data.sequence_length={data.sequence_length}: task=language_model "
+                "needs data.sequence_length, and no other task takes it"
             )
-        if self.test_time_augmentation != "none" and self.task != "classification":
-            raise BadInput(
-                f"test_time_augmentation={self.test_time_augmentation!r} with task={self.task!r}: "
-                "it goes with classification"
+        elif varied and task != "classification":
+            problem = f"{varied[0]} with {task=}: it goes with classification"
+        elif self.remat == "blocks" and not self.model.has_blocks:
+            network = self.model.network_name
+            problem = f"remat='blocks' with {network}: only transformers have blocks"
+        elif self.replicas == "independent" and self.parallelism == "fsdp":
+            problem = (
+                "parallelism='fsdp' with replicas='independent': a model on one device has nothing "
+                "to split"
             )
-        varied = {"mixup": self.data.mixup, "rand_augment": self.data.rand_augment}
-        for name, value in varied.items():
-            # Masks would stay where they were, and only some losses mix as labels do.
-            if value not in (0, (0, 0)) and self.task != "classification":
-                raise BadInput(
-                    f"data.{name}={value} with task={self.task!r}: it goes with classification"
-                )
-        if self.remat == "blocks" and not self.model.has_blocks:
-            raise BadInput(
-                f"remat='blocks' with {self.model.network_name}: only transformers have such blocks"
+        elif self.replicas == "independent" and self.batch_norm == "sync":
+            problem = (
+                "batch_norm='sync' with replicas='independent': the models exchange nothing; use "
+                "batch_norm=local"
             )
-        if self.replicas == "independent" and self.parallelism == "fsdp":
-            raise BadInput(
-                "parallelism='fsdp' with replicas='independent': models of one device each have "
-                "nothing to split over the devices"
-            )
-        if self.replicas == "independent" and self.batch_norm == "sync":
-            raise BadInput(
-                "batch_norm='sync' with replicas='independent': models that exchange nothing "
-                "cannot share statistics; batch_norm=local goes with it"
-            )
+        if problem:
+            raise BadInput(problem)
 
     def num_models(self, num_devices: int) -> int:
         """Return R, the number of models that train at once on this many devices."""

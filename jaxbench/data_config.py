@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from jaxbench.custom.code import Code, HoldsCode, as_code
+from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, number, plain
 
@@ -26,11 +26,10 @@ class DataConfig(HoldsCode):
         "cifar10_batches: the binary or the Python version of CIFAR-10. npz: a NumPy file. "
         "folder: JPEG files in one folder for each class. text: the bytes of a "
         "file, or of the documentation of Python's language that its standard library holds, as "
-        "sequences of tokens. synthetic: generated images or sequences. own: what `data.load` "
+        "sequences of tokens. synthetic: generated images or sequences. custom: what `data.load` "
         "returns.",
     )
     load: Code | None = custom(
-        as_code,
         only_with={"source": ["custom"]},
         help="A function that returns {split: source}, set in an experiment file. A source is a "
         "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.custom.code import Code
+from jaxbench.custom import Code, as_code
 from jaxbench.errors import BadInput, nearest
 
 
@@ -20,7 +20,7 @@ def plain(
     """Declare a field that takes any value of its type.
 
     Args:
-      default: the value where none is given.
+      default: its value if none is given.
       help: what the field means, with its unit, for the reference.
       only_with: {selector: values}: the field has an effect only if the attribute `selector` of
         the same dataclass has one of these values; see `without_unused`.
@@ -30,16 +30,13 @@ def plain(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def custom(wrap: Callable[[Any], Any], default: Any = None, **metadata: Any) -> Any:
-    """Declare a field that code of the user's own may stand in; the command line cannot set it.
-
-    `wrap` makes a `Code` of such a value, and leaves others alone.
-    """
-    return plain(default, custom=wrap, **metadata)
+def custom(**metadata: Any) -> Any:
+    """Declare a field for a custom function, which the command line cannot set."""
+    return plain(None, custom=as_code, **metadata)
 
 
 def choice(default: str, *others: str, **metadata: Any) -> Any:
-    """Declare a text field of these choices, and of code if `custom` is given."""
+    """Declare a text field of these choices; `custom` wraps code that it may hold instead."""
     return plain(default, choices=(default, *others), **metadata)
 
 
@@ -53,34 +50,70 @@ def fraction(default: Any, **metadata: Any) -> Any:
     return number(default, high=1, **metadata)
 
 
-def validate_fields(config: Any, prefix: str = "") -> None:
-    """Check every field of a dataclass and of the dataclasses in it.
-
-    Args:
-      config: the dataclass.
-      prefix: stands before the fields' names in an error, such as `data.`.
-
-    Raises:
-      BadInput: a value of the wrong type, not among the choices or out of range; or code of the
-        user's own that another choice leaves out.
-    """
+def walk_fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, dataclasses.Field]]:
+    """Yield (dotted path, value, type, field) of all fields and groups, groups first."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value, hint = getattr(config, field.name), hints[field.name]
-        name = prefix + field.name
-        if _is_group(name, value, hint):
-            validate_fields(value, prefix=name + ".")
-            continue
-        if _holds_code(field, value) and not isinstance(value, (Code, type(field.default))):
-            raise BadInput(f"{name} is a {type(value).__name__}: must be a function")
-        # A subclass that gives a field another default has the same choices.
-        for base in () if _holds_code(field, value) else type(config).__mro__:
-            if field.name in getattr(base, "__dataclass_fields__", ()):
-                _check_value(name, value, hint, base.__dataclass_fields__[field.name])
-        if _holds_code(field, value) and (selector := _unmet(config, field)):
-            raise BadInput(
-                f"{name} does nothing with {prefix}{selector}={getattr(config, selector)!r}"
-            )
+        name, value = prefix + field.name, getattr(config, field.name)
+        yield name, value, hints[field.name], field
+        if dataclasses.is_dataclass(value):
+            yield from walk_fields(value, f"{name}.")
+
+
+def overridable(config: Any) -> dict[str, Any]:
+    """Return {dotted path: type} of every field that `--experiment.FIELD=` may set."""
+    return {
+        name: hint
+        for name, value, hint, _ in walk_fields(config)
+        if not (
+            name == "name"  # the registry's
+            or dataclasses.is_dataclass(hint)
+            or isinstance(value, Code)
+            or Code in typing.get_args(hint)
+        )
+    }
+
+
+def validate_fields(config: Any) -> None:
+    """Check every field of a dataclass and of the dataclasses in it.
+
+    Raises:
+      BadInput: a value of the wrong type, not among the choices or out of range.
+    """
+    for name, value, hint, field in walk_fields(config):
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, hint):
+                raise BadInput(f"{name} is a {type(value).__name__}: must be a {hint.__name__}")
+        elif not isinstance(value, Code):
+            _check_value(name, value, hint, field)
+
+
+def _check_value(name: str, value: Any, hint: Any, field: dataclasses.Field) -> None:
+    if not _fits(value, hint):
+        raise BadInput(f"{name}={value!r}: must be {describe_type(hint)}")
+    if value == () and field.default != ():
+        raise BadInput(f"{name}=(): must hold at least one number")
+    choices = field.metadata.get("choices")
+    if choices and value not in choices:
+        raise BadInput(
+            f"{name}={value!r}: must be one of {', '.join(choices)}{nearest(str(value), choices)}"
+        )
+    low, high = field.metadata.get("range", (None, None))
+    if low is not None:
+        for item in value if isinstance(value, tuple) else (value,):
+            # Written so that nan fails it too.
+            if not low <= item <= high or item == math.inf:
+                limit = f"at least {low}" if high == math.inf else f"within [{low}, {high}]"
+                raise BadInput(f"{name}={value}: must be {limit}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is tuple:
+        item_hint = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(_fits(item, item_hint) for item in value)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)
 
 
 def without_unused(config: Any) -> tuple[Any, list[str]]:
@@ -97,9 +130,12 @@ def _reset_unused(config: Any, prefix: str) -> tuple[Any, list[str]]:
     unused = []
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
+        selectors = field.metadata.get("only_with", {}).items()
         if dataclasses.is_dataclass(value):
             value, names = _reset_unused(value, f"{name}.")
-        elif _unmet(config, field):
+        elif value != field.default and any(
+            getattr(config, selector) not in values for selector, values in selectors
+        ):
             value, names = field.default, [f"{name}={value}"]
         else:
             continue
@@ -109,63 +145,8 @@ def _reset_unused(config: Any, prefix: str) -> tuple[Any, list[str]]:
     return config, unused
 
 
-def _unmet(config: Any, field: dataclasses.Field) -> str | None:
-    """Return the selector that leaves a field without effect; None if it has its default."""
-    if getattr(config, field.name) == field.default:
-        return None
-    selectors = field.metadata.get("only_with", {}).items()
-    return next((name for name, values in selectors if getattr(config, name) not in values), None)
-
-
-def _holds_code(field: dataclasses.Field, value: Any) -> bool:
-    """Return whether a field holds, or is only for, code of the user's own."""
-    metadata = field.metadata
-    return "custom" in metadata and not ("choices" in metadata and isinstance(value, str))
-
-
-def _is_group(name: str, value: Any, hint: Any) -> bool:
-    """Return whether a field holds a dataclass with fields of its own.
-
-    Raises:
-      BadInput: it should, but holds something else, such as None for the model.
-    """
-    if dataclasses.is_dataclass(hint) and not isinstance(value, hint):
-        raise BadInput(f"{name} is a {type(value).__name__}: must be a {hint.__name__}")
-    return dataclasses.is_dataclass(value)
-
-
-def _check_value(name: str, value: Any, hint: Any, field: dataclasses.Field) -> None:
-    if not _fits(value, hint):
-        raise BadInput(f"{name}={value!r}: must be {describe_type(hint)}")
-    if value == () and field.default != ():
-        raise BadInput(f"{name}=(): must hold at least one number")
-    choices = field.metadata.get("choices")
-    if choices and value not in choices:
-        raise BadInput(
-            f"{name}={value!r}: must be one of {', '.join(choices)}" + nearest(str(value), choices)
-        )
-    if "range" in field.metadata:
-        low, high = field.metadata["range"]
-        for item in value if isinstance(value, tuple) else (value,):
-            # Written so that nan fails it too.
-            if not low <= item <= high or item == math.inf:
-                limit = f"at least {low}" if high == math.inf else f"within [{low}, {high}]"
-                raise BadInput(f"{name}={value}: must be {limit}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is tuple:
-        item_hint = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(_fits(item, item_hint) for item in value)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
 def check_share(name: str, value: float) -> None:
-    """Raise BadInput where the option of this name is no share, such as a top-1."""
+    """Raise BadInput if the option of this name is no fraction, such as a top-1."""
     if not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
 
@@ -176,17 +157,5 @@ def describe_type(hint: Any) -> str:
         items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
         return f"{items}s in parentheses, such as (30,60)"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    words[Code | None] = "a function"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def overridable(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Return {dotted field path: type} of every field that `--experiment.FIELD=` may set."""
-    types = {}
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        name, value = prefix + field.name, getattr(config, field.name)
-        if _is_group(name, value, hints[field.name]):
-            types |= overridable(value, prefix=name + ".")
-        elif name != "name" and not _holds_code(field, value):
-            types[name] = hints[field.name]
-    return types

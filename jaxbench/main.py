@@ -16,7 +16,7 @@ from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, re
 from jaxbench.cli.main_checks import check_flags, checkpoint_policy, chosen_mode, parse_counts
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.modes import import_mode

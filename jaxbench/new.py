@@ -1,4 +1,4 @@
-"""Write a template for code of your own: `python -m jaxbench.new network my_net.py`.
+"""Write a template for custom code: `python -m jaxbench.new network my_net.py`.
 
 The kinds are network, optimizer, data and task. Each template is an experiment that runs at once,
 in seconds on a CPU.

@@ -2,12 +2,17 @@
 
 import dataclasses
 
-from jaxbench.custom.code import Code, HoldsCode, as_code
+from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, fraction, number
 
-# The update rules that know the groups of parameters; one of the user's own decides by itself.
+# The update rules that know the groups of parameters; a custom one decides by itself.
 _RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "lars", "muon")
+_SHIPPED = {"name": _RULES}
+_ADAM = {"name": ("adam", "adamw")}
+_MUON = {"name": ("muon",)}
+_STEP = {"schedule": ("step",)}
+_TRIANGLE = {"schedule": ("triangle",)}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -19,10 +24,9 @@ class OptimizerConfig(HoldsCode):
         "custom",
         help="Update rule. muon: the momentum of every kernel but the last layer's is "
         "orthogonalised; all other parameters, embeddings too, take Nesterov steps, and only they "
-        "decay. own: that of `optimizer.update_rule`.",
+        "decay. custom: that of `optimizer.update_rule`.",
     )
     update_rule: Code | None = custom(
-        as_code,
         only_with={"name": ["custom"]},
         help="A function that makes an optax.GradientTransformation from the schedule (update -> "
         "learning rate), set in an experiment file.",
@@ -34,13 +38,13 @@ class OptimizerConfig(HoldsCode):
     )
     bias_learning_rate: float = number(
         0.0,
-        only_with={"name": _RULES},
+        only_with=_SHIPPED,
         help="Learning rate of vectors, which are biases and the parameters of norms, scaled like "
         "`optimizer.learning_rate`; 0 takes that rate.",
     )
     head_learning_rate: float = number(
         0.0,
-        only_with={"name": _RULES},
+        only_with=_SHIPPED,
         help="Learning rate of the last layer's kernel, scaled like `optimizer.learning_rate`; 0 "
         "takes that rate. The last layer is the one that makes the outputs, whatever its name.",
     )
@@ -49,66 +53,60 @@ class OptimizerConfig(HoldsCode):
     )
     momentum: float = fraction(
         0.9,
-        only_with={"name": ["sgd", "nesterov", "lars", "muon"]},
+        only_with={"name": ("sgd", "nesterov", "lars", "muon")},
         help="Decay of the running sum of gradients; 0 is off.",
     )
-    b1: float = fraction(
-        0.9,
-        only_with={"name": ["adam", "adamw"]},
-        help="Decay of the running mean of gradients.",
-    )
+    b1: float = fraction(0.9, only_with=_ADAM, help="Decay of the running mean of gradients.")
     b2: float = fraction(
-        0.999,
-        only_with={"name": ["adam", "adamw"]},
-        help="Decay of the running mean of squared gradients.",
+        0.999, only_with=_ADAM, help="Decay of the running mean of squared gradients."
     )
     rho: float = fraction(
         0.95,
-        only_with={"name": ["adadelta"]},
+        only_with={"name": ("adadelta",)},
         help="Decay of the running means of squared gradients and updates.",
     )
     eps: float = number(
         1e-8,
-        only_with={"name": ["adam", "adamw", "adadelta"]},
+        only_with={"name": ("adam", "adamw", "adadelta")},
         help="Added to the denominator of an update, against division by 0.",
     )
     newton_schulz_steps: int = number(
         5,
         low=1,
         high=20,
-        only_with={"name": ["muon"]},
+        only_with=_MUON,
         help="Newton-Schulz iterations with which Muon orthogonalises the momentum.",
     )
     newton_schulz_coefficients: tuple[float, ...] = number(
         (3.4445, -4.775, 2.0315),
         low=-100,
         high=100,
-        only_with={"name": ["muon"]},
+        only_with=_MUON,
         help="Factors (a,b,c) of an iteration, X -> a X + b XX'X + c XX'XX'X.",
     )
     norm_interval: tuple[int, ...] = number(
         (),
         low=1,
-        only_with={"name": ["muon"]},
+        only_with=_MUON,
         help="Rescale Muon's kernels to a norm of the root of their outputs, which suits kernels "
         "that batch norm follows. Steps from one rescaling to the next, (at first, at last); in "
         "between they grow linearly, rounded down. (1,1) rescales in every step, () never.",
     )
     sgd_momentum: float = fraction(
         0.9,
-        only_with={"name": ["muon"]},
+        only_with=_MUON,
         help="Momentum of the parameters that take Nesterov steps under Muon.",
     )
     weight_decay: float = number(
         0.0,
-        only_with={"name": _RULES},
+        only_with=_SHIPPED,
         help="Weight decay, as an L2 penalty added to the gradient, like torch.optim.SGD. adamw "
         "and lars decay parameters by their own rules.",
     )
     weight_decay_mode: str = choice(
         "coupled",
         "decoupled",
-        only_with={"name": ["sgd", "nesterov", "muon"]},
+        only_with={"name": ("sgd", "nesterov", "muon")},
         help="How weight decay depends on the learning rate. coupled: in proportion to it. "
         "decoupled: a step at the full rate takes the fraction `optimizer.weight_decay` off a "
         "parameter, however high that rate is (before momentum).",
@@ -116,23 +114,18 @@ class OptimizerConfig(HoldsCode):
     weight_decay_on: str = choice(
         "all",
         "kernels",
-        only_with={"name": _RULES},
+        only_with=_SHIPPED,
         help="Which parameters decay. all: every parameter. kernels: those of two or more axes, so "
         "embeddings too, but neither biases nor the parameters of norms.",
     )
     max_gradient_norm: float = number(
         0.0,
-        only_with={"name": _RULES},
-        help="Scale the gradients down to this global norm where theirs is larger, before all "
-        "else; 0 is off.",
+        only_with=_SHIPPED,
+        help="Scale the gradients down to this global norm if theirs is larger, before all else; 0 "
+        "is off.",
     )
     schedule: str = choice(
-        "constant",
-        "step",
-        "cosine",
-        "linear",
-        "one_cycle",
-        "triangle",
+        *("constant", "step", "cosine", "linear", "one_cycle", "triangle"),
         help="How the learning rate changes during training. step: multiplied by "
         "`optimizer.decay_factor` at each of `optimizer.decay_at`. cosine, linear: falls to "
         "0. one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in "
@@ -140,33 +133,33 @@ class OptimizerConfig(HoldsCode):
     )
     decay_at: tuple[float, ...] = fraction(
         (),
-        only_with={"schedule": ["step"]},
+        only_with=_STEP,
         help="Fractions of all steps after which the learning rate is multiplied by "
         "`optimizer.decay_factor`: (0.3,0.6,0.8) is after 60, 120 and 160 of 200 epochs.",
     )
     decay_factor: float = fraction(
         0.1,
-        only_with={"schedule": ["step"]},
+        only_with=_STEP,
         help="Factor by which the learning rate is multiplied at each of `optimizer.decay_at`.",
     )
     pct_start: float = fraction(
         0.3,
-        only_with={"schedule": ["one_cycle", "triangle"]},
+        only_with={"schedule": ("one_cycle", "triangle")},
         help="Fraction of all steps in which the learning rate rises.",
     )
     start_factor: float = fraction(
         0.0,
-        only_with={"schedule": ["triangle"]},
+        only_with=_TRIANGLE,
         help="Learning rate at the first step, as a fraction of the full rate.",
     )
     end_factor: float = fraction(
         0.0,
-        only_with={"schedule": ["triangle"]},
+        only_with=_TRIANGLE,
         help="Learning rate after the last step, as a fraction of the full rate.",
     )
     warmup_epochs: float = number(
         0.0,
-        only_with={"schedule": ["constant", "step", "cosine", "linear"]},
+        only_with={"schedule": ("constant", "step", "cosine", "linear")},
         help="Epochs in which the learning rate rises linearly from 0 to the full rate.",
     )
 
@@ -175,32 +168,29 @@ class OptimizerConfig(HoldsCode):
             self.name = "custom"
 
     def validate(self, epochs: float) -> None:
-        """Raise BadInput where the fields contradict each other in a run of this many epochs."""
-        if self.name == "custom" and self.update_rule is None:
-            raise BadInput(
-                "optimizer.name='custom': the experiment file must give "
-                "OptimizerConfig(update_rule=...)"
-            )
-        if len(self.newton_schulz_coefficients) != 3:
-            raise BadInput(
-                f"optimizer.newton_schulz_coefficients={self.newton_schulz_coefficients}: must be "
-                "(a,b,c), such as (3.4445,-4.775,2.0315)"
-            )
-        interval = self.norm_interval
-        if interval and (len(interval) != 2 or interval[0] > interval[1]):
-            raise BadInput(
-                f"optimizer.norm_interval={interval}: must be () or (at first,at last) in steps, "
-                "the last no shorter, such as (2,17)"
-            )
+        """Raise BadInput if the fields contradict each other in a run of this many epochs."""
         # The ends stand for a decay before the first step and for one after the last.
-        ends_and_decays = [0, *self.decay_at, 1]
-        if ends_and_decays != sorted(set(ends_and_decays)):
-            raise BadInput(
-                f"optimizer.decay_at={self.decay_at}: must rise, between 0 and 1, such as (0.3,0.6)"
+        decays, interval = [0, *self.decay_at, 1], self.norm_interval
+        problem = ""
+        if self.name == "custom" and self.update_rule is None:
+            problem = (
+                "name='custom': the experiment file must give OptimizerConfig(update_rule=...)"
             )
-        if self.schedule == "step" and not self.decay_at:
-            raise BadInput("optimizer.schedule='step' needs optimizer.decay_at, such as (0.3,0.6)")
-        if self.warmup_epochs > epochs:
-            raise BadInput(
-                f"optimizer.warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"
+        elif len(self.newton_schulz_coefficients) != 3:
+            problem = (
+                f"newton_schulz_coefficients={self.newton_schulz_coefficients}: must be (a,b,c), "
+                "such as (3.4445,-4.775,2.0315)"
             )
+        elif interval and (len(interval) != 2 or interval[0] > interval[1]):
+            problem = (
+                f"norm_interval={interval}: must be () or (at first,at last) in steps, the last no "
+                "shorter, such as (2,17)"
+            )
+        elif decays != sorted(set(decays)):
+            problem = f"decay_at={self.decay_at}: must rise, between 0 and 1, such as (0.3,0.6)"
+        elif self.schedule == "step" and not self.decay_at:
+            problem = "schedule='step' needs optimizer.decay_at, such as (0.3,0.6)"
+        elif self.warmup_epochs > epochs:
+            problem = f"warmup_epochs={self.warmup_epochs}: must be at most epochs={epochs}"
+        if problem:
+            raise BadInput(f"optimizer.{problem}")

@@ -144,8 +144,8 @@ rate_ignores_the_batch training/optimizers.py: optimizers
 + peak = optimizer.learning_rate
 
 nesterov_is_plain_momentum training/optimizers.py: optimizers
-- is_nesterov, momentum = optimizer.name == "nesterov"
-+ is_nesterov, momentum = False
+- is_nesterov = optimizer.name == "nesterov"
++ is_nesterov = False
 
 head_has_the_kernels_rate training/parameter_groups.py: parameter_groups optimizers
 - return "head" if name in heads else "kernel"
@@ -160,8 +160,8 @@ bias_rate_ignores_the_batch training/optimizers.py: optimizers speed_net
 + optimizer.bias_learning_rate or rate
 
 weight_decay_on_everything training/optimizers.py: optimizers
-- return _are_matrices if optimizer.weight_decay_on == "kernels" else None
-+ return None
+- mask = _are_matrices if optimizer.weight_decay_on == "kernels" else None
++ mask = None
 
 decay_as_a_share_of_the_rate training/optimizers.py: optimizers
 - decay = decay / rate if rate else 0.0

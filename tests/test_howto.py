@@ -1,4 +1,4 @@
-"""The tutorials about code of one's own: every block is written or run."""
+"""The tutorials about custom code: every block is written or run."""
 
 import re
 import shlex
@@ -43,6 +43,6 @@ def test_a_tutorial_begins_with_its_template_and_leaves_no_block_out(page):
     text = _text(page)
     new, main = _COMMANDS.search(text)[1].splitlines()  # test_new.py tries the templates
     kind, file = new.removeprefix("jaxbench new ").split()
-    assert page == f"own-{kind}" and main.startswith(f"jaxbench main --experiment={file}")
-    files = [file for own_page, file in FILES if own_page == page]
+    assert page == f"custom-{kind}" and main.startswith(f"jaxbench main --experiment={file}")
+    files = [file for other, file in FILES if other == page]
     assert len(files) == text.count("```python") == len(_COMMANDS.findall(text)) - 1

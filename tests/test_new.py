@@ -42,7 +42,7 @@ def test_a_file_that_exists_stays(run_cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         ((), "one of data, network, optimizer, task"),
         (("netwrok", "x.py"), "did you mean 'network'"),
@@ -51,9 +51,9 @@ def test_a_file_that_exists_stays(run_cli, tmp_path):
         (("network", 'x""";print(1);""".py'), "after letters, digits and _ only"),
     ],
 )
-def test_what_cannot_be_written_is_told(run_cli, tmp_path, args, told):
+def test_bad_arguments_write_nothing(run_cli, tmp_path, args, message):
     done = run_cli(*args, module="jaxbench.new")
-    assert done.returncode == 2 and told in done.stderr
+    assert done.returncode == 2 and message in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint, digest, first_blocks
 from jaxbench.clock import now
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines, open_own, open_regular, read_text
 from jaxbench.paths import user_path

@@ -1,9 +1,9 @@
 """The command line shared by the entry points: flags in, one call, exit code out.
 
 Exit codes: 0 done; 1 failed, out of memory, diverged or invalid (the record says which); 2 bad
-input, told in one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143
-SIGTERM or SIGHUP. Where nobody reads standard output (`| head`) a run goes on; a program that only
-prints something ends with 1, in silence.
+input, one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143 SIGTERM or
+SIGHUP. If nobody reads standard output (`| head`) a run goes on; a program that only prints
+something ends with 1, in silence.
 """
 
 import errno
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from logging import LogRecord, getLogger
+from logging import getLogger
 from typing import Any
 
 from absl import app, flags, logging
@@ -21,7 +21,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.hints import field_hint, flag_hint, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
-from jaxbench.custom.errors import describe_error, user_line
+from jaxbench.custom import describe_error, user_line
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     BadInput,
@@ -58,7 +58,7 @@ def run_with_arguments(
     main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None
 ) -> None:
     """Do the same for a program without an experiment: `main` gets what is no flag."""
-    _run(lambda rest: main(rest[1:]), _parse_plain_flags, argv)
+    _run(lambda rest: main(rest[1:]), _parse_known, argv)
 
 
 def run_over_experiments(
@@ -73,8 +73,9 @@ def run_over_experiments(
     def parse(argv: Sequence[str]) -> list[str]:
         rest, spec, overrides = take_experiment(argv)
         taken.extend((spec, overrides))
-        rest = _parse_known(flags.FLAGS, rest, lambda: registry.load(spec) if spec else None)
-        return _check_no_arguments(rest, None)
+        return _check_no_arguments(
+            _parse_known(rest, lambda: registry.load(spec) if spec else None)
+        )
 
     _run(lambda rest: main(*taken), parse, argv)
 
@@ -84,7 +85,10 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         if not flags.FLAGS["verbosity"].present:
             # absl's default shows what JAX logs about backends that this machine does not have.
             logging.set_verbosity(logging.WARNING)
-        getLogger("jax._src.xla_bridge").addFilter(_is_news)
+        # A warning of the run says what to install.
+        getLogger("jax._src.xla_bridge").addFilter(
+            lambda record: "Falling back to" not in str(record.msg)
+        )
         code = main(rest)
         sys.stdout.flush()
         return code
@@ -95,7 +99,7 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         app.run(quietly, argv=argv, flags_parser=parse)
     except SystemExit as exit_:
         if user_line(exit_):
-            # Whatever code it gives: nothing has been done.
+            # Whatever its code: nothing has been done.
             terminal.warn(f"jaxbench: {describe_error('your code ends the program', exit_)}")
             sys.exit(2)
         # absl calls having shown the help a failure.
@@ -114,11 +118,6 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         sys.exit(code)
     finally:
         terminal.flush_streams()
-
-
-def _is_news(record: LogRecord) -> bool:
-    """Leave out that JAX falls back to the CPU: a run's own warning says what to install."""
-    return "Falling back to" not in str(record.msg)
 
 
 def exit_code(error: BaseException) -> tuple[int, str | None]:
@@ -151,19 +150,19 @@ def load_experiment(spec: str, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
       BadInput: no such experiment or field, or a value that is not allowed.
     """
-    own_flags = flags.FlagValues()
-    argv, config = define_experiment(["", f"--experiment={spec}", *overrides], own_flags)
+    flag_values = flags.FlagValues()
+    argv, config = define_experiment(["", f"--experiment={spec}", *overrides], flag_values)
     if config is None:
         raise BadInput(f"--experiment={spec}: must name an experiment")
-    _parse_known(own_flags, argv, lambda: config)
-    own_flags.experiment.validate()
-    return own_flags.experiment
+    _parse_known(argv, lambda: config, flag_values)
+    flag_values.experiment.validate()
+    return flag_values.experiment
 
 
 def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
     """Split a command line into all else, what followed --experiment=, and the overrides.
 
-    Each override is one argument, also where its value was given as the next.
+    Each override is one argument, also if its value is the next.
     """
     argv, spec = _experiment_first(argv)
     rest, overrides = [argv[0]], []
@@ -183,11 +182,11 @@ def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[st
 def define_experiment(
     argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
 ) -> tuple[list[str], Experiment | None]:
-    """Look the experiment up and define the typed `--experiment` flags for it.
+    """Load the experiment and define the typed `--experiment` flags for it.
 
     Returns:
-      The command line to parse in place of `argv`, and the config that parsing will fill in; None
-      for `--experiment=list`, and for `--target=list` alone.
+      The command line to parse in place of `argv`, and the config, which parsing copies; None for
+      `--experiment=list`, and for only `--target=list`.
 
     Raises:
       BadInput: no or two experiments, no such experiment, no such field.
@@ -200,8 +199,6 @@ def define_experiment(
         names = registry.available()
         hints = [f"; did you mean --experiment={arg}?" for arg in argv[1:] if arg in names]
         hints += [nearest(arg.partition("=")[0], ["--experiment"]) for arg in argv[1:]]
-        if not any(hints):
-            hints += [_hint_without_experiment(arg, flag_values) for arg in argv[1:]]
         raise BadInput(
             f"give --experiment=NAME, one of {', '.join(names)} "
             f"(--experiment=list says what each is for){next(filter(None, hints), '')}"
@@ -222,25 +219,13 @@ def define_experiment(
     config_flags.DEFINE_config_dataclass(
         "experiment",
         Experiment(),
-        "Which experiment: NAME, NAME:VARIANT, NAME:tiny, path/to/own.py or list. "
+        "Which experiment: NAME, NAME:VARIANT, NAME:tiny, path/to/FILE.py or list. "
         "--experiment.FIELD=VALUE overrides one field of it.",
         sys_argv=argv,
         flag_values=flag_values,
         parse_fn=lambda _: config,
     )
     return argv, config
-
-
-def _hint_without_experiment(arg: str, flag_values: flags.FlagValues) -> str:
-    """Return what was meant by a flag that does not exist, where no experiment is known."""
-    name = arg.lstrip("-").partition("=")[0]
-    if not arg.startswith("-") or name in flag_values:
-        return ""
-    # Any experiment has most of the fields.
-    with importing():
-        fields = overridable(registry.load("quickstart"))
-    hint = flag_hint(name, flag_values, fields)
-    return f"; --{name}: no such flag{hint}" if hint else ""
 
 
 def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
@@ -260,14 +245,13 @@ def _experiment_first(argv: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    argv = list(argv)
     config = None
     if not _asks_for_help(argv):
         argv, config = define_experiment(argv)
-    return _check_no_arguments(_parse_known(flags.FLAGS, argv, lambda: config), config)
+    return _check_no_arguments(_parse_known(argv, lambda: config), config)
 
 
-def _check_no_arguments(rest: list[str], config: Experiment | None) -> list[str]:
+def _check_no_arguments(rest: list[str], config: Experiment | None = None) -> list[str]:
     if len(rest) < 2:
         return rest
     hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in registry.available() else ""
@@ -277,25 +261,23 @@ def _check_no_arguments(rest: list[str], config: Experiment | None) -> list[str]
     raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
 
 
-def _parse_plain_flags(argv: Sequence[str]) -> list[str]:
-    return _parse_known(flags.FLAGS, argv, lambda: None)
-
-
 def _parse_known(
-    flag_values: flags.FlagValues, argv: Sequence[str], find_config: Callable[[], Experiment | None]
+    argv: Sequence[str],
+    find_config: Callable[[], Experiment | None] = lambda: None,
+    flag_values: flags.FlagValues = flags.FLAGS,
 ) -> list[str]:
-    """Parse flags; raise BadInput, in the words of the experiment's fields, where absl fails."""
+    """Parse flags; if absl fails, raise BadInput in the words of the experiment's fields."""
     try:
         return flag_values(list(argv))
-    except flags.UnrecognizedFlagError as error:
-        config = find_config()
-        hint = flag_hint(error.flagname, flag_values, overridable(config) if config else ())
-        raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
         config, message = find_config(), str(error)
+        fields = overridable(config) if config else {}
+        if isinstance(error, flags.UnrecognizedFlagError):
+            hint = flag_hint(error.flagname, flag_values, fields)
+            raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
         match = re.match(r"^flag --experiment\.([^=]+)=(.*?): ", message, re.DOTALL)
         if match and config:
-            allowed = describe_type(overridable(config).get(match[1]))
+            allowed = describe_type(fields.get(match[1]))
             message = f"--experiment.{match[1]}={match[2]}: must be {allowed}"
         raise BadInput(" ".join(message.split())) from None
 

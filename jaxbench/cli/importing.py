@@ -16,14 +16,14 @@ def importing() -> Iterator[None]:
 
     The collector would take a fifth of the imports' time, and a tenth of tracing later.
     """
-    known = len(sys.modules)
+    num_modules = len(sys.modules)
     with defer_signals():
         gc.disable()
         try:
             _import_jax()
             yield
         finally:
-            if len(sys.modules) > known:
+            if len(sys.modules) > num_modules:
                 gc.freeze()
             gc.enable()
 

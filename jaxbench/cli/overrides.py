@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.hints import field_hint
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput
+from jaxbench.fields import walk_fields
 from jaxbench.records.reader import flat
 
 
@@ -38,10 +39,10 @@ def create_experiment(
         )
     # Whole groups first: another network has other fields.
     for path, value in sorted(flat(fields), key=lambda item: item[0].count(".")):
-        allowed = [*_paths(config)]
+        allowed = [name for name, *_ in walk_fields(config) if name != "name"]
         if path not in allowed:
-            whose = config.name or "the experiment"
-            raise BadInput(f"{whose} has no field {path!r}{field_hint(path, allowed)}")
+            name = config.name or "the experiment"
+            raise BadInput(f"{name} has no field {path!r}{field_hint(path, allowed)}")
         config = _with_field(config, path, _plain(value))
     config.validate()
     return config
@@ -62,16 +63,6 @@ def field_text(value: Any) -> str:
             "them; put it in the experiment's file"
         )
     return str(value)
-
-
-def _paths(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all fields and groups that may be set."""
-    for field in dataclasses.fields(config):
-        path, value = prefix + field.name, getattr(config, field.name)
-        if path != "name":  # the registry's
-            yield path
-        if dataclasses.is_dataclass(value):
-            yield from _paths(value, f"{path}.")
 
 
 def _with_field(config: Any, path: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Find experiments: the shipped ones by name, a user's own by path."""
+"""Find experiments: the shipped ones by name, others by path."""
 
 import ast
 import importlib.util
@@ -46,7 +46,7 @@ def load(spec: str) -> Experiment:
     """Load an experiment.
 
     Args:
-      spec: `NAME` of a shipped experiment or `path/to/file.py`. `:VARIANT` behind it applies the
+      spec: `NAME` of a shipped experiment or `path/to/file.py`. After it `:VARIANT` applies the
         file's `variant_VARIANT(config)`; `NAME_VARIANT` is the same. `:tiny` at the end applies
         `tiny(config)`, which runs in a minute on two CPU cores.
 
@@ -57,47 +57,46 @@ def load(spec: str) -> Experiment:
     Raises:
       BadInput: no such experiment or variant, or its file fails.
     """
-    where, _, variants = spec.partition(":")
-    if where.endswith(".py") or os.sep in where:
-        path = user_path(where)
+
+    def refuse(problem: str):
+        raise BadInput(f"--experiment={spec}: {problem}")
+
+    file, _, variants = spec.partition(":")
+    if file.endswith(".py") or os.sep in file:
+        path = user_path(file)
         if path.suffix != ".py":
-            raise BadInput(f"--experiment={spec}: an experiment of your own is a .py file")
+            refuse("a path must name a .py file")
         if not path.is_file():
-            raise BadInput(f"--experiment={spec}: no such file {where}")
+            refuse(f"no such file {file}")
     else:
         names = available()
-        if where not in names:
-            raise BadInput(
-                f"--experiment={spec}: no experiment {where!r}; there are {', '.join(names)}, "
-                f"or a path to your own .py file{nearest(where, names)}"
+        if file not in names:
+            refuse(
+                f"no experiment {file!r}; there are {', '.join(names)}, or the path of a .py "
+                f"file{nearest(file, names)}"
             )
-        path = experiments_dir() / f"{where}.py"
+        path = experiments_dir() / f"{file}.py"
         if not path.is_file():
-            stem, _, variant = where.rpartition("_")
+            stem, _, variant = file.rpartition("_")
             path = path.with_name(f"{stem}.py")
             variants = f"{variant}:{variants}".rstrip(":")
     module = _import_file(path)
     if not callable(getattr(module, "get_config", None)):
-        raise BadInput(f"--experiment={spec}: {path} has no function get_config()")
-    names = {"": path.stem}
-    for name in vars(module):
-        if name.startswith(_VARIANT):
-            variant = name.removeprefix(_VARIANT)
-            names[variant] = f"{path.stem}_{variant}"
+        refuse(f"{path} has no function get_config()")
+    changes = {n.removeprefix(_VARIANT): n for n in vars(module) if n.startswith(_VARIANT)}
+    names = {"": path.stem} | {variant: f"{path.stem}_{variant}" for variant in changes}
     if callable(getattr(module, "tiny", None)):
         names |= {f"{v}:tiny".lstrip(":"): f"{name}:tiny" for v, name in names.items()}
     if variants not in names:
         others = ", ".join(f"{path.stem}:{v}" for v in names if v)
-        others = f"there are {others}" if others else "there is none"
-        raise BadInput(f"--experiment={spec}: no variant {variants!r}; {others}")
+        refuse(f"no variant {variants!r}; there {f'are {others}' if others else 'is none'}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):
-        change = "tiny" if variant == "tiny" else _VARIANT + variant
-        config = _call(path, getattr(module, change), config)
+        config = _call(path, getattr(module, changes.get(variant, variant)), config)
     if not isinstance(config, Experiment):
-        raise BadInput(
-            f"--experiment={spec}: {path} returned {type(config).__name__}, "
-            "expected a jaxbench.config.Config (or another jaxbench.config.Experiment)"
+        refuse(
+            f"{path} returned {type(config).__name__}, expected a jaxbench.config.Config (or "
+            "another jaxbench.config.Experiment)"
         )
     config.name = names[variants]
     return config
@@ -114,7 +113,7 @@ def _import_file(path: pathlib.Path):
 
 
 def _call(path, function, *args):
-    """Run code of an experiment file; whatever goes wrong in it names that file and line."""
+    """Call a function of an experiment file; an error in it names that file and line."""
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
@@ -122,10 +121,9 @@ def _call(path, function, *args):
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(path.resolve()):
                 line = frame.lineno
-        where = f"{path}:{line}" if line else str(path)
-        if isinstance(error, BadInput):
-            raise BadInput(f"{where}: {error}") from error
-        message = str(error).split("\n", 1)[0]
-        raise BadInput(
-            f"{where}: the experiment file fails with {type(error).__name__}: {message}"
-        ) from error
+        place = f"{path}:{line}" if line else str(path)
+        message = str(error)
+        if not isinstance(error, BadInput):
+            message = message.partition("\n")[0]
+            message = f"the experiment file fails with {type(error).__name__}: {message}"
+        raise BadInput(f"{place}: {message}") from error

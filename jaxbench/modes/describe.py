@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxbench.config import Config, Experiment
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.fields import overridable, without_unused
 from jaxbench.hardware.accelerators import unused_accelerators

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxbench.clock import Clock, wait_until
 from jaxbench.config import Config, Experiment
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed

@@ -11,7 +11,7 @@ from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoi
 from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.data.eval_split import eval_split_warnings
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused

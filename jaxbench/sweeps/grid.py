@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.config import Experiment
-from jaxbench.custom.code import config_record
+from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.modes.targets import check_target
 from jaxbench.xla.variables import decisive_variables

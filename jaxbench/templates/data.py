@@ -1,4 +1,4 @@
-"""A data set of my own: bright squares, whose corner is the class.
+"""A custom data set: bright squares, whose corner is the class.
 
     jaxbench main --experiment=FILE
 

@@ -1,9 +1,9 @@
-"""A network of my own on the handwritten digits inside scikit-learn.
+"""A custom network on the handwritten digits inside scikit-learn.
 
     jaxbench main --experiment=FILE
 
-Any flax module class will do, and so will a function that returns one. It is called with those of
-num_classes, dtype, param_dtype and axis_name that it takes. Its other parameters are fields:
+Any flax module class will do, and so will a function that returns one. It gets num_classes, dtype,
+param_dtype and axis_name if it takes them. Its other parameters are fields:
 --experiment.model.width=64.
 """
 

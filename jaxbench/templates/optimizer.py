@@ -1,4 +1,4 @@
-"""An optimizer of my own: Lion, on the handwritten digits inside scikit-learn.
+"""A custom optimizer: Lion, on the handwritten digits inside scikit-learn.
 
     jaxbench main --experiment=FILE
 

@@ -1,9 +1,9 @@
-"""A task of my own: the focal loss, and the mean probability of the true class as a figure.
+"""A custom task: the focal loss, and the mean probability of the true class as a metric.
 
     jaxbench main --experiment=FILE
 
 A task is an object with the attributes and methods of jaxbench.tasks.Task; this one inherits all
-but its loss and one figure. Metrics are sums over a batch, which `compute` divides on the host.
+but its loss and one metric. `metric_sums` are over a batch; `compute` divides them on the host.
 Letters: B examples, K classes.
 """
 

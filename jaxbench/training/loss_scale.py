@@ -2,9 +2,8 @@
 
 float16 holds nothing below 6e-8 and few digits below 6e-5, where many activations' gradients lie.
 So the loss is multiplied by a power of two before it is differentiated, and the gradients are
-divided by it in float32 (Micikevicius et al., Mixed Precision Training, ICLR 2018). The scale is as
-large as the gradients allow: halved by every step whose gradients overflow, which changes nothing
-else, and doubled after many good steps in a row.
+divided by it in float32 (Micikevicius et al., Mixed Precision Training, ICLR 2018). A step whose
+gradients overflow only halves the scale; many good steps in a row double it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ GROWTH_STEPS = 2000
 
 
 class LossScale(flax.struct.PyTreeNode):
-    """The scale as a part of the state; every device has the same, or each model its own."""
+    """The scale as a part of the state: one for all devices of a model."""
 
     scale: jax.Array  # float32, the factor of the next step's loss
     good_steps: jax.Array  # int32, steps without overflow since the scale last changed
@@ -67,7 +66,7 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def select_tree(condition: jax.Array, tree: Any, other: Any) -> Any:
-    """Return the first of two trees where the truth value is true, else the second."""
+    """Return the first tree if the truth value is true, else the second."""
     # Not `lax.cond`: on a GPU a branch waits for the host.
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
 
@@ -75,27 +74,22 @@ def select_tree(condition: jax.Array, tree: Any, other: Any) -> Any:
 class LossScales:
     """The loss scales of R models after their last step, on the host: for records and messages.
 
-    Args:
-      loss_scale: of the state that training starts from; None except under fp16.
-      seeds_R: of the models.
-      say: prints a line.
+    `loss_scale` is None except under fp16; `say` prints a line.
     """
 
     def __init__(
         self, loss_scale: LossScale | None, seeds_R: Sequence[int], say: Callable[[str], None]
     ):
-        self._seeds_R, self._say = seeds_R, say
-        self._latest: dict[str, np.ndarray] = {}
+        self._seeds_R, self._say, self._latest = seeds_R, say, {}
         if loss_scale is not None:
             scale, skipped = jax.device_get((loss_scale.scale, loss_scale.skipped_steps))
             self._latest = {"loss_scale": scale.reshape(-1), "skipped_steps": skipped.reshape(-1)}
 
     def update(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Take the scales after a step from its metrics; print which have fallen."""
-        before = self._latest
+        before, self._latest = self._latest, {name: metrics[name] for name in self._latest}
         if not before:
             return
-        self._latest = {name: metrics[name] for name in before}
         scales_R = (before["loss_scale"], self._latest["loss_scale"])
         for seed, old, new in zip(self._seeds_R, *scales_R, strict=True):
             if new < old:
@@ -112,14 +106,15 @@ class LossScales:
 
     def describe(self) -> dict[str, Any]:
         """Return the fields of a record; none except under fp16."""
-        found: dict[str, Any] = describe_scales(self._latest) if self._latest else {}
-        if found and len(self._seeds_R) > 1:
-            found["loss_scale_models"] = [
-                {"seed": seed}
-                | describe_scales({name: values_R[[r]] for name, values_R in self._latest.items()})
-                for r, seed in enumerate(self._seeds_R)
+        if not self._latest:
+            return {}
+        record: dict[str, Any] = describe_scales(self._latest)
+        if len(self._seeds_R) > 1:
+            record["loss_scale_models"] = [
+                {"seed": seed, "loss_scale": float(scale), "skipped_steps": int(skipped)}
+                for seed, scale, skipped in zip(self._seeds_R, *self._latest.values(), strict=True)
             ]
-        return found
+        return record
 
 
 def describe_scales(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxbench.config import Config, ModelConfig, OptimizerConfig
-from jaxbench.custom.code import Code
-from jaxbench.custom.errors import describe_error
+from jaxbench.config import Config, OptimizerConfig
+from jaxbench.custom import describe_error
 from jaxbench.errors import BadInput
 from jaxbench.training.parameter_groups import (
     ParameterUses,
@@ -33,8 +32,6 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     warmup_steps = round(optimizer.warmup_epochs * steps_per_epoch)
     total_steps = config.schedule_steps(steps_per_epoch)
     decay_steps = max(1, total_steps - warmup_steps)
-    # The step of the highest rate: neither the first nor after the last.
-    top = min(max(1, round(optimizer.pct_start * total_steps)), total_steps - 1)
     match optimizer.schedule:
         case "constant":
             schedule = optax.constant_schedule(peak)
@@ -53,11 +50,12 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
         case "one_cycle":
             schedule = _one_cycle(peak, optimizer.pct_start, total_steps)
         case "triangle":
-            up = optax.linear_schedule(optimizer.start_factor * peak, peak, top)
-            down = optax.linear_schedule(peak, optimizer.end_factor * peak, total_steps - top)
-            schedule = optax.join_schedules([up, down], [top])
-        case unknown:
-            raise ValueError(f"no schedule {unknown!r}")
+            # The peak is neither at the first step nor after the last.
+            peak_step = min(max(1, round(optimizer.pct_start * total_steps)), total_steps - 1)
+            rise = optax.linear_schedule(optimizer.start_factor * peak, peak, peak_step)
+            end = optimizer.end_factor * peak
+            fall = optax.linear_schedule(peak, end, total_steps - peak_step)
+            schedule = optax.join_schedules([rise, fall], [peak_step])
     if not warmup_steps:
         return schedule
     # The first step already moves: the rate reaches its peak in `warmup_steps` equal rises.
@@ -68,31 +66,25 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
 
 
 def _one_cycle(peak: float, pct_start: float, total_steps: int) -> optax.Schedule:
-    """Return PyTorch's OneCycleLR: both its rise and its fall follow a cosine.
-
-    The peak is at step `pct_start * total_steps - 1`, the end at the last step.
-    """
-    top, last = pct_start * total_steps - 1, total_steps - 1
+    """Return PyTorch's OneCycleLR: a cosine up to the peak, another down to the last step."""
+    peak_step, last = pct_start * total_steps - 1, total_steps - 1
 
     def between(start, end, progress):
         return end + (start - end) / 2 * (1 + jnp.cos(jnp.pi * progress))
 
     def schedule(step):
         step = jnp.minimum(step, last)
-        rise = between(peak / 25, peak, step / top if top > 0 else 1.0)
-        fall = between(peak, peak / 25 / 1e4, (step - top) / (last - top) if last > top else 0.0)
-        return jnp.where(step <= top, rise, fall)
+        rise = between(peak / 25, peak, step / peak_step if peak_step > 0 else 1.0)
+        progress = (step - peak_step) / (last - peak_step) if last > peak_step else 0.0
+        return jnp.where(step <= peak_step, rise, between(peak, peak / 25 / 1e4, progress))
 
     return schedule
 
 
 def num_updates(opt_state: optax.OptState) -> jax.Array:
-    """Return how many updates an optimizer has made, by its own count."""
-    # Groups of parameters and adam's moments have counts of their own, all of them equal.
-    if isinstance(opt_state, OwnState):
-        return opt_state.count
-    [(_, count), *_] = optax.tree_utils.tree_get_all_with_path(opt_state, "count")
-    return count
+    """Return how many updates an optimizer has made, by its count."""
+    # Groups of parameters and adam's moments have their counts too, all of them equal.
+    return optax.tree_utils.tree_get_all_with_path(opt_state, "count")[0][1]
 
 
 def create_optimizer(
@@ -105,9 +97,9 @@ def create_optimizer(
 
     `uses` is called once the parameters are known, and only if a field needs it.
     """
-    optimizer, early = config.optimizer, config.model.trainable_epochs()
+    optimizer = config.optimizer
     if optimizer.name == "custom":
-        return _own_rule(optimizer.update_rule, schedule, config.model, early)
+        return _custom_rule(config, schedule)
     grouped = functools.partial(_grouped_rule, config, schedule, steps_per_epoch, uses)
     rule = optax.GradientTransformation(
         lambda params: grouped(params).init(params),
@@ -139,22 +131,21 @@ def _grouped_rule(
     def scaled(group_rate: float) -> optax.Schedule:
         return lambda step: schedule(step) * (group_rate / rate if rate else 0.0)
 
-    rules, groups = {}, parameter_groups(config, params, uses)
-    for path, group in jax.tree_util.tree_leaves_with_path(groups):
-        name, group_rate = path_text(path), rates[group]
-        if name not in early:
+    rules, labels = {}, []
+    leaves, structure = jax.tree.flatten_with_path(parameter_groups(config, params, uses))
+    for path, group in leaves:
+        label, group_rate = path_text(path), rates[group]
+        if label not in early:
+            label = group
             kind = optimizer if group == "kernel" else plain
-            rules[group] = create_rule(kind, scaled(group_rate), group_rate)
-        elif steps := round(early[name] * steps_per_epoch):
+            rules[label] = create_rule(kind, scaled(group_rate), group_rate)
+        elif steps := round(early[label] * steps_per_epoch):
             falling = optax.linear_schedule(group_rate, 0.0, steps)
-            rules[name] = create_rule(plain, falling, group_rate)
+            rules[label] = create_rule(plain, falling, group_rate)
         else:
-            rules[name] = optax.set_to_zero()
-
-    def label(path, group):
-        return name if (name := path_text(path)) in early else group
-
-    return optax.partition(rules, jax.tree_util.tree_map_with_path(label, groups))
+            rules[label] = optax.set_to_zero()
+        labels.append(label)
+    return optax.partition(rules, jax.tree.unflatten(structure, labels))
 
 
 def describe_groups(
@@ -200,30 +191,33 @@ def full_rates(config: Config) -> tuple[float, dict[str, float]]:
     }
 
 
-class OwnState(NamedTuple):
-    """The state of an update rule of the user's own, with the number of its updates."""
+class CustomState(NamedTuple):
+    """The state of a custom update rule, with the number of its updates."""
 
     count: jax.Array
     rule: optax.OptState
 
 
-def _own_rule(
-    update_rule: Code, schedule: optax.Schedule, model: ModelConfig, early: dict[str, float]
-) -> optax.GradientTransformation:
-    """Build the user's update rule.
+def _custom_rule(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Build the update rule of `optimizer.update_rule`.
 
     Raises:
-      BadInput: it fails, or is none; or parameters of the network train for a time of their own.
+      BadInput: it fails, or is none; or some parameters of the network do not train all the time.
     """
-    if early:
+    update_rule = config.optimizer.update_rule
+    if early := config.model.trainable_epochs():
         raise BadInput(
-            f"optimizer.name='custom': {model.network_name} trains {', '.join(early)} for a time "
-            "of their own; a custom update rule cannot stop them"
+            f"optimizer.name='custom': {config.model.network_name} trains {', '.join(early)} for "
+            "another time than the rest; a custom update rule cannot stop them"
         )
-    try:
-        rule = update_rule(schedule)
-    except Exception as error:
-        raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+
+    def checked(function, *args):
+        try:
+            return function(*args)
+        except Exception as error:
+            raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+
+    rule = checked(update_rule, schedule)
     if not isinstance(rule, optax.GradientTransformation):
         raise BadInput(
             f"optimizer.update_rule: {update_rule.__name__} returned a {type(rule).__name__}, "
@@ -232,14 +226,11 @@ def _own_rule(
     rule = optax.with_extra_args_support(rule)
 
     def init(params):
-        try:
-            return OwnState(jnp.zeros((), jnp.int32), rule.init(params))
-        except Exception as error:
-            raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+        return CustomState(jnp.zeros((), jnp.int32), checked(rule.init, params))
 
     def update(grads, state, params=None):
         updates, inner = rule.update(grads, state.rule, params)
-        return updates, OwnState(optax.safe_increment(state.count), inner)
+        return updates, CustomState(optax.safe_increment(state.count), inner)
 
     return optax.GradientTransformation(init, update)
 
@@ -248,60 +239,36 @@ def _create_rule(
     optimizer: OptimizerConfig, schedule: optax.Schedule, rate: float, total_steps: int
 ) -> optax.GradientTransformation:
     """Build one group's update rule; `rate` is the full rate of the schedule."""
-    mask = _decay_mask(optimizer)
+    decay, momentum = optimizer.weight_decay, optimizer.momentum
+    mask = _are_matrices if optimizer.weight_decay_on == "kernels" else None
     moments = {"b1": optimizer.b1, "b2": optimizer.b2, "eps": optimizer.eps}
     match optimizer.name:
         case "sgd" | "nesterov":
-            is_nesterov, momentum = optimizer.name == "nesterov", optimizer.momentum or None
-            sgd = optax.sgd(schedule, momentum=momentum, nesterov=is_nesterov)
-            return _with_decay(sgd, optimizer, rate)
+            is_nesterov = optimizer.name == "nesterov"
+            update = optax.sgd(schedule, momentum=momentum or None, nesterov=is_nesterov)
         case "adam":
-            return _with_decay(optax.adam(schedule, **moments), optimizer, rate)
+            update = optax.adam(schedule, **moments)
         case "adadelta":
-            adadelta = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
-            return _with_decay(adadelta, optimizer, rate)
+            update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
         case "adamw":
-            return optax.adamw(schedule, **moments, weight_decay=optimizer.weight_decay, mask=mask)
+            return optax.adamw(schedule, **moments, weight_decay=decay, mask=mask)
         case "lars":
-            return optax.lars(
-                schedule,
-                weight_decay=optimizer.weight_decay,
-                weight_decay_mask=mask or True,
-                # Layer-wise rates suit kernels; batch norm's parameters and biases take plain
-                # steps.
-                trust_ratio_mask=_are_matrices,
-                momentum=optimizer.momentum,
-            )
+            # Layer-wise rates suit kernels; norms' parameters and biases take plain steps.
+            masks = {"weight_decay_mask": mask or True, "trust_ratio_mask": _are_matrices}
+            return optax.lars(schedule, weight_decay=decay, momentum=momentum, **masks)
         case "muon":
             # As published, momentum is a plain sum: optax's own is corrected for its start.
-            rescaling = optimizer.norm_interval and (
-                _keep_norms(optimizer.norm_interval, total_steps),
-            )
-            return optax.chain(
-                optax.trace(optimizer.momentum, nesterov=True),
+            rules = [
+                optax.trace(momentum, nesterov=True),
                 _orthogonalize(optimizer.newton_schulz_coefficients, optimizer.newton_schulz_steps),
                 optax.scale_by_learning_rate(schedule),
-                *rescaling,
-            )
-        case unknown:
-            raise ValueError(f"no optimizer {unknown!r}")
-
-
-def _with_decay(
-    update: optax.GradientTransformation, optimizer: OptimizerConfig, rate: float
-) -> optax.GradientTransformation:
-    """Add `weight_decay` times the parameters to the gradient, before an update rule."""
-    decay = optimizer.weight_decay
-    if not decay:
-        return update
+            ]
+            if optimizer.norm_interval:
+                rules.append(_keep_norms(optimizer.norm_interval, total_steps))
+            return optax.chain(*rules)
     if optimizer.weight_decay_mode == "decoupled":
         decay = decay / rate if rate else 0.0
-    return optax.chain(optax.add_decayed_weights(decay, _decay_mask(optimizer)), update)
-
-
-def _decay_mask(optimizer: OptimizerConfig) -> Callable[[Any], Any] | None:
-    """Return which parameters decay; None for all."""
-    return _are_matrices if optimizer.weight_decay_on == "kernels" else None
+    return optax.chain(optax.add_decayed_weights(decay, mask), update) if decay else update
 
 
 def _orthogonalize(
@@ -323,15 +290,15 @@ def _orthogonalize(
 
     def orthogonalize(updates):
         kernels, structure = jax.tree.flatten(updates)
-        places = collections.defaultdict(list)
-        for place, kernel in enumerate(kernels):
-            places[math.prod(kernel.shape[:-1]), kernel.shape[-1]].append(place)
-        for (rows, columns), group in places.items():
-            x_GxRxC = jnp.stack([kernels[place].reshape(rows, columns) for place in group])
+        groups = collections.defaultdict(list)
+        for index, kernel in enumerate(kernels):
+            groups[math.prod(kernel.shape[:-1]), kernel.shape[-1]].append(index)
+        for (rows, columns), group in groups.items():
+            x_GxRxC = jnp.stack([kernels[index].reshape(rows, columns) for index in group])
             # The products are smaller with the shorter side in front.
             x_GxRxC = iterate(x_GxRxC.mT).mT if rows > columns else iterate(x_GxRxC)
-            for place, x_RxC in zip(group, x_GxRxC, strict=True):
-                kernels[place] = x_RxC.reshape(kernels[place].shape)
+            for index, x_RxC in zip(group, x_GxRxC, strict=True):
+                kernels[index] = x_RxC.reshape(kernels[index].shape)
         return jax.tree.unflatten(structure, kernels)
 
     return optax.stateless(lambda updates, _: orthogonalize(updates))
@@ -375,4 +342,4 @@ def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTr
 
 def _are_matrices(params: Any) -> Any:
     """Return a tree of booleans: true for kernels and embeddings, see `is_matrix`."""
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree.map_with_path(is_matrix, params)

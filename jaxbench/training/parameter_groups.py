@@ -29,17 +29,9 @@ class ParameterUses(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A value of the forward pass.
-
-    Attributes:
-      parameters: those that it is computed from; None if it depends on the images too.
-      last: the parameters of the last product that it comes from.
-      joined: those that have joined it since, without a product.
-    """
-
-    parameters: frozenset[str] | None = frozenset()
-    last: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
+    parameters: frozenset[str] | None = frozenset()  # it is computed from; None: from images too
+    last: frozenset[str] = frozenset()  # the parameters of the last product that it comes from
+    joined: frozenset[str] = frozenset()  # have joined it since, without a product
 
 
 def path_text(path: tuple[Any, ...]) -> str:
@@ -49,33 +41,30 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 def read_uses(traced: Any, params: Any) -> ParameterUses:
     """Return what the forward pass that `trace_network` traced does with these parameters."""
-    multiplied, looked_up = set(), set()
+    multiplied, looked_up, union = set(), set(), frozenset().union
 
     def merge(values):
         parameters = [value.parameters for value in values]
-        last = frozenset().union(*(value.last for value in values))
+        last = union(*(value.last for value in values))
         if None not in parameters:
-            return _Value(frozenset().union(*parameters), last)
-        joined = frozenset().union(
-            *(value.joined | (value.parameters or set()) for value in values)
-        )
-        return _Value(None, last, joined)
+            return _Value(union(*parameters), last)
+        return _Value(None, last, union(*(v.joined | (v.parameters or set()) for v in values)))
 
     def rule(equation, inputs):
         name = equation.primitive.name
         if name == "gather" and inputs[0].parameters and inputs[1].parameters is None:
             looked_up.update(inputs[0].parameters)
             return [_Value(None)]
-        weights = frozenset().union(*(value.parameters or () for value in inputs))
+        weights = union(*(value.parameters or () for value in inputs))
         if name not in PRODUCTS or not weights:
             return None
         multiplied.update(weights)
         return [merge(inputs)._replace(last=weights, joined=frozenset())]
 
-    paths = [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     jaxpr = traced.jaxpr.jaxpr
     # The key, the parameters, the running statistics, the image.
-    inputs = [_Value(), *(_Value(frozenset((path,))) for path in paths)]
+    leaves = jax.tree.leaves_with_path(params)
+    inputs = [_Value(), *(_Value(frozenset((path_text(path),))) for path, _ in leaves)]
     inputs += [_Value()] * (len(jaxpr.invars) - len(inputs) - 1) + [_Value(None)]
     outputs, *_ = Dataflow(merge, rule).outputs(jaxpr, inputs)
     last = outputs.last | outputs.joined
@@ -97,13 +86,13 @@ def parameter_groups(config: Config, params: Any, uses: Callable[[], ParameterUs
     Raises:
       BadInput: a field needs the head, and it cannot be determined.
     """
-    matrices = {
-        path_text(path)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if is_matrix(path, leaf)
-    }
+    leaves = jax.tree.leaves_with_path(params)
+    matrices = {path_text(path) for path, leaf in leaves if is_matrix(path, leaf)}
     heads, kernels = frozenset(), matrices
-    if field := _field_that_needs_the_head(config):
+    field, rate = "optimizer.name='muon'", config.optimizer.head_learning_rate
+    if config.optimizer.name != "muon":
+        field = f"optimizer.head_learning_rate={rate:g}" if rate else ""
+    if field:
         used = uses()
         heads = used.last & matrices
         if len(heads) != 1:
@@ -119,12 +108,4 @@ def parameter_groups(config: Config, params: Any, uses: Callable[[], ParameterUs
             return "bias"
         return "head" if name in heads else "kernel" if name in kernels else "embedding"
 
-    return jax.tree_util.tree_map_with_path(group, params)
-
-
-def _field_that_needs_the_head(config: Config) -> str:
-    optimizer = config.optimizer
-    if optimizer.name == "muon":
-        return "optimizer.name='muon'"
-    rate = optimizer.head_learning_rate
-    return f"optimizer.head_learning_rate={rate:g}" if rate else ""
+    return jax.tree.map_with_path(group, params)

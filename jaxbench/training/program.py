@@ -13,8 +13,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
-from jaxbench.custom.errors import describe_error
-from jaxbench.custom.task import check_task
+from jaxbench.custom import check_task, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import utilization
 from jaxbench.hardware.targets.target import compute_capability

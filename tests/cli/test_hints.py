@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.cli.commands import COMMANDS, commands_with
+from jaxbench.cli.commands import COMMANDS
 from jaxbench.cli.hints import meant_fields
 from tests.conftest import ROOT
 
@@ -33,13 +33,6 @@ FIELDS = (
 )
 def test_a_field_that_was_meant(given, meant):
     assert meant_fields(given, FIELDS) == meant
-
-
-def test_the_commands_that_have_a_flag():
-    assert commands_with("json") == ["main", "sweep", "compare", "cost", "offers", "doctor"]
-    assert commands_with("offer") == ["main", "sweep", "report", "cost", "offers"]
-    assert commands_with("experiment.batch_size") == ["main", "sweep"]
-    assert commands_with("xyzzy") == []
 
 
 def test_every_command_is_a_module():

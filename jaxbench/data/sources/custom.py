@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
-from jaxbench.custom.errors import describe_error
+from jaxbench.custom import describe_error
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.errors import BadInput
 

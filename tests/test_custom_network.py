@@ -1,4 +1,4 @@
-"""Networks of the user's own: what they may look like, and that they train as ours do."""
+"""Custom networks: their forms, and that they train as the shipped ones do."""
 
 import os
 from typing import Any
@@ -146,7 +146,7 @@ def test_batch_norm_of_flax_trains_as_ours(tmp_path, sync):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_dropout_for_a_whole_array_is_told_and_that_of_examples_is_not():
+def test_dropout_of_a_whole_array_warns_and_that_of_examples_does_not():
     model = config_of(Dropped).model
     [warning] = program_of(model).facts.warnings(config_of(model), program_of(model).precision)
     assert "jaxbench.models.layers.dropout" in warning
@@ -172,24 +172,24 @@ def test_an_nnx_network_does_what_its_linen_twin_does():
     images = jax.random.normal(jax.random.key(1), (4, 8, 8, 1))
     keys_B = jax.random.split(jax.random.key(0), 4)
     made = config_of(Nnx).model.create(num_classes=10, dtype=None, param_dtype=None, norm_axis=None)
-    own, twin = NetworkAdapter(made, jnp.float32), NetworkAdapter(LinenTwin(), jnp.float32)
-    variables = own.init(jax.random.key(0), images)
+    nnx_net, twin = NetworkAdapter(made, jnp.float32), NetworkAdapter(LinenTwin(), jnp.float32)
+    variables = nnx_net.init(jax.random.key(0), images)
     params = dict(variables["params"])
     params["layers"] = params["layers"]["0"]
 
     def loss(adapter, params, batch_stats):
-        given = {"params": params, "batch_stats": batch_stats}
-        outputs, updated = adapter.apply(given, images, train=True, keys_B=keys_B)
+        values = {"params": params, "batch_stats": batch_stats}
+        outputs, updated = adapter.apply(values, images, train=True, keys_B=keys_B)
         return jnp.sum(outputs**2), updated
 
     stats = variables["batch_stats"]
     results = []
-    for adapter, own_params in ((own, variables["params"]), (twin, params)):
+    for adapter, its_params in ((nnx_net, variables["params"]), (twin, params)):
         (value, updated), grads = jax.value_and_grad(
             lambda p, a=adapter: loss(a, p, stats), has_aux=True
-        )(own_params)
-        given = {"params": own_params, "batch_stats": updated}
-        results.append((value, updated, grads["conv"], adapter.apply(given, images, train=False)))
+        )(its_params)
+        values = {"params": its_params, "batch_stats": updated}
+        results.append((value, updated, grads["conv"], adapter.apply(values, images, train=False)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *results)
 
 
@@ -252,23 +252,23 @@ class Wrong(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         (Always, "Always has batch norm, and its __call__ takes no `train`"),
         (Cached, "Cached keeps variables in 'cache': a network may keep params and batch_stats"),
-        (Wrong, r"tests/custom/test_network.py:\d+: Wrong cannot be built .*: KeyError: 'missing'"),
+        (Wrong, r"tests/test_custom_network.py:\d+: Wrong cannot be built .*: KeyError: 'missing'"),
         (lambda num_classes: 3, "returned a int, expected a flax module$"),
         (lambda: Nnx(10, rngs=nnx.Rngs(0)), "a function that makes an NNX module takes `rngs`"),
         (lambda num_classes, depth: None, "needs 'depth', which has no default"),
         (Plain(10), "model is an object of Plain: give the class, model=Plain, or a function"),
     ],
 )
-def test_what_cannot_be_is_told(model, told):
-    with pytest.raises(BadInput, match=told):
+def test_a_network_that_cannot_be_used_is_refused(model, message):
+    with pytest.raises(BadInput, match=message):
         program_of(model)
 
 
-def test_logits_in_half_precision_are_widened_and_told():
+def test_logits_in_half_precision_are_widened_with_a_warning():
     program = program_of(Narrow, precision="bf16")
     [warning] = program.facts.warnings(program.config, program.precision)
     assert "logits are in bfloat16" in warning

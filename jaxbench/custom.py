@@ -1,0 +1,299 @@
+"""Custom code of an experiment file: a network, a task, an update rule or a data source.
+
+What it may be, how it is recorded, and the line that an error in it ends with.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import os
+import pathlib
+import sys
+import sysconfig
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxbench.errors import BadInput
+from jaxbench.model_config import ModelConfig
+
+_PACKAGE = os.path.join(pathlib.Path(__file__).resolve().parent, "")
+_LIBRARIES = tuple(
+    os.path.join(path, "")
+    for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
+)
+_SCALARS = (bool, int, float, str)
+# The arguments that jaxbench passes to a network that takes them; `rngs` are NNX's.
+_ARGUMENTS = ("num_classes", "dtype", "param_dtype", "axis_name", "rngs")
+# A task's attributes with names of sums or metrics, and the names that each must contain.
+_NAMES = {"train_sums": ("loss", "count"), "eval_sums": ("loss", "count")}
+_NAMES |= {"train_metrics": ("loss",), "eval_metrics": ("loss",)}
+_METHODS = ("label_shape", "output_shape", "losses", "metric_sums", "compute")
+
+
+class Code:
+    """A function, class or object, with a text for the record: its name and its file's digest.
+
+    Two runs with the same text ran the same code, as far as that file goes.
+
+    Attributes:
+      value: the function, class or object.
+    """
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.__name__, self._text = _describe(value)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.value(*args, **keywords)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Code) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __deepcopy__(self, memo: Any) -> "Code":
+        return self
+
+
+def as_code(value: Any) -> Any:
+    """Wrap a callable; leave all else as it is."""
+    return Code(value) if callable(value) and not isinstance(value, Code) else value
+
+
+class HoldsCode:
+    """Base of the configurations: a field declared with `custom` wraps the value it gets."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = self.__dataclass_fields__.get(name)
+        wrap = field and field.metadata.get("custom")
+        object.__setattr__(self, name, wrap(value) if wrap else value)
+
+
+def config_record(config: Any) -> dict[str, Any]:
+    """Return a config's fields, nested, as in run.json: code by its text."""
+    return dataclasses.asdict(
+        config,
+        dict_factory=lambda items: {
+            name: str(value) if isinstance(value, Code) else value for name, value in items
+        },
+    )
+
+
+def _describe(value: Any) -> tuple[str, str]:
+    """Return the name of a function, class or object, and its text for the record."""
+    arguments = {}
+    if isinstance(value, functools.partial):
+        arguments, value = {**dict(enumerate(value.args)), **value.keywords}, value.func
+    elif not inspect.isroutine(value) and not inspect.isclass(value):
+        plain = (*_SCALARS, tuple, type(None))
+        attributes = getattr(value, "__dict__", {}).items()
+        arguments = {name: item for name, item in attributes if isinstance(item, plain)}
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    text = ", ".join(f"{argument}={item!r}" for argument, item in arguments.items())
+    text = f"{name}({text})" if text else name
+    is_named = inspect.isroutine(value) or inspect.isclass(value)
+    definition = inspect.unwrap(value) if is_named else type(value)
+    try:
+        path = pathlib.Path(inspect.getsourcefile(definition) or "")
+        is_file = path.is_file()
+        source = path.read_bytes() if is_file else inspect.getsource(definition).encode()
+    except (TypeError, OSError):
+        return name, f"{text}, source unknown"
+    place = path.name if is_file else "a notebook"
+    return name, f"{text} in {place}, sha256 {hashlib.sha256(source).hexdigest()[:12]}"
+
+
+def user_line(error: BaseException) -> str | None:
+    """Return FILE:LINE of the custom code that jaxbench called and that failed; None for none.
+
+    It is the innermost frame that is neither jaxbench's nor a library's.
+    """
+    line, called = None, False
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = os.path.abspath(frame.filename)
+        if path.startswith(_PACKAGE):
+            called = True
+        elif called and not frame.filename.startswith("<") and not path.startswith(_LIBRARIES):
+            relative = os.path.relpath(path)
+            path = path if relative.startswith(os.pardir) else relative
+            if os.path.basename(os.path.dirname(path)).startswith("ipykernel_"):
+                path = "the notebook's cell"
+            line = f"{path}:{frame.lineno}"
+    return line
+
+
+def describe_error(failure: str, error: BaseException) -> str:
+    """Return a line: file and line of the custom code, if any, what failed, the error's text."""
+    # JAX appends lines of jaxbench, which called the code.
+    text = " ".join(str(error).split()).partition(" The error occurred while tracing")[0]
+    text = text if len(text) <= 300 else f"{text[:300]} ..."
+    message = f"{failure}: {type(error).__name__}" + (f": {text}" if text else "")
+    line = user_line(error)
+    return f"{line}: {message}" if line else message
+
+
+@dataclasses.dataclass(kw_only=True)
+class CustomModelConfig(ModelConfig):
+    """Base of the configurations that are made of a network's class or function."""
+
+    code: Code = None
+
+    @property
+    def network_name(self) -> str:
+        return self.code.__name__
+
+    def hand_on(self, name: str, to: str) -> str:
+        name = {"norm_axis": "axis_name"}.get(name, name)
+        return f"{self.network_name} must take {name} and hand it to {to}"
+
+    def create(self, *, num_classes: int, dtype: Any, param_dtype: Any, norm_axis: str | None):
+        parameters = _parameters(self.code.value)
+        values = (num_classes, dtype, param_dtype, norm_axis)
+        arguments = {n: v for n, v in zip(_ARGUMENTS, values, strict=False) if n in parameters}
+        names = [field.name for field in dataclasses.fields(self) if field.name != "code"]
+        arguments |= {name: getattr(self, name) for name in names}
+        if _is_nnx(self.code.value) or "rngs" in parameters:
+            from flax import nnx
+
+            return nnx.bridge.ToLinen(
+                self.code.value,
+                kwargs=arguments,
+                skip_rng="rngs" not in parameters,
+                metadata_fn=None,
+            )
+        import flax.linen as nn
+
+        module = self.code.value(**arguments)
+        if isinstance(module, nn.Module):
+            return module
+        hint = "; a function that makes an NNX module takes `rngs`" if _is_nnx(type(module)) else ""
+        raise BadInput(
+            f"{self.network_name} returned a {type(module).__name__}, expected a flax module{hint}"
+        )
+
+
+def model_config(value: Any) -> Any:
+    """Return the configuration of a module class or a function; leave all else as it is.
+
+    Raises:
+      BadInput: an object of a class; or a parameter without a default that jaxbench does not pass.
+    """
+    linen = sys.modules.get("flax.linen")
+    if _is_nnx(type(value)) or (linen and isinstance(value, linen.Module)):
+        name = type(value).__name__
+        raise BadInput(f"model is an object of {name}: give the class, model={name}, or a function")
+    if isinstance(value, ModelConfig) or not callable(value):
+        return value
+    name, fields = getattr(value, "__name__", type(value).__name__), []
+    for parameter in _parameters(value).values():
+        if parameter.name in _ARGUMENTS:
+            continue
+        if parameter.default is inspect.Parameter.empty:
+            raise BadInput(
+                f"{name} needs {parameter.name!r}, which has no default; jaxbench gives "
+                f"{', '.join(_ARGUMENTS[:-1])}, all else needs a default"
+            )
+        hint = _field_type(parameter.default, parameter.annotation)
+        if hint and not hasattr(CustomModelConfig, parameter.name):
+            fields.append((parameter.name, hint, dataclasses.field(default=parameter.default)))
+    made = dataclasses.make_dataclass(name, fields, bases=(CustomModelConfig,), kw_only=True)
+    return made(code=Code(value))
+
+
+def _parameters(value: Callable) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters that can be passed by name."""
+    # The metaclass of NNX modules hides their parameters; flax adds two to every linen module.
+    signature = inspect.signature(value.__init__ if _is_nnx(value) else value)
+    hidden = ("self", "parent", "name") if inspect.isclass(value) else ("self",)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {n: p for n, p in signature.parameters.items() if p.kind in kinds and n not in hidden}
+
+
+def _field_type(default: Any, annotation: Any) -> Any:
+    """Return the type of the field for a parameter; None if no flag can set it."""
+    if isinstance(default, tuple):
+        types = {type(item) for item in default}
+        if typing.get_origin(annotation) is tuple:
+            types = {*typing.get_args(annotation)[:1]}
+        item = float if types == {int, float} else types.pop() if len(types) == 1 else None
+        return tuple[item, ...] if item in _SCALARS else None
+    if type(default) is int and (annotation is float or annotation == "float"):
+        return float
+    return type(default) if type(default) in _SCALARS else None
+
+
+def _is_nnx(value: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and inspect.isclass(value) and issubclass(value, nnx.Module)
+
+
+def custom_task(value: Any) -> Any:
+    """Wrap a task that is an object; leave the name of a task as it is.
+
+    Raises:
+      BadInput: it lacks something; the message names all of it.
+    """
+    if isinstance(value, (str, Code)):
+        return value
+    if isinstance(value, type):
+        raise BadInput(f"task is the class {value.__name__}: give an object, {value.__name__}()")
+    lacks = [name for name in ("name", "primary_metric", *_NAMES) if not hasattr(value, name)]
+    lacks += [f"{name}()" for name in _METHODS if not callable(getattr(value, name, None))]
+    for name, needed in _NAMES.items():
+        lacks += [
+            f"{part!r} in {name}" for part in needed if part not in getattr(value, name, needed)
+        ]
+    primary = getattr(value, "primary_metric", "")
+    if primary and primary not in getattr(value, "eval_metrics", primary):
+        lacks.append(f"its primary_metric {primary!r} in eval_metrics")
+    if lacks:
+        label = type(value).__name__
+        raise BadInput(f"task {label} lacks {', '.join(lacks)}; see jaxbench.tasks.Task")
+    return Code(value)
+
+
+def check_task(
+    task: Any, image_shape: tuple[int, ...], output_shape: tuple[int, ...], dtype: Any
+) -> None:
+    """Try a task's loss and sums on shapes, and its metrics on ones.
+
+    Raises:
+      BadInput: one of them fails, or its result does not fit the task's names.
+    """
+    import jax
+    import numpy as np
+
+    label, label_shape = f"task {type(task).__name__}", task.label_shape(image_shape)
+    outputs_Bx = jax.ShapeDtypeStruct((2, *output_shape), dtype)
+    labels_Bx = jax.ShapeDtypeStruct((2, *label_shape), np.uint8 if label_shape else np.int32)
+    mask_B = jax.ShapeDtypeStruct((2,), np.bool_)
+    for kind in ("train", "eval"):
+        names = getattr(task, f"{kind}_sums")
+        try:
+            losses_B = jax.eval_shape(lambda x, y: task.losses(x, y, 0.0), outputs_Bx, labels_Bx)
+            sums = jax.eval_shape(task.metric_sums, losses_B, outputs_Bx, labels_Bx, mask_B)
+            metrics = task.compute({name: np.ones(1) for name in names})
+        except Exception as error:
+            raise BadInput(describe_error(f"{label} fails", error)) from error
+        if losses_B.shape != (2,):
+            raise BadInput(
+                f"{label}: losses of 2 examples have shape {losses_B.shape}, expected (2,)"
+            )
+        # The sum of test-time augmentation is from a second call, with other outputs.
+        wrong = [n for n in names if n != "top1_tta" and getattr(sums.get(n), "shape", None) != ()]
+        if wrong:
+            raise BadInput(
+                f"{label}: metric_sums must return one sum for each of {str(wrong)[1:-1]}"
+            )
+        missing = [name for name in getattr(task, f"{kind}_metrics") if name not in metrics]
+        if missing:
+            raise BadInput(f"{label}: compute returns no {str(missing)[1:-1]}")
