@@ -146,7 +146,7 @@ def _reset_unused(config: Any, prefix: str) -> tuple[Any, list[str]]:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise BadInput if the option of this name is no fraction, such as a top-1."""
+    """Raise BadInput where the option of this name is no share, such as a top-1."""
     if not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
 
