@@ -26,8 +26,8 @@ class DataConfig(HoldsCode):
         "cifar10_batches: the binary or the Python version of CIFAR-10. npz: a NumPy file. "
         "folder: JPEG files in one folder for each class. text: the bytes of a "
         "file, or of the documentation of Python's language that its standard library holds, as "
-        "sequences of tokens. synthetic: generated images or sequences. custom: what `data.load` "
-        "returns.",
+        "sequences of tokens. synthetic: generated images or sequences. custom: what "
+        "`data.load` returns.",
     )
     load: Code | None = custom(
         only_with={"source": ["custom"]},

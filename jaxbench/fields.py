@@ -116,6 +116,22 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def check_share(name: str, value: float) -> None:
+    """Raise BadInput where the option of this name is no share, such as a top-1."""
+    if not 0 < value <= 1:  # written so that nan fails it too
+        raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
+
+
+def describe_type(hint: Any) -> str:
+    """Return what a value of this type looks like, in words for an error line."""
+    if typing.get_origin(hint) is tuple:
+        items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
+        return f"{items}s in parentheses, such as (30,60)"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    words[Code | None] = "a function"
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
 def without_unused(config: Any) -> tuple[Any, list[str]]:
     """Give fields without effect their defaults; return the config and a warning that names them.
 
@@ -143,19 +159,3 @@ def _reset_unused(config: Any, prefix: str) -> tuple[Any, list[str]]:
             config = dataclasses.replace(config, **{field.name: value})
             unused += names
     return config, unused
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise BadInput if the option of this name is no fraction, such as a top-1."""
-    if not 0 < value <= 1:  # written so that nan fails it too
-        raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
-
-
-def describe_type(hint: Any) -> str:
-    """Return what a value of this type looks like, in words for an error line."""
-    if typing.get_origin(hint) is tuple:
-        items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
-        return f"{items}s in parentheses, such as (30,60)"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    words[Code | None] = "a function"
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
