@@ -266,7 +266,7 @@ def report(
     out: str | os.PathLike = "report.html",
     *,
     title: str | None = None,
-    target: float | None = None,
+    target_accuracy: float | None = None,
 ) -> pathlib.Path:
     """Write a report of runs, sweeps and folders of them.
 
@@ -274,7 +274,7 @@ def report(
       runs: a `Run`, a folder, or a list of them.
       out: the file, .html, .md or .csv; it replaces an older report, and nothing else.
       title: the heading; None takes the folders' names.
-      target: ask all runs how they got to this top-1 or Dice, as a share.
+      target_accuracy: ask all runs how they got to this top-1 or Dice, as a fraction.
 
     Returns:
       The file's path.
@@ -282,7 +282,9 @@ def report(
     Raises:
       BadInput: there is no run, or the file cannot be written.
     """
-    path, _ = write_report(paths_of(runs), os.fspath(out), title=title, target=target)
+    path, _ = write_report(
+        paths_of(runs), os.fspath(out), title=title, target_accuracy=target_accuracy
+    )
     return path
 
 

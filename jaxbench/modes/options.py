@@ -7,7 +7,7 @@ from typing import Any
 from jaxbench.checkpoints.checkpoint import check_policy
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
-from jaxbench.fields import check_share
+from jaxbench.fields import check_fraction
 from jaxbench.hardware.telemetry.sampler import check_interval
 from jaxbench.microbench.interleaved import check_window_s
 from jaxbench.modes import FEEDS, FEWEST_ROUNDS, SCALINGS
@@ -60,7 +60,7 @@ _CHECKS = {
     "feed": _choice("feed", FEEDS),
     "scaling": _choice("scaling", SCALINGS),
     "profile": parse_steps,
-    "target_accuracy": functools.partial(check_share, "target_accuracy"),
+    "target_accuracy": functools.partial(check_fraction, "target_accuracy"),
     "checkpoints": check_policy,
     "wandb": check_wandb,
 }

@@ -228,7 +228,7 @@ class Training(Measurement):
         return {"num_resumes": len(attempts) - 1, **found._asdict()} if found else {}
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
-        run, target = self._run, self._run.plan.target
+        run, target = self._run, self._run.plan.target_accuracy
         images_per_step = run.program.layout.images_per_step
         summary = summarize(
             run.progress,
@@ -237,7 +237,7 @@ class Training(Measurement):
             num_devices=run.program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
-            target=target and target.describe(run.progress.epochs, images_per_step),
+            target_accuracy=target and target.describe(run.progress.epochs, images_per_step),
             profile=run.profiler and run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=self._warnings(),
