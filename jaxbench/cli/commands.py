@@ -3,6 +3,8 @@
 import pathlib
 import re
 
+from jaxbench.modes.options import OPTIONS
+
 # The module of a command is jaxbench/NAME.py.
 COMMANDS = {
     "main": "Run one experiment: train it, or measure how fast the devices are.",
@@ -35,7 +37,7 @@ def _flags_in(path: str, read: set[str]) -> set[str]:
         return set()
     read.add(path)
     text = (_PACKAGE / path).read_text()
-    found = set(_DEFINITION.findall(text))
+    found = set(_DEFINITION.findall(text)) | ({*OPTIONS} if "main_flags" in path else set())
     for module in set(_FLAG_MODULE.findall(text)):
         found |= _flags_in(f"cli/{module}.py", read)
     return found
