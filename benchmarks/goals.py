@@ -263,7 +263,8 @@ def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
 
 def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
     def make(run: RunRecords) -> list[Figure]:
-        target, best = run.document["summary"]["target"], run.document["summary"]["best_eval_top1"]
+        summary = run.document["summary"]
+        target, best = summary["target_accuracy"], summary["best_eval_top1"]
         what = f"wrn28_10 to {target['value']:.0%} top-1, at most 1,200 s"
         source = "96 %: the paper's repository; the time: chosen"
         if not target["reached"]:

@@ -23,11 +23,12 @@ from xml.etree import ElementTree
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.thresholds import load_thresholds
-from jaxbench.cli import entry_point, main_flags, registry
+from jaxbench.cli import entry_point, registry
 from jaxbench.cli.commands import COMMANDS
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
 from jaxbench.models.convolution import Conv2dConfig
+from jaxbench.modes.options import modes_of_flags
 from jaxbench.records.schema import RECORDS
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
@@ -125,6 +126,7 @@ def commands_page(commands: list[Command]) -> str:
 
 
 def flags_page(commands: list[Command]) -> str:
+    modes_of = modes_of_flags()
     lines = [
         "# Flags",
         "",
@@ -140,7 +142,7 @@ def flags_page(commands: list[Command]) -> str:
         if command.name == "sweep":
             lines += ["", "The flags of `jaxbench main` are for every trial of the sweep.", ""]
         for flag in command.flags:
-            modes = main_flags.MODES_OF.get(flag.name) if command.name == "main" else None
+            modes = modes_of.get(flag.name) if command.name == "main" else None
             lines += ["", *_describe_flag(flag, modes)]
         lines.append("")
     return "\n".join(lines)

@@ -5,8 +5,10 @@ the same records. Ctrl-C ends a run as it ends the command, with a checkpoint, a
 KeyboardInterrupt; afterwards it is Python's own again.
 """
 
+import inspect
 import os
 import pathlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Experiment
 from jaxbench.modes import find_mode, import_mode
+from jaxbench.modes.options import mode_keywords, options_of
 from jaxbench.parallel.coordinator import check_single_host
 from jaxbench.parallel.signals import handle_ctrl_c
 from jaxbench.reports.write import write_report
@@ -22,168 +25,94 @@ from jaxbench.results.run import Run
 from jaxbench.results.tables import runs_table
 
 _AnyExperiment = str | os.PathLike | Experiment
+_Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
-def train(
-    experiment: _AnyExperiment = "quickstart",
-    *,
-    workdir: str | os.PathLike | None = None,
-    resume: str | os.PathLike | None = None,
-    target_accuracy: float | None = None,
-    checkpoint_minutes: float = 10.0,
-    checkpoint_epochs: int = 0,
-    telemetry_s: float = 1.0,
-    quiet: bool = False,
-    **fields: Any,
-) -> Run:
+def _function(mode: str, summary: str) -> Callable[..., Run]:
+    """Return the function that runs a mode, with a keyword for each of its options."""
+
+    def run(experiment="quickstart", *, workdir=None, quiet=False, **fields) -> Run:
+        return _measure(mode, experiment, workdir, quiet, fields)
+
+    options, lines = options_of(mode), []
+    for name, option in options.items():
+        lines += textwrap.wrap(f"  {name}: {option.help}", 96, subsequent_indent="    ")
+    run.__name__ = run.__qualname__ = mode
+    run.__doc__ = inspect.cleandoc(summary) + _DETAILS.format(options="\n".join(lines))
+    signature = inspect.signature(run)
+    first, workdir, quiet, fields = signature.parameters.values()
+    keywords = [quiet.replace(name=name, default=one.default) for name, one in options.items()]
+    run.__signature__ = signature.replace(parameters=[first, workdir, *keywords, quiet, fields])
+    return run
+
+
+_DETAILS = """
+
+Args:
+  experiment: a name (`cnn10`, or `cnn10:tiny` for the small variant), the path of an experiment
+    file, or a `jaxbench.config.Config`.
+  workdir: a new or empty folder for the records; None makes `runs/EXPERIMENT/TIME`.
+{options}
+  quiet: whether no progress is shown.
+  **fields: fields of the experiment: `batch_size=512`, `optimizer={{"learning_rate": 0.1}}` or
+    `**{{"data.path": "x"}}`.
+
+Returns:
+  The run, read back from its directory. Its status is `invalid` if a value fails a sanity check.
+
+Raises:
+  BadInput: a name or value that is not allowed; nothing has been written.
+  KeyboardInterrupt: Ctrl-C; the run is recorded as interrupted.
+  Exception: whatever else ended the run; status and reason are in its run.json.
+"""
+
+train = _function(
+    "train",
     """Train an experiment, evaluate it after every epoch, and return its run.
 
-    Args:
-      experiment: a name (`cnn10`, or `cnn10:tiny` for the small variant), the path of an experiment
-        file, or a `jaxbench.config.Config`.
-      workdir: a new or empty folder for the records; None makes `runs/EXPERIMENT/TIME`.
-      resume: `auto` resumes the run in `workdir`, or begins it; a path resumes that run, or one of
-        its checkpoints in a new `workdir`.
-      target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
-      checkpoint_minutes: minutes between checkpoints. One of the final state is also written, for
-        `Run.restore_state`; if this and `checkpoint_epochs` are 0, none at all.
-      checkpoint_epochs: epochs between checkpoints.
-      telemetry_s: seconds between readings of the hardware; 0 takes none.
-      quiet: whether no progress is shown.
-      **fields: fields of the experiment: `batch_size=512`, `optimizer={"learning_rate": 0.1}` or
-        `**{"data.path": "x"}`.
-
-    Returns:
-      The run, read back from its directory. Its status is `invalid` where a figure fails a sanity
-      check.
-
-    Raises:
-      BadInput: a name or value that is not allowed; nothing has been written.
-      KeyboardInterrupt: Ctrl-C; the run is recorded as interrupted and can be resumed from the
-        checkpoint that it has written.
-      Exception: whatever else ended the run; status and reason are in its run.json.
-    """
-    from jaxbench.checkpoints.checkpoint import Policy
-
-    return _measure(
-        "train",
-        experiment,
-        fields,
-        workdir,
-        quiet,
-        resume="none" if resume is None else os.fspath(resume),
-        target_accuracy=target_accuracy,
-        checkpoints=Policy(checkpoint_minutes, checkpoint_epochs),
-        telemetry_s=telemetry_s,
-    )
-
-
-def throughput(
-    experiment: _AnyExperiment = "quickstart",
-    *,
-    workdir: str | os.PathLike | None = None,
-    feed: str = "synthetic",
-    steps_per_call: int = 1,
-    rounds: int = 11,
-    window_s: float = 1.0,
-    telemetry_s: float = 1.0,
-    quiet: bool = False,
-    **fields: Any,
-) -> Run:
+    After Ctrl-C the run can be resumed from the checkpoint that it has written. Of a final state
+    that was written, `Run.restore_state` returns the arrays.
+    """,
+)
+throughput = _function(
+    "throughput",
     """Measure how fast the devices train an experiment and evaluate it.
 
-    Args:
-      experiment, workdir, telemetry_s, quiet: see `train`.
-      feed: `synthetic`, one constant batch on the devices, measures them alone; `resident` and
-        `stream` take the experiment's data.
-      steps_per_call: if more than 1, also measure this many steps in one call.
-      rounds: measurements of each stage, at least 6.
-      window_s: seconds that a measurement should take.
-      **fields: fields of the experiment, see `train`.
-
-    Returns:
-      The run. `run.images_per_s` is the rate of the training step, `run.table("throughput")` has a
-      row for each stage.
-
-    Raises:
-      BadInput: a name or value that is not allowed; nothing has been written.
-    """
-    return _measure(
-        "throughput",
-        experiment,
-        fields,
-        workdir,
-        quiet,
-        feed=feed,
-        steps_per_call=steps_per_call,
-        rounds=rounds,
-        window_s=window_s,
-        telemetry_s=telemetry_s,
-    )
-
-
-def scaling(
-    experiment: _AnyExperiment = "quickstart",
-    *,
-    workdir: str | os.PathLike | None = None,
-    scaling: str = "both",
-    device_counts: Sequence[int] = (),
-    rounds: int = 11,
-    window_s: float = 1.0,
-    telemetry_s: float = 1.0,
-    quiet: bool = False,
-    **fields: Any,
-) -> Run:
+    `run.images_per_s` is the rate of the training step, `run.table("throughput")` has a row for
+    each stage.
+    """,
+)
+scaling = _function(
+    "scaling",
     """Measure an experiment's training step on 1 to all devices.
 
-    Args:
-      experiment, workdir, telemetry_s, quiet: see `train`.
-      scaling: `weak` keeps each device's batch, `strong` the global one; `both`.
-      device_counts: how many devices, such as `[1, 2, 4]`; empty takes 1, 2, 4 ... and all.
-      rounds, window_s: see `throughput`.
-      **fields: fields of the experiment, see `train`.
-
-    Returns:
-      The run. `run.table("scaling")` has a row for each number of devices, with its efficiency.
-
-    Raises:
-      BadInput: a name or value that is not allowed; nothing has been written.
-    """
-    return _measure(
-        "scaling",
-        experiment,
-        fields,
-        workdir,
-        quiet,
-        scaling=scaling,
-        device_counts=device_counts,
-        rounds=rounds,
-        window_s=window_s,
-        telemetry_s=telemetry_s,
-    )
+    `run.table("scaling")` has a row for each number of devices, with its efficiency.
+    """,
+)
 
 
 def describe(experiment: _AnyExperiment = "quickstart", **fields: Any) -> Description:
     """Describe an experiment: layers, parameters, arithmetic, estimated memory; train nothing.
 
     Args:
-      experiment: see `train`.
-      **fields: fields of the experiment, see `train`.
+      experiment, **fields: see `train`.
 
     Returns:
       What `--mode=describe` shows. It prints as tables; `rows` and `table` are its layers,
-      `description["parameters"]` one of its facts.
+      `description["parameters"]` one of its values.
 
     Raises:
       BadInput: a name or value that is not allowed.
     """
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.modes import describe as job
+    from jaxbench.modes import describe as mode
 
     config = create_experiment(experiment, fields)
     prepare_backend()
-    facts = job.describe(config)
-    return Description(facts, lambda console: job.print_description(facts, config, console))
+    description = mode.describe(config)
+    return Description(
+        description, lambda console: mode.print_description(description, config, console)
+    )
 
 
 def sweep(
@@ -200,12 +129,12 @@ def sweep(
     quiet: bool = False,
     **fields: Any,
 ) -> SweepResult:
-    """Run an experiment for every combination of a grid, each in a process of its own.
+    """Run an experiment for every combination of a grid, each in a separate process.
 
     A trial that runs out of memory, takes too long or fails is a result too.
 
     Args:
-      experiment: a name or the path of an experiment file; None where the grid has `experiment`.
+      experiment: a name or the path of an experiment file; None if the grid has `experiment`.
       grid: `{"batch_size": [128, 256], "precision": ["fp32", "bf16"]}`: fields, as dotted paths.
       mode: `train`, `throughput`, `scaling`, `input` or `memory`; None takes the experiment's own.
       sweepdir: a new folder, or that of a sweep to resume; None makes
@@ -243,10 +172,7 @@ def sweep(
     )
 
 
-def compare(
-    base: str | os.PathLike | Sequence[str | os.PathLike],
-    other: str | os.PathLike | Sequence[str | os.PathLike],
-) -> Comparison:
+def compare(base: _Paths, other: _Paths) -> Comparison:
     """Compare two runs, two lists of repeats, or two sweeps.
 
     Args:
@@ -262,11 +188,11 @@ def compare(
 
 
 def report(
-    runs: str | os.PathLike | Sequence[str | os.PathLike],
+    runs: _Paths,
     out: str | os.PathLike = "report.html",
     *,
     title: str | None = None,
-    target: float | None = None,
+    target_accuracy: float | None = None,
 ) -> pathlib.Path:
     """Write a report of runs, sweeps and folders of them.
 
@@ -274,7 +200,7 @@ def report(
       runs: a `Run`, a folder, or a list of them.
       out: the file, .html, .md or .csv; it replaces an older report, and nothing else.
       title: the heading; None takes the folders' names.
-      target: ask all runs how they got to this top-1 or Dice, as a share.
+      target_accuracy: ask all runs how they got to this top-1 or Dice, as a fraction.
 
     Returns:
       The file's path.
@@ -282,7 +208,9 @@ def report(
     Raises:
       BadInput: there is no run, or the file cannot be written.
     """
-    path, _ = write_report(paths_of(runs), os.fspath(out), title=title, target=target)
+    path, _ = write_report(
+        paths_of(runs), os.fspath(out), title=title, target_accuracy=target_accuracy
+    )
     return path
 
 
@@ -293,7 +221,7 @@ def load_runs(*folders: str | os.PathLike) -> Any:
       *folders: run directories, sweeps, and folders of them; none takes `runs`.
 
     Returns:
-      A pandas DataFrame; where pandas is not installed, a list of dictionaries with the same
+      A pandas DataFrame; if pandas is not installed, a list of dictionaries with the same
       columns: experiment, mode, status, device_kind, num_devices, batch_size, precision,
       images_per_s with images_per_s_low and images_per_s_high, top1, dice, mfu, compile_s, wall_s,
       usd, seed, feed, started_at, reason, path, target (what a run was compiled for, where that is
@@ -313,28 +241,29 @@ def experiments() -> dict[str, str]:
 def _measure(
     mode: str,
     experiment: _AnyExperiment,
-    fields: Mapping[str, Any],
     workdir: str | os.PathLike | None,
     quiet: bool,
-    **options: Any,
+    values: Mapping[str, Any],
 ) -> Run:
-    """Run a mode in this process, as `jaxbench.main` does; return what it recorded."""
-    config = create_experiment(experiment, fields)
+    """Run a mode in this process, with options and fields; return what it recorded."""
+    options = {name: values.get(name) for name in options_of(mode)}
+    config = create_experiment(
+        experiment, {name: value for name, value in values.items() if name not in options}
+    )
     find_mode(config, mode)
     check_single_host()
-    run: Callable[..., Any] = import_mode(mode)
+    run = import_mode(mode)
     from jaxbench.hardware.accelerators import check_platforms
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.modes.options import check_options
     from jaxbench.xla.compile_cache import use_compile_cache
 
     check_platforms()
-    check_options(config, options)
-    use_compile_cache()
+    keywords = mode_keywords(mode, config, options)
+    use_compile_cache(by_names=keywords.get("profile") is not None)
     prepare_backend()
     workdir = None if workdir is None else os.fspath(workdir)
     with handle_ctrl_c():
-        result = run(config, workdir, _console(quiet), **options)
+        result = run(config, workdir, _console(quiet), **keywords)
     return Run(result.run_dir.path)
 
 

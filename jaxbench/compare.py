@@ -59,7 +59,7 @@ def main(paths: list[str]) -> int:
     if not paths:
         raise BadInput("give two or more runs, sweeps or cards: BASE OTHER..., or one SWEEP")
     if not math.isfinite(_TOLERANCE.value):
-        raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a share, such as 0.02")
+        raise BadInput(f"--tolerance={_TOLERANCE.value}: must be a fraction, such as 0.02")
     if flags.FLAGS["tolerance"].present and not _BASELINE.value:
         raise BadInput("--tolerance: needs --baseline")
     if any(map(is_card, paths)):

@@ -14,7 +14,7 @@ from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price
 from jaxbench.analysis.steady_rate import describe_steady_rate, steady_rate
 from jaxbench.cli import entry_point
-from jaxbench.cli.price_flags import PRICES, check_positive, check_share, stated_price
+from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.reports.fields import number, text
@@ -25,8 +25,8 @@ from jaxbench.reports.time_to_target import time_to_target
 from jaxbench.terminal import print_wrapped, printable
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
-_TARGET = flags.DEFINE_float(
-    "target", None, "What it takes to reach this top-1 (or Dice), as a share: 0.94."
+_TARGET_ACCURACY = flags.DEFINE_float(
+    "target_accuracy", None, "What it takes to reach this top-1 (or Dice), as a fraction: 0.94."
 )
 _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
 _IMAGES_PER_S = flags.DEFINE_float("images_per_s", None, "A rate, in place of a run.")
@@ -67,7 +67,7 @@ def main(paths: list[str]) -> int:
 def _check(paths: list[str]) -> None:
     given = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
     check_positive("usd_per_hour", "usd_per_kwh", *_HYPOTHETICAL)
-    check_share("target")
+    check_fraction("target_accuracy")
     if _LIST_OFFERS.value:
         return
     if bool(paths) == bool(given):
@@ -76,7 +76,7 @@ def _check(paths: list[str]) -> None:
         raise BadInput(f"--{given[0]}: needs --images_per_s")
     if (_EPOCHS.value is None) != (_IMAGES_PER_EPOCH.value is None):
         raise BadInput("--epochs and --images_per_epoch go together")
-    for name in ("target", "usd_per_kwh"):
+    for name in ("target_accuracy", "usd_per_kwh"):
         if not paths and flags.FLAGS[name].present:
             raise BadInput(f"--{name}: it is for run directories")
 
@@ -126,11 +126,11 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
-    if _TARGET.value is not None:
-        to_target = time_to_target(run, _TARGET.value)
+    if _TARGET_ACCURACY.value is not None:
+        to_target = time_to_target(run, _TARGET_ACCURACY.value)
         if to_target is None or not to_target.evaluations:
-            raise BadInput(f"{run.name}: has no evaluations to look for --target in")
-        found |= {"target": _TARGET.value, "target_epoch": to_target.epoch}
+            raise BadInput(f"{run.name}: has no evaluations to look for --target_accuracy in")
+        found |= {"target_accuracy": _TARGET_ACCURACY.value, "target_epoch": to_target.epoch}
         found |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.paid_s, price)}
     if _USD_PER_KWH.value is not None:
         energy_j = number(run.summary, "telemetry", "energy_j")
@@ -208,18 +208,18 @@ def _lines(found: dict[str, Any]) -> list[str]:
         took = _with_usd(found["paid_s"] / S_PER_HOUR, "h", found["wall_usd"])
         lost = found["paid_s"] > found["wall_s"]
         lines.append(f"the whole run{', with the work that was lost' * lost}: {took}")
-    if "target" in found and found["target_epoch"] is None:
-        lines.append(f"{found['target']:.2%}: never reached, costs without end")
-    elif "target" in found:
+    if "target_accuracy" in found and found["target_epoch"] is None:
+        lines.append(f"{found['target_accuracy']:.2%}: never reached, costs without end")
+    elif "target_accuracy" in found:
         took = _with_usd(found["target_s"] / S_PER_HOUR, "h", found["target_usd"])
-        lines.append(f"{found['target']:.2%} in epoch {found['target_epoch']:.0f}: {took}")
+        lines.append(f"{found['target_accuracy']:.2%} in epoch {found['target_epoch']:.0f}: {took}")
     if "electricity_usd" in found:
         of = f" of {printable(found['energy_covers'])}" if found["energy_covers"] else ""
         took = _energy(found["energy_j"], found["electricity_usd"])
         lines.append(f"electricity{of}, while training or measuring: {took}")
     if "target_electricity_usd" in found:
         took = _energy(found["target_energy_j"], found["target_electricity_usd"])
-        lines.append(f"electricity up to {found['target']:.2%}: {took}")
+        lines.append(f"electricity up to {found['target_accuracy']:.2%}: {took}")
     return lines
 
 

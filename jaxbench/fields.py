@@ -116,10 +116,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def check_share(name: str, value: float) -> None:
-    """Raise BadInput where the option of this name is no share, such as a top-1."""
+def check_fraction(name: str, value: float) -> None:
+    """Raise BadInput where the option of this name is not a fraction, such as a top-1."""
     if not 0 < value <= 1:  # written so that nan fails it too
-        raise BadInput(f"--{name}={value:g}: must be a share, such as 0.94")
+        raise BadInput(f"--{name}={value:g}: must be a fraction, such as 0.94")
 
 
 def describe_type(hint: Any) -> str:

@@ -14,10 +14,10 @@ from absl import flags
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import entry_point, main_flags
-from jaxbench.cli.main_checks import check_flags, chosen_mode, reads_data
+from jaxbench.cli.main_flags import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
-from jaxbench.modes import COORDINATOR_FLAGS
+from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.offering.accelerators import Accelerator, parse_accelerators
 from jaxbench.offering.folder import changed_files, check_new, write_offers
 from jaxbench.offering.tasks import Work
@@ -95,7 +95,7 @@ def _run(
     mode = chosen_mode(experiment)
     if mode == "describe":
         raise BadInput("--mode=describe: runs nothing; an offer is for the other modes")
-    check_flags(experiment)
+    check_flags(experiment, mode)
     for own in accelerators:
         _check_devices(experiment, own)
     extras = []

@@ -21,11 +21,11 @@ _FORMAT = flags.DEFINE_enum(
     "html: one page with charts. md: its tables. csv: a row for each measurement. Default: what "
     "--out ends in, else html.",
 )
-_TARGET = flags.DEFINE_float(
-    "target",
+_TARGET_ACCURACY = flags.DEFINE_float(
+    "target_accuracy",
     None,
-    "Ask all runs how they got to this top-1 (or Dice), as a share: 0.94. Default: what each was "
-    "to stop at (--target_accuracy).",
+    "Ask all runs how they got to this top-1 (or Dice), as a fraction: 0.94. Default: what each "
+    "was to stop at (--target_accuracy).",
 )
 _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
 _SECTION = flags.DEFINE_string(
@@ -46,7 +46,7 @@ def main(paths: list[str]) -> int:
         _FORMAT.value,
         title=_TITLE.value,
         prices=_prices(),
-        target=_TARGET.value,
+        target_accuracy=_TARGET_ACCURACY.value,
         section=_SECTION.value,
     )
     sweeps = f", {len(collection.sweeps)} sweep(s)" if collection.sweeps else ""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from jaxbench.cli import entry_point, main_flags, sweep_flags
-from jaxbench.cli.main_checks import check_flags, chosen_mode
+from jaxbench.cli import entry_point, sweep_flags
+from jaxbench.cli.main_flags import check_flags, chosen_mode
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.launcher import Limits
@@ -27,19 +27,18 @@ from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
     """Do what the flags say; return the exit code: 1 where a trial failed or is invalid."""
-    if main_flags.TARGET.value == "list":
+    target = flags.FLAGS.target
+    if target == "list":
         print("\n".join(list_targets()))
         return 0
-    given = main_flags.TARGET.value
-    targets = () if given is None else split_targets(given)
+    targets = () if target is None else split_targets(target)
     sweep_flags.check_sweep_flags()
     memory_limit_mb = sweep_flags.MEMORY_LIMIT_MB.value
     limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
     grid = parse_grid(sweep_flags.GRID.value)
     trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits, targets)
     for trial in trials:
-        chosen_mode(trial.config)
-        check_flags(trial.config)
+        check_flags(trial.config, chosen_mode(trial.config))
     run, console = run_trials, create_console()
     if sweep_flags.FIND_MAX_BATCH.value:
         multiple = sweep_flags.BATCH_MULTIPLE.value

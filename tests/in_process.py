@@ -24,7 +24,6 @@ _COMMANDS = [
     f"jaxbench.{name}"
     for name in (
         "cli.main_flags",
-        "cli.main_checks",
         "cli.sweep_flags",
         "main",
         "sweep",

@@ -557,10 +557,6 @@ largest_batch_of_a_device_by_all_devices sweeps/max_batch.py: sweep
 - BatchLayout.create(config, best.num_devices).batch_per_device
 + largest // best.num_devices
 
-a_mode_is_listed_twice cli/main_flags.py: main
-- [*MODES, "describe"]
-+ ["train", "throughput", "scaling", "input", "memory", "conv2d", "describe"]
-
 report_shows_the_mean_rate reports/fields.py: report report_cost
 - median, low, high = median_interval(samples)
 + median, low, high = (sum(samples) / len(samples), *median_interval(samples)[1:])

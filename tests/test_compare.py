@@ -398,7 +398,7 @@ def test_the_command(run_compare, tmp_path):
         ((a,), "is no sweep; give what to compare it with"),
         ((a, str(tmp_path / "none")), "no such folder"),
         ((a, b, "--tolerance=0.1"), "needs --baseline"),
-        ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a share"),
+        ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a fraction"),
         ((a, b, "--basline"), "basline"),
     ):
         done = run_compare(*args)

@@ -161,7 +161,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
         (0.8, 0.95),
         telemetry={"energy_j": 7.2e6, "energy_covers": "GPU boards: gpu0"},
     )
-    args = (run, "--usd_per_hour=3.6", "--target=0.94", "--usd_per_kwh=0.25")
+    args = (run, "--usd_per_hour=3.6", "--target_accuracy=0.94", "--usd_per_kwh=0.25")
     done = run_cost(*args, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -174,7 +174,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
         "wall_s": 3600.0,
         "paid_s": 3600.0,
         "wall_usd": 3.6,
-        "target": 0.94,
+        "target_accuracy": 0.94,
         "target_epoch": 2,
         "target_s": 20.0,
         "target_usd": 0.02,
@@ -191,7 +191,7 @@ def test_the_command_says_what_a_run_cost(run_cost, tmp_path):
     for words in ("3.6 USD an hour", "555.6 images/s per USD/h", "94.00% in epoch 2", "0.5000 USD"):
         assert words in told
     assert f"({definition})" in told and "electricity up to 94.00%: no reading" in told
-    never = run_cost(run, "--usd_per_hour=3.6", "--target=0.96").stdout
+    never = run_cost(run, "--usd_per_hour=3.6", "--target_accuracy=0.96").stdout
     assert "never reached, costs without end" in never
 
 
@@ -205,7 +205,7 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
     ]
     path = tmp_path / "run" / "run.json"
     path.write_text(json.dumps(document | {"resumes": resumes[:2]}))
-    args = (run, "--usd_per_hour=3.6", "--target=0.94")
+    args = (run, "--usd_per_hour=3.6", "--target_accuracy=0.94")
     done = json.loads(run_cost(*args, "--json").stdout)["costs"][run]
     assert (done["wall_s"], done["paid_s"], done["wall_usd"]) == (3600, 9000, 9)
     # What was lost after the target was reached is not of its price.
@@ -219,12 +219,12 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
 
 def test_a_run_that_was_resumed_records_what_it_cost():
     resumes = [{"elapsed_s": 5.0, "lost_s": 1800.0}]
-    summary = {"wall_s": 3600.0, "target": {"reached": True, "time_s": 1800.0}}
+    summary = {"wall_s": 3600.0, "target_accuracy": {"reached": True, "time_s": 1800.0}}
     add_costs(summary, 3.0, resumes)
-    assert summary["usd"] == 4.5 and summary["target"]["usd"] == 3.0
+    assert summary["usd"] == 4.5 and summary["target_accuracy"]["usd"] == 3.0
 
 
-_EACH = ("--target=0.9", "--usd_per_kwh=0.25")
+_EACH = ("--target_accuracy=0.9", "--usd_per_kwh=0.25")
 
 
 def test_no_damage_is_a_crash(run_cost, tmp_path):
@@ -256,7 +256,7 @@ def test_no_damage_is_a_crash(run_cost, tmp_path):
     run(lambda _: None, "it has no rate", images_per_s_whole_run=0)
     run(lambda _: None, "it has no rate", images_per_s_whole_run="fast")
     run(edit(summary=["x"]), "it has no rate")
-    run(no_score, "has no evaluations to look for --target in")
+    run(no_score, "has no evaluations to look for --target_accuracy in")
     run(cut, "run4: metrics.jsonl ends before its summary")
     run(lambda path: (path / "run.json").write_text("[" * 100_000), "cannot be read")
     run(edit(status="running", **killed), "its status is killed")
@@ -273,7 +273,7 @@ def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp
             (0.5, 0.8, 0.95),
             wall_s=None,
             telemetry={"energy_j": 7.2e6},
-            target={"value": 0.9, "score": "top1", "reached": True, "energy_j": 3.6e6},
+            target_accuracy={"value": 0.9, "score": "top1", "reached": True, "energy_j": 3.6e6},
         )
     )
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -305,7 +305,7 @@ def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_pa
     assert done.returncode == 0, done.stderr
     document = run_json(tmp_path / "run")
     summary = document["summary"]
-    target = summary["target"]
+    target = summary["target_accuracy"]
     assert document["price"]["usd_per_hour"] == 3.6
     assert summary["usd"] == pytest.approx(summary["wall_s"] / 1000)
     assert target["usd"] == pytest.approx(target["time_s"] / 1000) and target["reached"]
@@ -330,7 +330,7 @@ def test_another_price_is_no_other_trial():
 
 def test_sweep_csv_tells_never_reached_from_not_known():
     target = {"value": 0.99, "reached": False, "epoch": None, "images": None, "time_s": None}
-    document = {"mode": "train", "summary": {"target": target}}
+    document = {"mode": "train", "summary": {"target_accuracy": target}}
 
     def of(status):
         run = RunRecords(pathlib.Path(), document | {"status": status}, [])
@@ -350,8 +350,8 @@ def test_sweep_csv_tells_never_reached_from_not_known():
         (("--images_per_s=1", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
         (("--images_per_s=nan", "--usd_per_hour=1"), "--images_per_s=nan: must be more"),
         (("--images_per_s=1", "--usd_per_hour=1", "--epochs=3"), "go together"),
-        (("--images_per_s=1", "--usd_per_hour=1", "--target=0.5"), "for run directories"),
-        (("x", "--usd_per_hour=1", "--target=94"), "must be a share"),
+        (("--images_per_s=1", "--usd_per_hour=1", "--target_accuracy=0.5"), "for run directories"),
+        (("x", "--usd_per_hour=1", "--target_accuracy=94"), "must be a fraction"),
         (("--images_per_s=1", "--offer=none"), "no such offer"),
         (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "needs --images_per_s"),
     ],

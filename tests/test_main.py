@@ -1,6 +1,5 @@
 """The entry point: what it lists, describes and refuses."""
 
-import importlib
 import inspect
 import json
 import pathlib
@@ -10,36 +9,28 @@ import pytest
 
 from jaxbench import modes
 from jaxbench.cli import registry
-from jaxbench.modes import MODES
+from jaxbench.modes import MODES, options
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
 from tests.conftest import MICRO, needs_devices, records, run_json
-from tests.in_process import fresh_process_state
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_every_mode_is_a_function_that_takes_its_flags(name):
-    with fresh_process_state():  # it defines flags
-        from jaxbench import main
-
-        defined, computed = {*main.flags.FLAGS}, {*main._COMPUTED}
-    mode = MODES[name]
-    module = importlib.import_module(f"jaxbench.modes.{mode.module}")
-    own = [
-        one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
-    ]
-    assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
-    arguments = inspect.getfullargspec(getattr(module, mode.function))
+def test_every_mode_is_a_function_that_takes_its_options(name):
+    function = modes.import_mode(name)
+    arguments = inspect.getfullargspec(function)
     assert arguments.args == ["config", "workdir", "console"]
-    keywords = {*arguments.kwonlyargs}
-    assert keywords - {*mode.flags} - computed == {"telemetry_s"} and {*mode.flags} <= defined
-    # Flags that are no keywords make one together.
-    together = {"price": modes._PRICE, "checkpoints": modes._CHECKPOINTS}
-    parts = {flag for keyword, own in together.items() if keyword in keywords for flag in own}
-    assert {*mode.flags} - keywords - {*modes._PROCESSES} == parts
+    defaults = {one: option.default for one, option in options.options_of(name).items()}
+    keywords = {*options.mode_keywords(name, registry.load(MICRO), defaults)}
+    keywords |= {"price"} if name in options.PRICED else set()
+    keywords |= {"import_s"} if name == "train" else set()
+    assert {*arguments.kwonlyargs} == keywords
+    module = vars(sys.modules[function.__module__]).values()
+    own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
+    assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
 
 
 PING = """
@@ -70,10 +61,15 @@ class Ping(Measurement):
 """
 
 
-def test_a_new_mode_is_one_file_and_one_line(run_cli, tmp_path, monkeypatch):
+def test_a_new_mode_is_one_file_one_line_and_its_options(run_cli, tmp_path, monkeypatch):
     (tmp_path / "ping.py").write_text(PING)
     monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
-    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", ("rounds",)))
+    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping"))
+    kinds = options.OPTIONS["mode"]
+    monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))
+    for name in ("rounds", "telemetry_s", "workdir"):
+        option = options.OPTIONS[name]
+        monkeypatch.setitem(options.OPTIONS, name, option._replace(modes=(*option.modes, "ping")))
     micro = f"--experiment={MICRO}"
     try:
         done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")

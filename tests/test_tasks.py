@@ -106,7 +106,7 @@ def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
             config, str(tmp_path / "run"), PlainConsole(quiet), target_accuracy=0.02
         )
     [epoch] = records(result.run_dir.path, "epoch")
-    target = result.summary["target"]
+    target = result.summary["target_accuracy"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
     assert epoch["eval_dice"] >= 0.02 and epoch["epochs"] > 1
 

@@ -57,16 +57,18 @@ def parse(command: str, *arguments: str) -> None:
     from jaxbench.sweeps.grid import parse_axis
 
     module = importlib.import_module(f"jaxbench.{command}")
+    if command in ("main", "offers", "sweep"):
+        from jaxbench.cli.main_flags import chosen_mode
     rest, spec, overrides = entry_point.take_experiment([command, *arguments])
     positional = flags.FLAGS(rest)[1:]
     if spec is not None and pathlib.Path(spec.partition(":")[0]).suffix == ".py":
         spec, overrides = "quickstart", []  # the reader's own file
     if command == "main" and not {"--experiment=list", "--target=list"} & {*arguments}:
         assert not positional
-        module.chosen_mode(entry_point.load_experiment(spec or "", overrides))
+        chosen_mode(entry_point.load_experiment(spec or "", overrides))
     elif command == "offers":
         module.parse_accelerators(flags.FLAGS.accelerator)
-        module.chosen_mode(entry_point.load_experiment(spec or "quickstart", overrides))
+        chosen_mode(entry_point.load_experiment(spec or "quickstart", overrides))
     elif command == "sweep":
         assert not positional
         module.sweep_flags.check_sweep_flags()
@@ -76,7 +78,7 @@ def parse(command: str, *arguments: str) -> None:
                 of_field = [f"--experiment.{field}={value}"] * (field != "experiment")
                 own_spec = spec if of_field else value
                 config = entry_point.load_experiment(own_spec, [*overrides, *of_field])
-                module.chosen_mode(config)
+                chosen_mode(config)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -246,7 +246,7 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any 
     Args:
       resumes: run.json's, of a run that was resumed.
     """
-    target = summary.get("target")
+    target = summary.get("target_accuracy")
     if target is not None:
         telemetry = summary.get("telemetry") or {}
         for name in ("energy_j", "energy_covers"):

@@ -114,7 +114,7 @@ def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
 
 def _is_repeated(figure: Figure, names: Sequence[str]) -> bool:
     """Return whether a figure is of these names, or of the way back between two devices."""
-    ends = [str(figure.labels.get(name, "")) for name in ("source", "target")]
+    ends = [str(figure.labels.get(name, "")) for name in ("source", "peer")]
     return figure.name in names or ends != sorted(ends)
 
 

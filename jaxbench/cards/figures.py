@@ -99,7 +99,7 @@ FIGURES: dict[str, FigureKind] = {
     "pair_gb_per_s": FigureKind(
         "collectives",
         "copies from one device to another",
-        ("source", "target"),
+        ("source", "peer"),
         "higher",
         bounded_by="links",
     ),

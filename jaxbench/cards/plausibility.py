@@ -87,7 +87,7 @@ def _labels(figure: Figure, ids: Collection[int]) -> Iterator[str]:
         value = figure.labels.get(name, least)
         if type(value) is not int or value < least:
             yield f"{name} must be a whole number, {least} or more"
-    for name in ("source", "target"):
+    for name in ("source", "peer"):
         if name in figure.labels and figure.labels[name] not in ids:
             yield f"{name} is no device"
 
@@ -157,9 +157,9 @@ def _collectives(card: Card) -> Iterator[str]:
                 yield f"{figure}: there is no algorithm_gb_per_s of it"
             elif not all(map(_is_close, _all(figure), (factor * one for one in _all(rate)))):
                 yield f"{figure}: {figure.value:g} is not {factor:g} times {rate.value:g}"
-        ends = {(one.labels["source"], one.labels["target"]): one for one in part.named(_PAIR)}
-        for (source, target), figure in ends.items():
-            back = ends.get((target, source))
+        ends = {(one.labels["source"], one.labels["peer"]): one for one in part.named(_PAIR)}
+        for (source, peer), figure in ends.items():
+            back = ends.get((peer, source))
             if back is None or _all(back) != _all(figure):
                 yield f"{figure}: is not that of the way back, which is measured at once"
 

@@ -51,8 +51,8 @@ def check_positive(*names: str) -> None:
             raise BadInput(f"--{name}={value:g}: must be more than 0")
 
 
-def check_share(name: str) -> None:
-    """Raise BadInput where the flag of this name is given and is no share."""
+def check_fraction(name: str) -> None:
+    """Raise BadInput where the flag of this name is given and is not a fraction."""
     value = flags.FLAGS[name].value
     if value is not None:
-        fields.check_share(name, value)
+        fields.check_fraction(name, value)

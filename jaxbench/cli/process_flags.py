@@ -4,7 +4,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
-from jaxbench.modes import COORDINATOR_FLAGS
+from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.parallel.coordinator import (
     CoordinatorConfig,
     check_coordinator,

@@ -8,7 +8,7 @@ from absl import flags
 from jaxbench.cli import main_flags
 from jaxbench.errors import BadInput
 from jaxbench.launchers.create import LAUNCHERS
-from jaxbench.modes import COORDINATOR_FLAGS
+from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.records.reader import TRIAL_STATUSES
 
 # Of seconds and of MiB.
@@ -110,7 +110,7 @@ def check_sweep_flags() -> None:
             )
     if SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")
-    targets = main_flags.TARGET.value
+    targets = flags.FLAGS.target
     if not (GRID.value or FIND_MAX_BATCH.value or targets):
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if BATCH_MULTIPLE.value > 1 and not FIND_MAX_BATCH.value:

@@ -1,6 +1,6 @@
 """The modes of `jaxbench.main`: one file each, and a line here. Importing this loads none of them.
 
-`setup` is how each of them begins, `runner` is what they share.
+`setup` is how each of them begins, `runner` is what they share, `options` are their options.
 """
 
 import importlib
@@ -10,61 +10,30 @@ from typing import Any, NamedTuple
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 
-# What some options may be.
-FEEDS = ("synthetic", "resident", "stream")
-SCALINGS = ("both", "weak", "strong")
-FEWEST_ROUNDS = 6
-
-_CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
-_PRICE = ("usd_per_hour", "offer", "prices")
-# How processes join: each is given its own.
-COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
-_PROCESSES = (
-    *(*COORDINATOR_FLAGS, "local_processes"),
-    *("initialization_timeout_s", "heartbeat_timeout_s"),
-)
-
 
 class Mode(NamedTuple):
-    """The function of a mode, its flags, and the experiments that it is for.
+    """The file and the function of a mode, and the kind of experiment that it is for.
 
-    Attributes:
-      module: its file in this folder.
-      function: what runs it, called with the experiment, the workdir, and its keywords' flags.
-      flags: those that it has besides `workdir` and `telemetry_s`, which all have.
-      job: the kind of experiment that it is for, see `Experiment.job`.
+    The function takes the experiment, the workdir, the console, and a keyword for each option.
     """
 
     module: str
     function: str
-    flags: tuple[str, ...]
-    job: str = "train"
+    job: str = "train"  # see `Experiment.job`
 
 
 MODES = {
-    "train": Mode(
-        "train",
-        "train_and_evaluate",
-        ("profile", "target_accuracy", "resume", "wandb", *_CHECKPOINTS, *_PRICE, *_PROCESSES),
-    ),
-    "throughput": Mode(
-        "throughput",
-        "measure_throughput",
-        ("feed", "steps_per_call", "rounds", "window_s", "profile", *_PRICE, *_PROCESSES),
-    ),
-    "scaling": Mode(
-        "scaling",
-        "measure_scaling",
-        ("scaling", "device_counts", "link_gb_per_s", "rounds", "window_s"),
-    ),
-    "input": Mode("input_benchmark", "measure_input", ("page_cache",)),
-    "memory": Mode("memory", "measure_memory", ("feed",)),
-    "conv2d": Mode("conv2d", "measure_conv2d", (), job="conv2d"),
+    "train": Mode("train", "train_and_evaluate"),
+    "throughput": Mode("throughput", "measure_throughput"),
+    "scaling": Mode("scaling", "measure_scaling"),
+    "input": Mode("input_benchmark", "measure_input"),
+    "memory": Mode("memory", "measure_memory"),
+    "conv2d": Mode("conv2d", "measure_conv2d", job="conv2d"),
 }
 
 
 def find_mode(experiment: Experiment, mode: str | None) -> str:
-    """Return the mode to run: the given one, or the experiment's own where that is None.
+    """Return the mode to run: the given one, or the experiment's own if that is None.
 
     Raises:
       BadInput: there is no such mode, or it is not for the experiment.

@@ -54,10 +54,7 @@ def measure_conv2d(
     *,
     telemetry_s: float = INTERVAL_S,
 ) -> RunResult:
-    """Measure every trial that the config names and print them as a table.
-
-    Arguments and errors as for `measure_throughput`.
-    """
+    """Measure every trial that the config names, and print a table of them."""
     config.validate()
     check_workdir(workdir, config.name)
     with contextlib.closing(console or create_console()) as console:
@@ -91,7 +88,8 @@ class Conv2dBenchmark(Measurement):
         return {"device_counts": self._counts, "problems": problems}
 
     def measure(self, recorder: Recorder) -> None:
-        total_macs = sum(problem.macs for problem in self._problems) * self._config.rounds
+        context, config = self._context, self._config
+        total_macs = sum(problem.macs for problem in self._problems) * config.rounds
         done_macs: list[int] = []
         watch = Stopwatch()
 
@@ -99,38 +97,36 @@ class Conv2dBenchmark(Measurement):
             done_macs.append(problem.macs)
             # By the arithmetic that is left.
             left_s = watch.elapsed_s() * (total_macs / sum(done_macs) - 1)
-            self._context.console.progress(
+            context.console.progress(
                 f"kernel {problem.kernel}, channels {problem.channels}",
                 len(done_macs),
-                len(self._problems) * self._config.rounds,
+                len(self._problems) * config.rounds,
                 f"rounds, about {duration(left_s)} left",
             )
 
         for problem in self._problems:
             counts = self._counts
-            if self._config.sweep == "axes" and problem != self._problems[0]:
+            if config.sweep == "axes" and problem != self._problems[0]:
                 counts = sorted({counts[0], counts[-1]})
             for record in self._measure_problem(problem, counts, round_done):
                 recorder.write(record)
         for line in table(recorder.records):
-            self._context.console.say(line)
+            context.console.say(line)
 
     def _measure_problem(
         self, problem: Problem, counts: list[int], round_done: Callable[[Problem], None]
     ) -> list[Conv2dRecord]:
         """Return the records of one problem, one for each number of devices.
 
-        The numbers of devices and SciPy take turns, so that drift hits all alike.
+        The numbers of devices and SciPy are interleaved, so that drift hits all alike.
         """
-        config, clock = self._config, self._context.clock
+        config, clock, mesh = self._config, self._context.clock, self._context.mesh
         images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
-        trials = []
+        trials, scipy_s = [], []
         for count in counts:
-            devices = self._context.mesh.devices[:count]
-            mesh = dataclasses.replace(self._context.mesh, devices=devices)
-            trials.append(Conv2dTrial(config, problem, mesh, inputs))
+            first = dataclasses.replace(mesh, devices=mesh.devices[:count])
+            trials.append(Conv2dTrial(config, problem, first, inputs))
             trials[-1].compile(clock)
-        scipy_s = []
         with clock.phase("measure"):
             for number in range(config.rounds):
                 for trial in trials:
@@ -141,8 +137,8 @@ class Conv2dBenchmark(Measurement):
                         convolve_with_scipy(kernel, images_NxHxWxC)
                         scipy_s.append(watch.elapsed_s())
                 round_done(problem)
-        alone_s = trials[0].compute_s if counts[0] == 1 else None
-        return [trial.describe(alone_s, scipy_s) for trial in trials]
+        one_device_s = trials[0].compute_s if counts[0] == 1 else None
+        return [trial.describe(one_device_s, scipy_s) for trial in trials]
 
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
         invalid, warnings = [], []
@@ -152,9 +148,12 @@ class Conv2dBenchmark(Measurement):
             name = f"kernel {record.kernel}, channels {record.channels}"
             warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
             invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
-        found = findings(records)
         return Conv2dSummary(
-            status=status, cells=len(records), findings=found, invalid=invalid, warnings=warnings
+            status=status,
+            cells=len(records),
+            findings=findings(records),
+            invalid=invalid,
+            warnings=warnings,
         )
 
 
@@ -251,34 +250,25 @@ class Conv2dTrial:
 
     def measure_round(self) -> None:
         """Add one sample of each part."""
-        watch = Stopwatch()
-        arguments = self._place()
-        self._samples["host_to_device_s"].append(watch.elapsed_s())
 
-        watch = Stopwatch()
-        outputs = jax.block_until_ready(self._step(*arguments))
-        self._samples["call_s"].append(watch.elapsed_s())
-        calls = max(1, min(self._calls, int(_WINDOW_S / watch.elapsed_s())))
+        def timed(part: str, call: Callable[[], Any], calls: int = 1) -> Any:
+            watch = Stopwatch()
+            # One call after the other on each device: the last is ready when all are.
+            for _ in range(calls):
+                result = call()
+            result = jax.block_until_ready(result)
+            self._samples[part].append(watch.elapsed_s() / calls)
+            return result
 
-        watch = Stopwatch()
-        # One after the other on each device: the last is ready when all are.
-        for _ in range(calls):
-            outputs = self._step(*arguments)
-        jax.block_until_ready(outputs)
-        self._samples["compute_s"].append(watch.elapsed_s() / calls)
+        arguments = timed("host_to_device_s", self._place)
+        timed("call_s", lambda: self._step(*arguments))
+        calls = max(1, min(self._calls, int(_WINDOW_S / self._samples["call_s"][-1])))
         self._samples["calls"].append(calls)
+        outputs = timed("compute_s", lambda: self._step(*arguments), calls)
+        timed("device_to_host_s", lambda: np.asarray(outputs))
 
-        watch = Stopwatch()
-        np.asarray(outputs)
-        self._samples["device_to_host_s"].append(watch.elapsed_s())
-
-    def describe(self, alone_s: float | None, scipy_s: list[float]) -> Conv2dRecord:
-        """Return its record.
-
-        Args:
-          alone_s: one device's computing; None where it was not measured.
-          scipy_s: each of SciPy's times; empty where it was not measured.
-        """
+    def describe(self, one_device_s: float | None, scipy_s: list[float]) -> Conv2dRecord:
+        """Return its record, from the times of one device and of SciPy, if they were measured."""
         parts = {part: statistics.median(self._samples[part]) for part in _PARTS}
         compute_s = parts["compute_s"]
         total_s = parts["host_to_device_s"] + compute_s + parts["device_to_host_s"]
@@ -291,7 +281,7 @@ class Conv2dTrial:
             steady_total_s=total_s,
             images_per_s=self._problem.images / compute_s,
             gflop_per_s=2 * self._problem.macs / compute_s / 1e9,
-            speedup=alone_s / compute_s if alone_s else None,
+            speedup=one_device_s / compute_s if one_device_s else None,
             scipy_s=one_thread_s,
             scipy_per_compute=one_thread_s / compute_s if scipy_s else None,
             scipy_per_steady_total=one_thread_s / total_s if scipy_s else None,

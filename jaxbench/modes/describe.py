@@ -3,6 +3,7 @@
 import operator
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import flax
@@ -112,114 +113,99 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
 def print_description(
     description: dict[str, Any], config: Experiment, console: Console | None = None
 ) -> None:
-    """Print the description as tables, on standard output where no console is given."""
+    """Print the description as tables, on standard output if no console is given."""
     console = console or Console(highlight=False, markup=False)
-    title = printable(description["experiment"])
-    fields = _table(title, "field", "value", show_header=False)
     config, _ = without_unused(config)
-    for name in overridable(config):
-        fields.add_row(name, repr(operator.attrgetter(name)(config)))
-    console.print(fields)
-
+    fields = [(name, repr(operator.attrgetter(name)(config))) for name in overridable(config)]
+    title = printable(description["experiment"])
+    _print_table(console, title, "field|value", fields, show_header=False)
+    kinds = Counter(description["devices"])
+    devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if "problems" in description:
-        _print_problems(console, description)
+        _print_problems(console, description["problems"])
+        line = f"devices: {devices}; {description['shared_by']}"
+        console.print("\n".join(wrap(line)), soft_wrap=True)
         return
     for line in description["warnings"]:
         for part in wrap(f"warning: {line}"):
             console.print(part, soft_wrap=True)
-    totals = _print_layers(console, description)
-    _print_groups(console, description["parameter_groups"])
-    memory = description["planned_memory_per_device"]
-    if memory:
-        totals.add_row(
-            "estimated memory (XLA), each device",
-            f"{memory['total_bytes'] / 2**20:,.1f} MiB (temporaries "
-            f"{memory['temporary_bytes'] / 2**20:,.1f})"
-            + (", without the data set" if config.data.feed == "resident" else ""),
-        )
-    flops = description["xla_flops_per_step_per_device"]
-    if flops:
-        totals.add_row("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP")
-    totals.add_row("devices", _describe_devices(description))
-    console.print(totals)
+    more = []
+    if memory := description["planned_memory_per_device"]:
+        total, temporary = (memory[f"{name}_bytes"] / 2**20 for name in ("total", "temporary"))
+        data = ", without the data set" if config.data.feed == "resident" else ""
+        size = f"{total:,.1f} MiB (temporaries {temporary:,.1f}){data}"
+        more.append(("estimated memory (XLA), each device", size))
+    if flops := description["xla_flops_per_step_per_device"]:
+        more.append(("XLA's count, one step, each device", f"{flops / 1e9:,.4g} GFLOP"))
+    print_network(description, console, [*more, ("devices", devices)])
 
 
-def print_network(network: dict[str, Any]) -> None:
-    """Print a network's layers and totals as tables, on standard output."""
-    console = Console(highlight=False, markup=False)
-    console.print(_print_layers(console, network))
-    console.print()
-
-
-def _print_layers(console: Console, description: dict[str, Any]) -> Table:
-    """Print a network's layers; return the table of its totals."""
-    layers = _table("layers, for one image", "layer", "kind", "output")
-    layers.add_column("parameters", justify="right")
-    layers.add_column("forward MACs", justify="right")
-    for row in description["layers"]:
+def print_network(
+    network: dict[str, Any],
+    console: Console | None = None,
+    more: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Print a network's layers, groups and totals as tables, with `more` rows of totals."""
+    shown = console or Console(highlight=False, markup=False)
+    rows = []
+    for row in network["layers"]:
         shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
-        parameters = f"{row['parameters']:,}"
-        layers.add_row(row["layer"], row["kind"], shape, parameters, f"{macs:,}" if macs else "")
-    console.print(layers)
-    totals = _table("totals", "name", "value", show_header=False)
-    totals.add_row("parameters", f"{description['parameters']:,}")
-    totals.add_row("forward, one image", f"{description['forward_macs_per_image'] / 1e9:.4g} GMAC")
-    totals.add_row(
-        "training, one image", f"{description['training_flops_per_image'] / 1e9:.4g} GFLOP"
-    )
-    return totals
+        numbers = f"{row['parameters']:,}", f"{macs:,}" if macs else ""
+        rows.append((row["layer"], row["kind"], shape, *numbers))
+    headings = "layer|kind|output|>parameters|>forward MACs"
+    _print_table(shown, "layers, for one image", headings, rows)
+    _print_groups(shown, network.get("parameter_groups", []))
+    totals = [
+        ("parameters", f"{network['parameters']:,}"),
+        ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
+        ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
+    ]
+    _print_table(shown, "totals", "name|value", [*totals, *more], show_header=False)
+    if console is None:
+        shown.print()
 
 
 def _print_groups(console: Console, groups: list[dict[str, Any]]) -> None:
     """Print which parameters the update rule treats alike; of many the last parts of the names."""
-    table = _table("groups of parameters", "group")
-    for heading in ("parameters", "rate", "decay"):
-        table.add_column(heading, justify="right")
-    table.add_column("names", overflow="fold")
+    rows = []
     for row in groups:
         names = Counter(row["names"])
         if len(names) > _MOST_NAMES:
             names = Counter(name.rpartition("/")[2] for name in names)
+        listed = (f"{count} x {name}" if count > 1 else name for name, count in names.items())
         rate = f"{row['learning_rate']:g}"
-        if row["epochs"]:
-            rate += f", {row['epochs']:g} epochs"
-        table.add_row(
-            row["group"],
-            f"{row['parameters']:,}",
-            rate,
-            f"{row['weight_decay']:g}",
-            ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items()),
-        )
-    if groups:
-        console.print(table)
+        rate += f", {row['epochs']:g} epochs" if row["epochs"] else ""
+        numbers = f"{row['parameters']:,}", rate, f"{row['weight_decay']:g}"
+        rows.append((row["group"], *numbers, ", ".join(listed)))
+    if rows:
+        headings = "group|>parameters|>rate|>decay|names"
+        _print_table(console, "groups of parameters", headings, rows)
 
 
-def _describe_devices(description: dict[str, Any]) -> str:
-    kinds = Counter(description["devices"])
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+def _print_problems(console: Console, problems: list[dict[str, Any]]) -> None:
+    rows = []
+    for problem in problems:
+        sizes = (str(problem[name]) for name in ("kernel", "channels", "filters"))
+        mib = (f"{problem[name] / 2**20:,.1f}" for name in ("input_bytes", "output_bytes"))
+        image = str(problem["images"]), f"{problem['height']}x{problem['width']}"
+        rows.append((*image, *sizes, f"{problem['macs'] / 1e9:.4g}", *mib))
+    headings = ">images|>size|>kernel|>channels|>filters|>GMAC|>in MiB|>out MiB"
+    _print_table(console, "problems", headings, rows)
 
 
-def _table(title: str, *headings: str, **options: Any) -> Table:
-    """Return a table that cuts no text: what is too long goes on in the next line."""
+def _print_table(
+    console: Console, title: str, headings: str, rows: Sequence[Sequence[str]], **options: Any
+) -> None:
+    """Print a table that cuts no text: what is too long goes on in the next line.
+
+    Headings are separated by |; > stands before those of columns of numbers.
+    """
     table = Table(title=f"\n{title}", title_justify="left", box=None, pad_edge=False, **options)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
-
-
-def _print_problems(console: Console, description: dict[str, Any]) -> None:
-    table = _table("problems")
-    for heading in ("images", "size", "kernel", "channels", "filters", "GMAC", "in MiB", "out MiB"):
-        table.add_column(heading, justify="right")
-    for problem in description["problems"]:
-        table.add_row(
-            str(problem["images"]),
-            f"{problem['height']}x{problem['width']}",
-            *(str(problem[name]) for name in ("kernel", "channels", "filters")),
-            f"{problem['macs'] / 1e9:.4g}",
-            f"{problem['input_bytes'] / 2**20:,.1f}",
-            f"{problem['output_bytes'] / 2**20:,.1f}",
-        )
+    for heading in headings.split("|"):
+        if heading[0] == ">":
+            table.add_column(heading[1:], justify="right")
+        else:
+            table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
-    devices = f"devices: {_describe_devices(description)}; {description['shared_by']}"
-    console.print("\n".join(wrap(devices)), soft_wrap=True)

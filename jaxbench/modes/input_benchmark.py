@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.statistics import dependent, held_up, median_interval
+from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
@@ -23,7 +23,7 @@ from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run
-from jaxbench.modes.windows import Stepper
+from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record
 from jaxbench.records.validity import impossible_arithmetic
@@ -33,8 +33,6 @@ from jaxbench.records.writers.rows import noun
 # Of fewer rounds nobody can tell whether they are independent. A window holds as many batches as
 # take about `_WINDOW_S`, and no fewer than `_FEWEST`.
 _ROUNDS, _WINDOW_S, _FEWEST = 8, 1.0, 3
-# More batches than are ever taken: epoch after epoch, as training reads them.
-_ENDLESS = 2**40
 
 
 def measure_input(
@@ -47,8 +45,7 @@ def measure_input(
 ) -> RunResult:
     """Measure the three stages of an experiment whose `data.feed` is `stream`.
 
-    With `page_cache="cold"` the system forgets the training images before every window. All other
-    arguments, and errors, are as for `measure_throughput`.
+    With `page_cache="cold"` the system forgets the training images before every window.
     """
     config.validate()
     if config.data.feed != "stream":
@@ -79,34 +76,28 @@ class InputBenchmark(Measurement):
         return {"page_cache": "cold" if self._cold_files else "as_is"}
 
     def measure(self, recorder: Recorder) -> None:
-        setup, feed, step = (
-            self._setup,
-            self._setup.feed,
-            self._setup.program.train_step,
-        )
+        setup, feed, step = self._setup, self._setup.feed, self._setup.program.train_step
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
         stepper = Stepper(setup, state)
         # Each window reads other images than the last one, as long as the data set has others.
         stages = {
-            "prepare": lambda first_batch: feed.host_batches(0, _ENDLESS, first_batch),
-            "prepare_and_send": lambda first_batch: feed.train_batches(0, _ENDLESS, first_batch),
+            "prepare": lambda first_batch: feed.host_batches(0, ENDLESS, first_batch),
+            "prepare_and_send": lambda first_batch: feed.train_batches(0, ENDLESS, first_batch),
             "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),
         }
         windows: dict[str, list[tuple[float, int | None]]] = {name: [] for name in stages}
         with setup.clock.phase("measure"):
-            counts = {name: self._window_batches(name, create) for name, create in stages.items()}
+            counts = {}
+            for name, create in stages.items():
+                elapsed_s, _ = self._time(name, create, _FEWEST)
+                counts[name] = max(_FEWEST, math.ceil(_WINDOW_S * _FEWEST / elapsed_s))
             for number in range(1, _ROUNDS + 1):
                 for name, create in stages.items():
                     windows[name].append(self._time(name, create, counts[name]))
                 setup.console.progress("measuring", number, _ROUNDS, "rounds")
         for name, windows_R in windows.items():
             recorder.write(self._describe(name, counts[name], windows_R))
-
-    def _window_batches(self, name: str, create: Callable) -> int:
-        """Return how many batches a window of a stage holds."""
-        elapsed_s, _ = self._time(name, create, _FEWEST)
-        return max(_FEWEST, math.ceil(_WINDOW_S * _FEWEST / elapsed_s))
 
     def _time(self, name: str, create: Callable, count: int) -> tuple[float, int | None]:
         """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
@@ -155,12 +146,11 @@ class InputBenchmark(Measurement):
         for stage in stages:
             # A window is as long at the median rate.
             times_s = [_WINDOW_S * stage.images_per_s / rate for rate in stage.windows_images_per_s]
-            warnings += dependent(f"{stage.stage}: windows", times_s)
-            warnings += held_up(f"{stage.stage}: window", dict(enumerate(times_s, 1)))
-            if stage.stage == "train_step":
-                flops = stage.images_per_s * self._setup.program.training_flops
-                limit = flops_limit(self._setup.mesh.devices)
-                invalid += impossible_arithmetic(flops / stage.num_devices, limit)
+            warnings += window_warnings(stage.stage, times_s)
+        for stage in stages[2:]:
+            flops_per_s = stage.images_per_s * self._setup.program.training_flops
+            limit = flops_limit(self._setup.mesh.devices)
+            invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
         return InputSummary(
             status=status,
             verdict=verdict(stages),
@@ -181,7 +171,7 @@ def verdict(records: Sequence[InputRecord]) -> str | None:
     if len(records) < 3:
         return None
     _, host, device = records
-    # Only where the intervals do not overlap is there a bottleneck.
+    # There is a bottleneck only if the intervals do not overlap.
     if host.images_per_s_high < device.images_per_s_low:
         outcome = "the host is the bottleneck"
     elif device.images_per_s_high < host.images_per_s_low:

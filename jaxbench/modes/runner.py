@@ -1,13 +1,12 @@
 """Run a mode. What all modes share is here: a mode itself only measures and summarizes.
 
-A new mode is a `Measurement` and a function that hands it to `run_mode`; see modes/memory.py. Its
-line in modes/__init__.py is all that the commands need; a summary with fields of its own stands in
-records/schema/measurements.py, and in the list RECORDS beside it.
+A new mode is a `Measurement` and a function that passes it to `run_mode`, as in modes/memory.py,
+with its line in modes/__init__.py. A summary with other fields belongs to the list RECORDS of
+records/schema.
 """
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -57,7 +56,7 @@ class RunResult:
     records: list[Record]  # before the summary
     summary: dict[str, Any]
     run_dir: RunDir | None  # None in all processes but the first
-    state: Any = None  # of --mode=train at its end; None where the run was done already
+    state: Any = None  # of --mode=train at its end; None if the run was done already
 
     def of_kind(self, kind: type[Record]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
@@ -75,11 +74,11 @@ def run_mode(
     """Run a mode from its run directory to its summary.
 
     Args:
-      context: what `prepare_run` setup.
+      context: what `prepare_run` made.
       measurement: the mode.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
       telemetry_s: seconds between readings of the hardware, 0 for none.
-      price: what the hardware costs, recorded with the run; None where it is unknown.
+      price: what the hardware costs, recorded with the run; None if it is unknown.
       resume_into: see `recording`.
 
     Raises:
@@ -103,8 +102,8 @@ def run_mode(
         price,
         resume_into,
     ) as recorder:
-        recorder.summarize = functools.partial(
-            _summarize, context, measurement, recorder.records, warnings
+        recorder.summarize = lambda status: _summarize(
+            context, measurement, recorder.records, warnings, status
         )
         if recorder.folder and (record := measurement.csv_record):
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))

@@ -5,15 +5,16 @@ gradient's size take turns, so that drift hits all alike. A trial that does not 
 recorded as lost, and the others continue.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
 from jaxbench.analysis.scaling_model import Interval, efficiency, predict, split
-from jaxbench.analysis.statistics import dependent, held_up, median_interval
+from jaxbench.analysis.statistics import median_interval
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
@@ -26,7 +27,12 @@ from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, check_device_counts, prepare_run, with_feed
-from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
+from jaxbench.modes.windows import (
+    Stepper,
+    describe_windows,
+    falling_loss_warnings,
+    window_warnings,
+)
 from jaxbench.parallel.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
@@ -55,22 +61,15 @@ def measure_scaling(
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
 ) -> RunResult:
-    """Measure an experiment's training step on 1 to N devices.
+    """Measure an experiment's training step on 1 to N devices; see `OPTIONS`.
 
-    Args:
-      config, workdir, console, rounds, window_s, telemetry_s: see `measure_throughput`.
-      scaling: weak: each device has `batch_size / N` images, on any number of devices. strong: all
-        together have `batch_size`. both.
-      device_counts: numbers of local devices, the first ones; the largest is N. Empty takes 1, 2, 4
-        ... and all.
-      link_gb_per_s: the bandwidth of the links for predictions, in 1e9 bytes a second; None takes
-        what the all-reduce over most devices was measured to use.
+    `device_counts` are the first ones of the local devices; the largest is N.
 
     Raises:
       BadInput: before anything is written.
       Diverged: a loss is no longer finite.
       MixedDevices: the devices are of several kinds and the backend does not run them together;
-        each one alone has been measured by then.
+        each one has been measured by itself then.
     """
     config = with_feed(config, "synthetic")
     if config.replicas == "independent":
@@ -79,9 +78,7 @@ def measure_scaling(
             "to scale; replicas=data_parallel goes with it"
         )
     mesh = create_mesh(config)
-    counts = _powers_of_two(mesh)
-    if device_counts:
-        counts = check_device_counts("--device_counts", device_counts, mesh)
+    counts = check_device_counts("--device_counts", device_counts or _powers_of_two(mesh), mesh)
     config = dataclasses.replace(config, num_devices=counts[-1])
     with prepare_run(config, workdir, console) as setup:
         benchmark = ScalingBenchmark(setup, scaling, counts, link_gb_per_s, rounds, window_s)
@@ -119,16 +116,16 @@ class ScalingBenchmark(Measurement):
         params = jax.tree.leaves(setup.program.abstract_train_state().params)
         self._gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
         devices, layout = setup.mesh.devices, setup.program.layout
-        share, whole = layout.batch_per_device, layout.global_batch
+        per_device, whole = layout.batch_per_device, layout.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
         trial = functools.cache(lambda *on: ScalingTrial(setup_on(*on, setup), window_s))
         self._scaled = {
-            (kind, count): trial(devices[:count], share * count if kind == "weak" else whole)
+            (kind, count): trial(devices[:count], per_device * count if kind == "weak" else whole)
             for kind in ("weak", "strong")
             if scaling in (kind, "both")
             for count in counts
         }
-        self._alone = [trial((device,), share) for device in devices]
+        self._alone = [trial((device,), per_device) for device in devices]
         self._trials = list(dict.fromkeys([*self._scaled.values(), *self._alone]))
         meshes = [dataclasses.replace(setup.mesh, devices=devices[:n]) for n in counts if n > 1]
         self._all_reduces = [
@@ -139,15 +136,12 @@ class ScalingBenchmark(Measurement):
         return self._flags
 
     def measure(self, recorder: Recorder) -> None:
-        for record in self._start():
-            recorder.write(record)
+        setup = self._setup
+        self._start(recorder)
         try:
             self._warm_up()
             self._measure_windows()
-            with (
-                self._setup.clock.phase("compare"),
-                self._setup.console.phase("comparing the replicas"),
-            ):
+            with setup.clock.phase("compare"), setup.console.phase("comparing the replicas"):
                 for trial in self._trials:
                     if trial.status == "done":
                         trial.compare_replicas()
@@ -156,61 +150,60 @@ class ScalingBenchmark(Measurement):
             records = list(self._describe())
             scaled = [record for record in records if isinstance(record, ScalingRecord)]
             for line in scaling_table(scaled) if scaled else ():
-                self._setup.console.say(line)
+                setup.console.say(line)
             for record in records:
                 recorder.write(record)
         if self._mixed:
             raise self._mixed
 
-    def _start(self) -> Iterator[CompileRecord]:
-        """Compile everything and take first steps; yield the compile records."""
+    def _start(self, recorder: Recorder) -> None:
+        """Compile everything and take first steps."""
         setup = self._setup
         with setup.clock.phase("init"), setup.console.phase("initialising the parameters"):
             initial = jax.device_get(setup.program.create_train_state())
         for trial in self._trials:
-            if record := self._unless_lost(trial, functools.partial(trial.start, initial)):
-                yield record
+            with self._losing(trial):
+                recorder.write(trial.start(initial))
         if self._mixed:
             self._all_reduces = []
         for all_reduce in self._all_reduces:
             with setup.console.phase(f"compiling the {all_reduce.name}"):
                 all_reduce.start()
 
-    def _unless_lost(self, trial: "ScalingTrial", act: Callable[[], Any]) -> Any:
+    @contextlib.contextmanager
+    def _losing(self, one: Interleaved) -> Iterator[None]:
         """Give up a trial that does not fit in memory, or whose devices do not run together."""
         try:
-            return act()
+            yield
         except Exception as error:
-            mixed = mixed_devices(trial.devices, error)
+            if not isinstance(one, ScalingTrial):
+                raise
+            mixed = mixed_devices(one.devices, error)
             self._mixed = self._mixed or mixed
             status, reason = classify(mixed or error)
             if status != "oom" and not mixed:
                 raise
-            trial.give_up(status, reason)
-            self._setup.console.say(f"{trial.name}: {status}")
-            return None
+            one.give_up(status, reason)
+            self._setup.console.say(f"{one.name}: {status}")
 
-    def _turns(self) -> list[Interleaved]:
+    def _interleaved(self) -> list[Interleaved]:
         return [*(trial for trial in self._trials if trial.status == "done"), *self._all_reduces]
 
     def _warm_up(self) -> None:
         with self._setup.clock.phase("warm_up"):
-            turns = self._turns()
-            for place, turn in enumerate(turns):
-                self._setup.console.progress("warming up", place, len(turns), turn.name)
-                if isinstance(turn, ScalingTrial):
-                    self._unless_lost(turn, functools.partial(turn.warm_up, self._rounds))
-                else:
-                    turn.warm_up(self._rounds)
+            for place, one in enumerate(stages := self._interleaved()):
+                self._setup.console.progress("warming up", place, len(stages), one.name)
+                with self._losing(one):
+                    one.warm_up(self._rounds)
 
     def _measure_windows(self) -> None:
-        turns = self._turns()
-        total, watch = self._rounds * len(turns), Stopwatch()
+        stages = self._interleaved()
+        total, watch, done = self._rounds * len(stages), Stopwatch(), 0
         with self._setup.clock.phase("measure"):
             for number in range(self._rounds):
-                for place, turn in enumerate(in_turn(turns, number), 1):
-                    turn.measure()
-                    done = number * len(turns) + place
+                for one in in_turn(stages, number):
+                    one.measure()
+                    done += 1
                     left_s = watch.elapsed_s() / done * (total - done)
                     status = f"windows  {duration(left_s)} left"
                     self._setup.console.progress("measuring", done, total, status)
@@ -242,37 +235,35 @@ class ScalingBenchmark(Measurement):
                 yield describe_all_reduce(all_reduce, weak_step_s)
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
-        devices = self._setup.mesh.devices
+        config, devices = self._setup.config, self._setup.mesh.devices
         compiled, scaled, alone, all_reduces = (
             [record for record in records if isinstance(record, kind)]
             for kind in (CompileRecord, ScalingRecord, DeviceRecord, AllReduceRecord)
         )
-        turns = [*self._trials, *self._all_reduces]
-        warmups = {turn.name: (turn.warmup, turn.warmup.calls) for turn in turns if turn.warmup}
-        falling = (falling_loss_warnings(trial.losses, trial.name) for trial in self._trials)
-        config = self._setup.config
-        predicts = config.parallelism != "fsdp"
-        unlike = (dependent(f"{t.name}: windows", t.windows_s) for t in turns)
-        late = (held_up(f"{t.name}: window", dict(enumerate(t.windows_s, 1))) for t in turns)
-        return ScalingSummary(
-            status=status,
-            efficiencies=efficiencies(scaled),
-            exchange=exchange(compiled, self._gradient_bytes),
-            devices=split(alone) if len(alone) == len(devices) else None,
-            predictions=predictions(
+        stages = [*self._trials, *self._all_reduces]
+        warmups = {one.name: (one.warmup, one.warmup.calls) for one in stages if one.warmup}
+        warnings = efficiency_warnings(scaled) + device_warnings(devices)
+        predicted = []
+        if config.parallelism == "fsdp":
+            warnings.append(NOTHING_PREDICTED)
+        else:
+            predicted = predictions(
                 alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
             )
-            if predicts
-            else [],
+        warnings += unsettled_warnings(warmups)
+        for trial in self._trials:
+            warnings += falling_loss_warnings(trial.losses, trial.name)
+        for one in stages:
+            warnings += window_warnings(one.name, one.windows_s)
+        return ScalingSummary(
+            status=status,
+            efficiencies=[{name: getattr(one, name) for name in _REPEATED} for one in scaled],
+            exchange=exchange(compiled, self._gradient_bytes),
+            devices=split(alone) if len(alone) == len(devices) else None,
+            predictions=predicted,
             tokens_per_image=config.data.sequence_length or None,
             invalid=failed_checks([*scaled, *alone], devices),
-            warnings=[
-                *efficiency_warnings(scaled),
-                *device_warnings(devices),
-                *([] if predicts else [NOTHING_PREDICTED]),
-                *unsettled_warnings(warmups),
-                *(warning for warnings in (*falling, *unlike, *late) for warning in warnings),
-            ],
+            warnings=warnings,
         )
 
 
@@ -331,8 +322,9 @@ class ScalingTrial(Interleaved):
         with setup.clock.phase("first_step"):
             self.run(1)
         ids, batch_size = [device.id for device in self.devices], setup.config.batch_size
-        how = {"num_devices": len(ids), "device_ids": ids, "batch_size": batch_size}
-        return dataclasses.replace(record, **how)
+        return dataclasses.replace(
+            record, num_devices=len(ids), device_ids=ids, batch_size=batch_size
+        )
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -403,21 +395,19 @@ NOTHING_PREDICTED = (
 )
 
 
-def efficiencies(scaled: Sequence[ScalingRecord]) -> list[dict[str, Any]]:
-    """Return the figures of each record that a summary repeats."""
-    names = ("scaling", "num_devices", "batch_size", "images_per_s")
-    names += ("efficiency", "efficiency_low", "efficiency_high")
-    return [{name: getattr(record, name) for name in names} for record in scaled]
+# The fields of each record that a summary repeats.
+_REPEATED = ("scaling", "num_devices", "batch_size", "images_per_s")
+_REPEATED += ("efficiency", "efficiency_low", "efficiency_high")
 
 
 def exchange(compiled: Sequence[CompileRecord], gradient_bytes: int) -> dict[str, Any] | None:
     """Return what the compiled step on most devices exchanges, beside the gradient's size."""
-    told = [record for record in compiled if record.collectives is not None]
-    if not told:
+    counted = [record for record in compiled if record.collectives is not None]
+    if not counted:
         return None
-    most = max(told, key=lambda record: record.num_devices)
-    figures = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
-    return figures | {"collectives": most.collectives}
+    most = max(counted, key=lambda record: record.num_devices)
+    sizes = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
+    return sizes | {"collectives": most.collectives}
 
 
 def predictions(
@@ -429,13 +419,8 @@ def predictions(
 ) -> list[dict[str, Any]]:
     """Predict weak scaling beyond the devices that are here, from the first device's step.
 
-    Args:
-      alone: the devices that were measured alone.
-      all_reduces: the last one is over most devices.
-      link_gb_per_s: the links' stated bandwidth; None takes what the last all-reduce used.
-
-    Returns:
-      See `predict`; nothing where the step or the bandwidth is unknown.
+    `link_gb_per_s` is the links' stated bandwidth; None takes what the last all-reduce, over most
+    devices, used. Nothing is predicted if the step or the bandwidth is unknown.
     """
     if link_gb_per_s is not None:
         link_bytes_per_s, source = link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
@@ -481,7 +466,7 @@ def failed_checks(
 
 
 def device_warnings(devices: Sequence[jax.Device]) -> list[str]:
-    """Return what the devices themselves leave open."""
+    """Return the warnings about the devices."""
     if len(devices) == 1:
         return ["one device: nothing was scaled"]
     if devices[0].platform != "cpu":

@@ -65,7 +65,7 @@ class RunSetup(RunContext):
 
     def document(self) -> dict[str, Any]:
         config, program, feed = self.config, self.program, self.feed
-        layout = program.layout
+        layout, dataset = program.layout, self.dataset
         sync = config.batch_norm == "sync"
         batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
         data: dict[str, Any] = {
@@ -73,17 +73,23 @@ class RunSetup(RunContext):
             "steps_per_epoch": feed.steps_per_epoch,
             **dataclasses.asdict(feed.resources),
         }
-        if self.dataset is not None:
+        if dataset is not None:
             data |= {
-                "description": self.dataset.description,
-                "encoded": self.dataset.encoded,
-                "cache": self.dataset.cache,
-                "train_examples": len(self.dataset.train),
-                "eval_examples": len(self.dataset.eval),
-                "train_checksum": self.dataset.train.sample_checksum(),
-                "eval_checksum": self.dataset.eval.sample_checksum(),
-                **_normalization(config.data.standardization, self.dataset),
+                "description": dataset.description,
+                "encoded": dataset.encoded,
+                "cache": dataset.cache,
+                "train_examples": len(dataset.train),
+                "eval_examples": len(dataset.eval),
+                "train_checksum": dataset.train.sample_checksum(),
+                "eval_checksum": dataset.eval.sample_checksum(),
             }
+        if dataset is not None and dataset.statistics is not None:
+            # What normalises the pixels, on the scale 0 to 255.
+            mean, std, statistics = None, None, "each image's own"
+            if config.data.standardization != "per_image":
+                mean, std = (values_C.tolist() for values_C in dataset.channel_statistics)
+                statistics = dataset.statistics
+            data |= {"mean": mean, "std": std, "statistics": statistics}
         return super().document() | {
             **describe_program(program),
             "models": layout.num_models,
@@ -100,8 +106,7 @@ class RunSetup(RunContext):
         return {"training_flops_per_image": self.program.training_flops}
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
-        program = self.program
-        warnings = program.facts.warnings(self.config, program.precision)
+        warnings = self.program.facts.warnings(self.config, self.program.precision)
         for record in records:
             if not isinstance(record, CompileRecord):
                 continue
@@ -113,35 +118,36 @@ class RunSetup(RunContext):
         return warnings
 
     def _least_flops(self, record: CompileRecord) -> float:
-        """Return the network's own FLOPs for a device in a call of a compiled step, at least.
+        """Return the least FLOPs of the network on a device in a call of a compiled step.
 
         Bodies of loops count once, gradient accumulation's too; 0 for steps that are such a loop.
         """
-        layout = self.program.layout
+        program, layout = self.program, self.program.layout
         images = layout.batch_per_device
         if record.num_devices:  # its network ran on some of the devices
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
-            parts = layout.gradient_accumulation_steps
-            return FLOPS_PER_MAC * self.program.work.step_macs_once * images / parts
-        if record.function != "eval_step":
+            macs = program.work.step_macs_once / layout.gradient_accumulation_steps
+        elif record.function == "eval_step":
+            macs = program.facts.macs_once
+            # The evaluation batch may be smaller than the training batch, or not full.
+            per_device = (layout.global_eval_batch, self.feed.num_eval)
+            images = min(images, *(count // layout.devices_per_model for count in per_device))
+        else:
             return 0.0
-        # An evaluation batch may be shorter than a training batch, and than it could be.
-        per_device = (layout.global_eval_batch, self.feed.num_eval)
-        images = min(images, *(count // layout.devices_per_model for count in per_device))
-        return FLOPS_PER_MAC * self.program.facts.macs_once * images
+        return FLOPS_PER_MAC * macs * images
 
     def _exchange_warnings(self, record: CompileRecord) -> list[str]:
-        """Return a warning where the compiled step does not exchange what the config says."""
+        """Return a warning if the compiled step does not exchange what the config says."""
         if record.collectives is None or (record.num_devices or self.mesh.num_devices) == 1:
             return []
         exchanged_bytes = sum(count["bytes"] for count in record.collectives.values())
-        state = self.program.abstract_train_state()
-        gradient_bytes = sum(
-            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.params)
-        )
-        alone = self.config.replicas == "independent"
-        if alone == (not exchanged_bytes) and (alone or exchanged_bytes >= gradient_bytes):
+        params = jax.tree.leaves(self.program.abstract_train_state().params)
+        gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
+        expected = exchanged_bytes and exchanged_bytes >= gradient_bytes
+        if self.config.replicas == "independent":
+            expected = not exchanged_bytes
+        if expected:
             return []
         return [
             f"replicas={self.config.replicas}, but the compiled step exchanges {exchanged_bytes:,} "
@@ -157,8 +163,8 @@ class RunSetup(RunContext):
         self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] = lambda: None
     ) -> TrainState:
         """Initialise the state on the devices, or place a saved one; timed and shown."""
-        what = "initialising the parameters" if saved is None else "placing the saved state"
-        with self.clock.phase("init"), self.console.phase(what):
+        title = "initialising the parameters" if saved is None else "placing the saved state"
+        with self.clock.phase("init"), self.console.phase(title):
             if saved is None:
                 wait_for_init()
                 state = self.program.place_train_state()
@@ -168,10 +174,10 @@ class RunSetup(RunContext):
             return state
 
     def compile(
-        self, name: str, step: Any, state: TrainState, data: Any, batch: Any, how: str = ""
+        self, name: str, step: Any, state: TrainState, data: Any, batch: Any, title: str = ""
     ) -> CompileRecord:
         """Compile a step for these arguments; return its record."""
-        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s){how}"):
+        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s){title}"):
             return compile_step(name, step, state, data, batch, clock=self.clock)
 
 
@@ -220,7 +226,7 @@ def prepare_run(
         stack.callback(console.close)
         with clock.phase("devices"):
             mesh, layout = create_training_mesh(config)
-        console.say(_headline(config, mesh))
+        console.say(_banner(config, mesh))
         dataset = None
         if config.data.feed != "synthetic":
             with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
@@ -245,8 +251,8 @@ def _data_dependent_params(
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that computes, once, the parameters that follow from training images.
 
-    Without a data set, for throughput alone, it computes none, and all are drawn. A resumed run has
-    them in its checkpoint. Raise BadInput where the images are decoded on the fly.
+    Without a data set it computes none, and all are drawn. A resumed run has them in its
+    checkpoint. Raise BadInput if the images are decoded on the fly.
     """
     count = config.model.num_init_images()
     if not count or dataset is None:
@@ -279,16 +285,6 @@ def _data_dependent_params(
     return functools.cache(compute)
 
 
-def _normalization(standardization: str, dataset: Dataset) -> dict[str, Any]:
-    """Return what normalises the pixels, on the scale 0 to 255, and whose statistics it is."""
-    if dataset.statistics is None:
-        return {}
-    if standardization == "per_image":
-        return {"mean": None, "std": None, "statistics": "each image's own"}
-    mean_C, std_C = dataset.channel_statistics
-    return {"mean": mean_C.tolist(), "std": std_C.tolist(), "statistics": dataset.statistics}
-
-
 def _check_across_processes(config: Config) -> None:
     """Raise BadInput for an experiment that several processes cannot run together."""
     across = f"across {coordination.count()} processes"
@@ -307,8 +303,7 @@ def _check_across_processes(config: Config) -> None:
 def with_feed(config: Config, feed: str) -> Config:
     """Return a valid experiment with another feed: `resident`, `stream` or `synthetic`.
 
-    A synthetic feed is one device-resident batch, which measures the devices alone. No experiment
-    has it itself.
+    A synthetic feed, one batch on the devices, measures only them; no experiment has it itself.
 
     Raises:
       BadInput: the experiment is not valid, or not with this feed.
@@ -335,7 +330,7 @@ def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> lis
     return sorted(set(counts))
 
 
-def _headline(config: Config, mesh: DataMesh) -> str:
+def _banner(config: Config, mesh: DataMesh) -> str:
     models = config.num_models(mesh.num_devices)
     each = f"{models} independent models, each with batch" if models > 1 else "global batch"
     # The command line gives whole numbers as 4.0 too.

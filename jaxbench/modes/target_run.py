@@ -1,17 +1,18 @@
 """Compile a training step for a machine that is not here: --target with memory or scaling.
 
-`compile_for_target` runs in a child process, see `modes/targets.py`. The modes record its answers,
-with the target's devices and the mode `compile`. Nothing is measured. What the compiler says is
-`compiled`; a ceiling on the rate is `predicted` from it and the machine's peak rates.
+`compile_for_target` runs in a child process, see `modes/targets.py`; `compile_for` records its
+answers. Nothing is measured: what the compiler reports is `compiled`, and a ceiling on the rate is
+`predicted` from it and the machine's peak rates.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -33,8 +34,8 @@ from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
-from jaxbench.records.schema import CompileRecord, CompileSummary, TargetRecord
-from jaxbench.records.writers.console import Console, create_console
+from jaxbench.records.schema import CompileSummary, TargetRecord
+from jaxbench.records.writers.console import create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_with_text
@@ -117,73 +118,59 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
     labels = program.task.label_shape(config.data.example_shape)
     args = abstract_args(config, layout, labels, program.precision.param_dtype)
     try:
+        state = program.abstract_placed_state()
         compiled, text = compile_with_text(
-            "train_step",
-            program.train_step,
-            program.abstract_placed_state(),
-            *args,
-            clock=clock,
+            "train_step", program.train_step, state, *args, clock=clock
         )
     except jax.errors.JaxRuntimeError as error:
-        refusal = " ".join(str(error).split())
-        found = read_refusal(refusal)
-        if found is None:
+        words = " ".join(str(error).split())
+        refusal = read_refusal(words)
+        if refusal is None:
             raise
-        needed_bytes = found.asked_bytes if found.kind == "memory" else None
-        return dataclasses.replace(record, refusal=refusal, needed_bytes=needed_bytes)
-    return dataclasses.replace(record, **_describe(program, target, compiled, text))
-
-
-def _describe(
-    program: Program, target: Target, compiled: CompileRecord, text: str
-) -> dict[str, Any]:
-    cache_bytes = _cache_bytes(target)
+        needed_bytes = refusal.asked_bytes if refusal.kind == "memory" else None
+        return dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes)
+    cache_bytes = int(float(target.facts.get("l2_mib", 0)) * 2**20)  # between cores and memory
     work = count_work(text, _activation_sizes(program), cache_bytes)
-    memory = compiled.memory
-    return {
+    memory, state_bytes = compiled.memory, program.state_bytes_per_device()
+    least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
+    return dataclasses.replace(
+        record,
         # A TPU's compiler has refused what does not fit.
-        "fits": target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
-        "needed_bytes": memory["total_bytes"],
-        "lower_s": compiled.lower_s,
-        "compile_s": compiled.compile_s,
-        "memory": memory,
-        "state_donated": memory["alias_bytes"] >= program.state_bytes_per_device(),
-        "collectives": compiled.collectives or {},
-        "flops_per_image": program.training_flops,
-        "custom_calls": work["custom_calls"],
-        "transposes": work["transposes"],
-        "converts": work["converts"],
-        "moved_bytes": work["moved_bytes"],
-        "bytes_lower_bound": program.facts.bytes_lower_bound(
-            program.layout.batch_per_device, program.state_bytes_per_device()
-        ),
-        "ceiling": _ceiling(
-            program,
-            target,
-            least_traffic(memory, work["uncached_bytes"], cache_bytes),
-            all_reduced_bytes(compiled.collectives or {}, program.layout.num_devices),
-        ),
-    }
+        fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
+        needed_bytes=memory["total_bytes"],
+        lower_s=compiled.lower_s,
+        compile_s=compiled.compile_s,
+        memory=memory,
+        state_donated=memory["alias_bytes"] >= state_bytes,
+        collectives=compiled.collectives or {},
+        flops_per_image=program.training_flops,
+        bytes_lower_bound=program.facts.bytes_lower_bound(layout.batch_per_device, state_bytes),
+        ceiling=_ceiling(program, target, least_moved_bytes, compiled.collectives or {}),
+        **{name: work[name] for name in _WORK},
+    )
+
+
+_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
 
 
 def _ceiling(
-    program: Program, target: Target, moved_bytes: int, exchanged_bytes: int
+    program: Program, target: Target, moved_bytes: int, collectives: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     layout, precision = program.layout, program.main_precision
     peak = find_peak(target.kind, precision)
     fast_rate = fast_convolution_rate(target, precision)
-    found = ceiling(
+    limits = ceiling(
         images_per_step=layout.images_per_step,
         flops_per_device=program.least_training_flops(fast_rate) * layout.batch_per_device,
         bytes_per_device=moved_bytes,
-        exchanged_bytes=exchanged_bytes,
+        exchanged_bytes=all_reduced_bytes(collectives, layout.num_devices),
         num_devices=layout.num_devices,
         peak_flops_per_s=peak.flops_per_s if peak else None,
         memory_bytes_per_s=find_bandwidth(target.kind),
         link_bytes_per_s=target.link_bytes_per_s,
     )
     origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
-    return found | origins | {"least_moved_bytes": moved_bytes}
+    return limits | origins | {"least_moved_bytes": moved_bytes}
 
 
 def fast_convolution_rate(target: Target, precision: str) -> float:
@@ -196,11 +183,6 @@ def fast_convolution_rate(target: Target, precision: str) -> float:
     if target.platform != "gpu" or precision != "fp32" or not (peak and ieee):
         return 0.0
     return ieee.flops_per_s / peak.flops_per_s
-
-
-def _cache_bytes(target: Target) -> int:
-    """Return the size of the cache between a GPU's cores and its memory."""
-    return int(float(target.facts.get("l2_mib", 0)) * 2**20)
 
 
 def _activation_sizes(program: Program) -> set[int]:
@@ -217,8 +199,7 @@ def _activation_sizes(program: Program) -> set[int]:
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """A step to compile: weak | strong or None, the machine, and the global batch."""
 
     scaling: str | None
@@ -226,93 +207,58 @@ class Size:
     batch_size: int
 
 
-def compile_memory(
-    config: Experiment,
-    workdir: str | None = None,
-    console: Console | None = None,
-    *,
-    arguments: Sequence[str],
+def compile_for(
     target: str,
+    config: Experiment,
+    workdir: str | None,
+    arguments: Sequence[str],
+    *,
+    scaling: str | None = None,
 ) -> RunResult:
-    """Compile the training step for a target; the run's status says whether it fits.
+    """Compile the training step for a target and record what the compiler reports.
 
     Args:
-      config, workdir, console: see `prepare_run`.
-      arguments: see `ask_compiler`.
       target: the machine's name.
+      config, workdir: see `prepare_run`.
+      arguments: see `ask_compiler`.
+      scaling: weak | strong | both: compile for ever more devices of the target, up to all; a size
+        on which the step does not fit is a result. None: the run's status says whether it fits.
 
     Raises:
       BadInput: see `check_target`.
-      DoesNotFit: the compiler refuses the step, or its estimate is more than there is.
-      CompilerFailed: it crashed, or failed otherwise.
-    """
-    machine = check_target(config, target)
-    sizes = [Size(None, machine, config.batch_size)]
-    return _run(config, workdir, console, arguments, machine, sizes)
-
-
-def compile_scaling(
-    config: Experiment,
-    workdir: str | None = None,
-    console: Console | None = None,
-    *,
-    arguments: Sequence[str],
-    target: str,
-    scaling: str = "both",
-) -> RunResult:
-    """Compile the training step for ever more devices of a target, up to all.
-
-    A size on which it does not fit is a result.
-
-    Args:
-      config, workdir, console, arguments, target: see `compile_memory`.
-      scaling: weak | strong | both, see `measure_scaling`.
-
-    Raises:
-      BadInput: see `check_target`.
+      DoesNotFit: the compiler refuses the step, or its estimate is more than the memory.
       CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
-    kinds = ("weak", "strong") if scaling == "both" else (scaling,)
-    sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
-    return _run(config, workdir, console, arguments, machine, sizes)
+    sizes = [Size(None, machine, config.batch_size)]
+    if scaling:
+        kinds = ("weak", "strong") if scaling == "both" else (scaling,)
+        sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
+    check_workdir(workdir, config.name)
+    config, unused = without_unused(config.for_all_devices())
+    # No device is used here. JAX would look for all, and its plugins complain about missing ones.
+    jax.config.update("jax_platforms", "cpu")
+    with contextlib.closing(create_console()) as console:
+        mesh = DataMesh(machine.stand_ins(), config.parallelism)
+        context = RunContext(config, Clock(), console, mesh, unused)
+        compilation = Compilation(context, arguments, machine, sizes, scaling)
+        # A machine that its compiler does not know ends the run before anything is written.
+        compilation.ask(sizes[0])
+        return run_mode(context, compilation, workdir, telemetry_s=0.0)
 
 
 def _sizes(config: Config, machine: Target, kind: str) -> Iterator[Size]:
-    """Yield the sizes of a machine, but those over which the batch does not divide."""
-    share = config.batch_size // machine.num_devices
+    """Yield the sizes of a machine, except those that do not divide the batch."""
+    batch_per_device = config.batch_size // machine.num_devices
     for target in smaller_targets(machine):
-        batch_size = share * target.num_devices if kind == "weak" else config.batch_size
+        weak_batch = batch_per_device * target.num_devices
+        batch_size = weak_batch if kind == "weak" else config.batch_size
         if batch_size % batch_multiple(config, target.num_devices) == 0:
             yield Size(kind, target, batch_size)
 
 
-def _run(
-    config: Config,
-    workdir: str | None,
-    console: Console | None,
-    arguments: Sequence[str],
-    machine: Target,
-    sizes: Sequence[Size],
-) -> RunResult:
-    check_workdir(workdir, config.name)
-    console = console or create_console()
-    config, unused = without_unused(config.for_all_devices())
-    # No device is used here. JAX would look for all, and its plugins complain where none are.
-    jax.config.update("jax_platforms", "cpu")
-    try:
-        mesh = DataMesh(machine.stand_ins(), config.parallelism)
-        context = RunContext(config, Clock(), console, mesh, unused)
-        compilation = Compilation(context, arguments, machine, sizes)
-        # A machine that its compiler does not know ends the run before anything is written.
-        compilation.ask(0)
-        return run_mode(context, compilation, workdir, telemetry_s=0.0)
-    finally:
-        console.close()
-
-
 class Compilation(Measurement):
-    """The training step, compiled for each size in turn."""
+    """The training step, compiled for one size after the other."""
 
     mode = "compile"
 
@@ -322,62 +268,61 @@ class Compilation(Measurement):
         arguments: Sequence[str],
         machine: Target,
         sizes: Sequence[Size],
+        scaling: str | None,
     ):
         self._context, self._arguments = context, arguments
-        self._machine, self._sizes = machine, sizes
-        self._answers: list[Answer] = []
+        self._machine, self._sizes, self._scaling = machine, sizes, scaling
+        self._answers: dict[tuple[str, int], Answer] = {}
 
     def document(self) -> dict[str, Any]:
-        kinds = {size.scaling for size in self._sizes}
-        scaling = "both" if len(kinds) > 1 else kinds.pop()
-        known = {"scaling": scaling} if scaling else {}
-        network = {name: v for name, v in self.ask(0).network.items() if name != "layers"}
-        return {"target": self._machine.name} | known | network
+        network = {n: v for n, v in self.ask(self._sizes[0]).network.items() if n != "layers"}
+        scaling = {"scaling": self._scaling} if self._scaling else {}
+        return {"target": self._machine.name} | scaling | network
 
-    def ask(self, place: int) -> Answer:
-        """Return the compiler's answer for the size at this place, the next or an earlier one."""
-        if place < len(self._answers):
-            return self._answers[place]
-        size = self._sizes[place]
-        for answer, asked in zip(self._answers, self._sizes, strict=False):
-            # Weak and strong scaling end in the same step.
-            if dataclasses.replace(asked, scaling=size.scaling) == size:
-                self._answers.append(answer)
-                return answer
-        what = f"compiling for {size.target.name}, batch {size.batch_size:,}"
-        with self._context.console.phase(what), self._context.clock.phase("compile"):
+    def ask(self, size: Size) -> Answer:
+        """Return the compiler's answer for a size; it is asked once."""
+        step = size.target.name, size.batch_size  # both kinds of scaling end in the same step
+        if step in self._answers:
+            return self._answers[step]
+        title = f"compiling for {size.target.name}, batch {size.batch_size:,}"
+        with self._context.console.phase(title), self._context.clock.phase("compile"):
             batch = f"--experiment.batch_size={size.batch_size}"
             try:
                 answer = ask_compiler([*self._arguments, batch], size.target)
             except BadInput as error:
-                if place == 0:
+                if not self._answers:
                     raise
                 answer = Answer(None, {}, str(error))
-        self._answers.append(answer)
+        self._answers[step] = answer
         return answer
 
     def measure(self, recorder: Recorder) -> None:
         records: list[TargetRecord] = []
+        smallest: dict[str | None, TargetRecord] = {}
         failed = []
-        for place, size in enumerate(self._sizes):
-            answer = self.ask(place)
+        for size in self._sizes:
+            answer = self.ask(size)
             if answer.record is None:
                 failed.append(f"{size.target.name}: {answer.failed}")
                 continue
             record = dataclasses.replace(answer.record, scaling=size.scaling)
-            alike = [one for one in records if one.scaling == size.scaling]
-            base = alike[0] if alike else record
+            base = smallest.setdefault(size.scaling, record)
             records.append(dataclasses.replace(record, **_efficiency(record, base)))
             recorder.write(records[-1])
         for line in [*target_table(records), *compiled_facts(records[-1:])]:
             self._context.console.say(line)
         if failed:
             raise CompilerFailed("; ".join(failed))
-        if self._sizes[0].scaling is None and not records[0].fits:
-            raise DoesNotFit(f"{records[0].target}: {_why(records[0])}")
+        [*_, record] = records
+        if self._scaling is None and not record.fits:
+            why = record.refusal or (
+                f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
+                f"{record.device_memory_bytes / 2**30:.2f}"
+            )
+            raise DoesNotFit(f"{record.target}: {why}")
 
     def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
-        """Return the figures of the whole machine, which comes last."""
+        """Return the values of the whole machine, which comes last."""
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
@@ -391,32 +336,18 @@ class Compilation(Measurement):
         )
 
 
-def _why(record: TargetRecord) -> str:
-    if record.refusal:
-        return record.refusal
-    return (
-        f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
-        f"{record.device_memory_bytes / 2**30:.2f}"
-    )
-
-
 def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
     """Return the scaling efficiency against the smallest size, from the least times of a step."""
-    if not (_known(record) and _known(base)):
-        return {}
-    own, first = _step_and_links_s(record), _step_and_links_s(base)
+    least_s = []
+    for one in (record, base):
+        of_one = one.ceiling["least_s"] if one.ceiling else {}
+        if not {"compute", "memory"} <= of_one.keys():
+            return {}
+        least_s.append((max(of_one["compute"], of_one["memory"]), of_one.get("links", 0.0)))
+    step_and_links_s, base_s = least_s
     images = record.batch_per_device / base.batch_per_device
     # The smallest size may have links too, and overlaps alike: a chip of TPU v2 is two devices.
     return {
-        "efficiency_no_overlap": images * sum(first) / sum(own),
-        "efficiency_full_overlap": images * max(first) / max(own),
+        "efficiency_no_overlap": images * sum(base_s) / sum(step_and_links_s),
+        "efficiency_full_overlap": images * max(base_s) / max(step_and_links_s),
     }
-
-
-def _step_and_links_s(record: TargetRecord) -> tuple[float, float]:
-    least_s = record.ceiling["least_s"]
-    return max(least_s["compute"], least_s["memory"]), least_s.get("links", 0.0)
-
-
-def _known(record: TargetRecord) -> bool:
-    return bool(record.ceiling) and {"compute", "memory"} <= record.ceiling["least_s"].keys()

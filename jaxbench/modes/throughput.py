@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.analysis.statistics import dependent, held_up, slowed_down
+from jaxbench.analysis.statistics import slowed_down
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
@@ -22,7 +22,13 @@ from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
-from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
+from jaxbench.modes.windows import (
+    ENDLESS,
+    Stepper,
+    describe_windows,
+    falling_loss_warnings,
+    window_warnings,
+)
 from jaxbench.parallel.coordination import barrier_before_first_step, broadcast_value
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
@@ -51,19 +57,7 @@ def measure_throughput(
     profile: str | None = None,
     price: Price | None = None,
 ) -> RunResult:
-    """Measure an experiment's training step and its forward pass.
-
-    Args:
-      config: the experiment.
-      workdir, telemetry_s, price: see `run_mode`.
-      console: where progress is shown; None picks one for standard output.
-      feed: where batches come from. synthetic: one synthetic batch stays on the devices and nothing
-        is read, which measures the devices alone. resident, stream: the experiment's data.
-      steps_per_call: if more than 1, also measure this many steps in one call.
-      rounds: windows of each stage.
-      window_s: how long a window should take.
-      profile: "START:STOP", steps after the measurement of which JAX's profiler leaves a trace,
-        see `parse_steps`.
+    """Measure an experiment's training step and its forward pass; see `OPTIONS`.
 
     Raises:
       BadInput: before anything is written.
@@ -79,10 +73,10 @@ def measure_throughput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
             "own from the host; it goes with --feed=synthetic or resident"
         )
-    traced_steps = parse_steps(profile)
-    check_end(traced_steps, _MOST_PROFILE_STEPS, "those after the measurement")
+    profiled = parse_steps(profile)
+    check_end(profiled, _MOST_PROFILE_STEPS, "those after the measurement")
     with prepare_run(config, workdir, console) as setup:
-        benchmark = ThroughputBenchmark(setup, steps_per_call, rounds, window_s, traced_steps)
+        benchmark = ThroughputBenchmark(setup, steps_per_call, rounds, window_s, profiled)
         return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
@@ -95,15 +89,13 @@ class ThroughputBenchmark(Measurement):
         steps_per_call: int,
         rounds: int,
         window_s: float,
-        traced_steps: range,
+        profiled_steps: range,
     ):
-        self._setup = setup
-        self._steps_per_call = steps_per_call
-        self._rounds = rounds
-        self._window_s = window_s
-        self._traced_steps = traced_steps
-        self._stepper: Stepper | None = None
-        self._stages: list[TimedStage] = []
+        self._setup, self._steps_per_call = setup, steps_per_call
+        self._rounds, self._window_s = rounds, window_s
+        self._profiled_steps = profiled_steps
+        self._stepper = Stepper(setup, None)
+        self._stages: list[Stage] = []
         self._first_step_s: float | None = None
         self._profiler: Profiler | None = None
 
@@ -111,23 +103,34 @@ class ThroughputBenchmark(Measurement):
         return {"rounds": self._rounds, "steps_per_call": self._steps_per_call}
 
     def measure(self, recorder: Recorder) -> None:
+        clock, console, rounds = self._setup.clock, self._setup.console, self._rounds
         compiled = self._start()
         for record in compiled.values():
             recorder.write(record)
-        train = self._stages[0]
-        with self._setup.clock.phase("first_step"):
+        train: TrainStage = self._stages[0]
+        with clock.phase("first_step"):
             watch = Stopwatch()
             train.run(1)
             self._first_step_s = watch.elapsed_s()
-        with self._setup.clock.phase("warm_up"):
+        with clock.phase("warm_up"):
             for place, stage in enumerate(self._stages):
-                self._setup.console.progress("warming up", place, len(self._stages), stage.name)
-                stage.warm_up(self._rounds)
-        self._measure_windows(train, recorder.telemetry.measured)
+                console.progress("warming up", place, len(self._stages), stage.name)
+                stage.warm_up(rounds)
+        with clock.phase("measure"):
+            for number in range(rounds):
+                for stage in in_turn(self._stages, number):
+                    images = stage.steps_per_window * stage.images_per_step
+                    is_train = stage is train
+                    measured = recorder.telemetry.measured if is_train else contextlib.nullcontext
+                    with stage.around_window(), measured(images):
+                        stage.measure()
+                    stage.wait_for_rest()
+                train.measure_latencies()
+                console.progress("measuring", number + 1, rounds, "rounds")
         for stage in self._stages:
             recorder.write(stage.describe(compiled))
-        if self._traced_steps:
-            self._profiler = Profiler(self._traced_steps, recorder.folder)
+        if self._profiled_steps:
+            self._profiler = Profiler(self._profiled_steps, recorder.folder)
             train.profile(self._profiler)
 
     def _start(self) -> dict[str, CompileRecord]:
@@ -147,56 +150,37 @@ class ThroughputBenchmark(Measurement):
             steps[repeated] = (repeat_train_step(program, count), feed.train_data, batch)
         compiled = _compile_cold_and_warm(setup, steps, state)
         barrier_before_first_step(setup.clock)
-        self._stepper = Stepper(setup, state)
-        own = (setup, self._stepper, self._window_s)
-        forward = ForwardStage(*own, eval_batch)
-        self._stages = [TrainStage(*own), forward]
+        self._stepper.state = state
+        common = (setup, self._stepper, self._window_s)
+        forward = ForwardStage(*common, eval_batch)
+        self._stages = [TrainStage(*common), forward]
         if count > 1:
-            self._stages.insert(1, RepeatedStage(repeated, *own, count, steps[repeated][0], batch))
+            step = steps[repeated][0]
+            self._stages.insert(1, RepeatedStage(repeated, *common, count, step, batch))
         return compiled
-
-    def _measure_windows(
-        self, train: "TrainStage", measured: Callable[[int], contextlib.AbstractContextManager]
-    ) -> None:
-        """Take every stage's windows; `measured(images)` surrounds those of the training step."""
-        with self._setup.clock.phase("measure"):
-            for number in range(self._rounds):
-                for stage in in_turn(self._stages, number):
-                    images = stage.steps_per_window * stage.images_per_step
-                    around = measured(images) if stage is train else contextlib.nullcontext()
-                    with stage.around_window(), around:
-                        stage.measure()
-                    stage.wait_for_rest()
-                train.measure_latencies()
-                self._setup.console.progress("measuring", number + 1, self._rounds, "rounds")
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         stages = [record for record in records if isinstance(record, ThroughputRecord)]
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
         train = next((record for record in stages if record.stage == "train_step"), None)
-        losses = self._stepper.losses if self._stepper else []
+        losses, limit = self._stepper.losses, flops_limit(self._setup.mesh.devices)
         warmups = {
             stage.name: (stage.warmup, stage.warmup_steps) for stage in self._stages if stage.warmup
         }
         warnings = unsettled_warnings(warmups) + falling_loss_warnings(losses)
         for stage in self._stages:
-            for told in (dependent, slowed_down):
-                warnings += told(f"{stage.name}: windows", stage.windows_s)
-            warnings += held_up(f"{stage.name}: window", dict(enumerate(stage.windows_s, 1)))
+            warnings += window_warnings(stage.name, stage.windows_s)
+            warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
         return ThroughputSummary(
             status=status,
             **({name: getattr(train, name) for name in rates} if train else {}),
             first_step_s=self._first_step_s,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            **(self._stepper.loss_scaling if self._stepper else {}),
+            **self._stepper.loss_scaling,
             corrupt=self._setup.feed.corrupt,
             profile=self._profiler.summary() if self._profiler else None,
-            invalid=[
-                f"{stage.stage}: {why}"
-                for stage in stages
-                for why in impossible(stage, flops_limit(self._setup.mesh.devices))
-            ],
+            invalid=[f"{one.stage}: {why}" for one in stages for why in impossible(one, limit)],
             warnings=warnings,
         )
 
@@ -204,37 +188,36 @@ class ThroughputBenchmark(Measurement):
 def _compile_cold_and_warm(
     setup: RunSetup, steps: dict[str, tuple[Any, Any, Any]], state: TrainState
 ) -> dict[str, CompileRecord]:
-    """Compile {name: (step, data, batch)} with a cold cache and, where there is one, a warm one."""
-    found: list[dict[str, CompileRecord]] = []
-    turns: list[tuple[str, Callable]] = [("", contextlib.nullcontext)]
-    while turns:
-        how, around = turns.pop(0)
+    """Compile {name: (step, data, batch)} with a cold cache and, if there is one, a warm one."""
+    passes: list[dict[str, CompileRecord]] = []
+    todo: list[tuple[str, Callable]] = [("", contextlib.nullcontext)]
+    while todo:
+        title, around = todo.pop(0)
         jax.clear_caches()  # else what this process has compiled is not compiled again
-        # All turns compile in this one line: in the cache, a program's name may contain the line
-        # that it is called from.
+        # Every pass compiles in this one line: a cache key may contain the line of the call.
         with around():
             compiled = {}
             for name, (step, *args) in steps.items():
-                compiled[name] = setup.compile(name, step, state, *args, how)
-        found.append(compiled)
-        if how:
+                compiled[name] = setup.compile(name, step, state, *args, title)
+        passes.append(compiled)
+        if title:
             continue
-        outcomes = set(broadcast_value([record.compile_cache for record in found[0].values()]))
+        outcomes = set(broadcast_value([record.compile_cache for record in compiled.values()]))
         if "hit" in outcomes:
-            turns.append((", cold cache", without_cache))
-        # This turn leaves everything compiled for the measurements.
+            todo.append((", cold cache", without_cache))
+        # This pass leaves everything compiled for the measurements.
         if outcomes != {"off"}:
-            turns.append((", warm cache", contextlib.nullcontext))
+            todo.append((", warm cache", contextlib.nullcontext))
 
     def first_s(name: str, is_hit: bool) -> float | None:
-        records = (records[name] for records in found)
+        records = (records[name] for records in passes)
         return next((r.compile_s for r in records if (r.compile_cache == "hit") == is_hit), None)
 
     return {
         name: dataclasses.replace(
             record, cold_compile_s=first_s(name, False), warm_compile_s=first_s(name, True)
         )
-        for name, record in found[0].items()
+        for name, record in passes[0].items()
     }
 
 
@@ -258,27 +241,35 @@ def repeat_train_step(program: Program, num_steps: int) -> Any:
 
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
-# More steps than are ever taken.
-_ENDLESS = 2**40
 
 
-class TimedStage(Interleaved):
-    """A stage, timed in windows."""
+class Stage(Interleaved):
+    """A stage, timed in windows.
+
+    Attributes:
+      function: the name of the compiled step that it calls.
+      images_per_step: over all devices and models.
+      steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
+      sync_residual_s: how long work went on after its windows.
+    """
+
+    steps_per_call = 1
 
     def __init__(self, name: str, setup: RunSetup, stepper: Stepper, window_s: float):
         super().__init__(name, window_s)
-        self.function = name  # of the compiled step that it calls
-        # Over all devices and models.
+        self.function = name
         self.images_per_step = setup.program.layout.images_per_step
-        self.steps_per_call = 1
-        # Taken so far, in and between windows; of these, the steps of the warm-up.
         self.steps = self.warmup_steps = 0
-        self.sync_residual_s = 0.0  # how long work went on after its windows
+        self.sync_residual_s = 0.0
         self._setup, self._stepper = setup, stepper
 
     @property
     def steps_per_window(self) -> int:
         return self.warmup.calls_per_window * self.steps_per_call
+
+    @property
+    def flops_per_image(self) -> int:
+        return self._setup.program.training_flops
 
     def warm_up(self, rounds: int) -> None:
         before = self.steps
@@ -295,68 +286,64 @@ class TimedStage(Interleaved):
         return self._stepper.state, self._stepper.metrics
 
     def describe(self, compiled: Mapping[str, CompileRecord]) -> ThroughputRecord:
-        """Return the stage's record, given the records of the compiled steps."""
-        setup, mesh = self._setup, self._setup.mesh
+        """Return the stage's record, from the records of the compiled steps."""
+        setup, devices = self._setup, self._setup.mesh.num_devices
         rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
         rate = rates["images_per_s"]
         step_s = self.images_per_step / rate
-        flops = self._flops_per_image()
-        used = setup.program.utilization(rate, flops)
+        utilization = setup.program.utilization(rate, self.flops_per_image)
+        roofline = {}
+        xla_bytes = compiled[self.function].xla_bytes_per_device
+        if xla_bytes and self.steps_per_call == 1:  # XLA counts a loop's body once
+            flops = self.flops_per_image * self.images_per_step
+            roofline = describe_roofline(flops / devices / xla_bytes, utilization["peak"])
         return ThroughputRecord(
             stage=self.name,
             feed=setup.feed.name,
             precision=setup.config.precision,
             batch_size=setup.config.batch_size,
-            num_devices=mesh.num_devices,
+            num_devices=devices,
             **rates,
-            images_per_s_per_device=rate / mesh.num_devices,
+            images_per_s_per_device=rate / devices,
             steps_per_call=self.steps_per_call,
             steps_per_window=self.steps_per_window,
             step_s=step_s,
             warmup_steps=self.warmup_steps,
             warmup_settled=self.warmup.settled,
             sync_residual_s=self.sync_residual_s,
-            **used,
-            **self._roofline(compiled[self.function].xla_bytes_per_device, flops, used["peak"]),
-            **self._own_fields(step_s),
+            **utilization,
+            **roofline,
+            **self._fields(step_s),
         )
 
-    def _roofline(
-        self, xla_bytes: float | None, flops_per_image: int, peak: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Return a step's operations for each byte of memory, and the devices' in a byte's time."""
-        if not xla_bytes or self.steps_per_call > 1:  # XLA counts a loop's body once
-            return {}
-        flops = flops_per_image * self.images_per_step
-        intensity = flops / self._setup.mesh.num_devices / xla_bytes
-        if not peak or not peak["bytes_per_s"]:
-            return {"flops_per_byte": intensity}
-        ridge = peak["flops_per_s"] / peak["bytes_per_s"]
-        return {
-            "flops_per_byte": intensity,
-            "flops_per_byte_at_ridge": ridge,
-            "bound_by": "arithmetic" if intensity >= ridge else "memory",
-        }
-
-    def _flops_per_image(self) -> int:
-        return self._setup.program.training_flops
-
-    def _own_fields(self, step_s: float) -> dict[str, Any]:
-        """Return what only some stages' records have."""
+    def _fields(self, step_s: float) -> dict[str, Any]:
+        """Return the fields that only some stages' records have."""
         if self._setup.feed.corrupt:  # then a step counts fewer images than it has places for
             return {}
         counted = self._stepper.images_counted
         return {"images_per_step": self.images_per_step, "images_counted": counted}
 
 
-class TrainStage(TimedStage):
+def describe_roofline(flops_per_byte: float, peak: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a step's operations for each byte of memory, and the devices' in a byte's time."""
+    if not peak or not peak["bytes_per_s"]:
+        return {"flops_per_byte": flops_per_byte}
+    ridge = peak["flops_per_s"] / peak["bytes_per_s"]
+    return {
+        "flops_per_byte": flops_per_byte,
+        "flops_per_byte_at_ridge": ridge,
+        "bound_by": "arithmetic" if flops_per_byte >= ridge else "memory",
+    }
+
+
+class TrainStage(Stage):
     """The loop over single training steps, each with the feed's next batch."""
 
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float):
         super().__init__("train_step", setup, stepper, window_s)
         self.latencies_s: list[float] = []
         self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
-        self._batches = setup.feed.train_batches(0, _ENDLESS)
+        self._batches = setup.feed.train_batches(0, ENDLESS)
 
     @contextlib.contextmanager
     def around_window(self) -> Iterator[None]:
@@ -367,7 +354,7 @@ class TrainStage(TimedStage):
         if not self._fill:
             yield
             return
-        self._batches = self._setup.feed.train_batches(0, _ENDLESS, self.steps)
+        self._batches = self._setup.feed.train_batches(0, ENDLESS, self.steps)
         self.run(self._fill)
         yield
         self._setup.feed.close()
@@ -398,9 +385,9 @@ class TrainStage(TimedStage):
                         self._queue(next(self._batches))
                 self._stepper.wait()
 
-    def _own_fields(self, step_s: float) -> dict[str, Any]:
+    def _fields(self, step_s: float) -> dict[str, Any]:
         p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))
-        return super()._own_fields(step_s) | {
+        return super()._fields(step_s) | {
             "latency_p50_s": p50,
             "latency_p95_s": p95,
             "latency_p99_s": p99,
@@ -410,19 +397,10 @@ class TrainStage(TimedStage):
         }
 
 
-class RepeatedStage(TimedStage):
+class RepeatedStage(Stage):
     """Several training steps in one call, all with the same batch."""
 
-    def __init__(
-        self,
-        name: str,
-        setup: RunSetup,
-        stepper: Stepper,
-        window_s: float,
-        count: int,
-        step: Any,
-        batch: Any,
-    ):
+    def __init__(self, name: str, setup, stepper, window_s, count: int, step: Any, batch: Any):
         super().__init__(name, setup, stepper, window_s)
         self.steps_per_call, self._step, self._batch = count, step, batch
 
@@ -433,14 +411,12 @@ class RepeatedStage(TimedStage):
         self._stepper.wait()
 
 
-class ForwardStage(TimedStage):
+class ForwardStage(Stage):
     """The forward pass of one evaluation batch."""
 
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, batch: Any):
         super().__init__("forward", setup, stepper, window_s)
-        self.function = "eval_step"
-        self._batch = batch
-        self._limiter = DispatchLimiter()
+        self.function, self._batch, self._limiter = "eval_step", batch, DispatchLimiter()
         self._metrics: Any = None
         self.run(1)
         # Images only, not what pads a batch that is not full.
@@ -454,11 +430,12 @@ class ForwardStage(TimedStage):
         self.steps += calls
         jax.block_until_ready(self._metrics)
 
+    @property
+    def flops_per_image(self) -> int:
+        return 2 * self._setup.program.forward_macs
+
     def _results(self) -> Any:
         return self._metrics
 
-    def _flops_per_image(self) -> int:
-        return 2 * self._setup.program.forward_macs
-
-    def _own_fields(self, step_s: float) -> dict[str, Any]:
+    def _fields(self, step_s: float) -> dict[str, Any]:
         return {}

@@ -60,25 +60,24 @@ def train_and_evaluate(
     resume: str = "none",
     import_s: float | None = None,
 ) -> RunResult:
-    """Run an experiment from its data to its last evaluation.
+    """Run an experiment from its data to its last evaluation; see `OPTIONS`.
 
     Args:
-      config: the experiment.
-      workdir, telemetry_s, price: see `run_mode`.
-      console: where progress is shown; None picks one for standard output.
-      profile: "START:STOP", the steps that JAX's profiler traces, see `parse_steps`.
-      target_accuracy: a share of top-1 or Dice; the first evaluation at or above it ends the run.
+      config, workdir, console: see `prepare_run`.
+      telemetry_s, price: see `run_mode`.
+      profile: see `parse_steps`.
+      target_accuracy: a fraction of top-1 or Dice; an evaluation at or above it ends the run.
       wandb: the Weights & Biases project that gets the records too.
       checkpoints: when they are written; Ctrl-C and SIGTERM have one written if any are.
-      resume: `none`, `auto` or a path, see `find_resume`. A run that is done is not run again.
-      import_s: seconds from the process's start to this call; None where they do not matter.
+      resume: see `find_resume`. A run that is done is not run again.
+      import_s: seconds from the process's start to this call; None if they do not matter.
 
     Raises:
       BadInput: before anything is written.
       Diverged: no model has a finite loss any more.
     """
     watch = Stopwatch()
-    options = _Options(parse_steps(profile), target_accuracy, checkpoints, wandb)
+    profiled_steps = parse_steps(profile)
     config.validate()
     with contextlib.ExitStack() as stack:
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
@@ -87,9 +86,11 @@ def train_and_evaluate(
         if import_s is not None:
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
-        _check_steps(setup, options)
+        _check_steps(setup, profiled_steps)
         saved = restore(setup, resumed, workdir)
-        training = Training(setup, options, saved, import_s)
+        training = Training(
+            setup, saved, profiled_steps, target_accuracy, checkpoints, wandb, import_s
+        )
         into = None
         if resumed:
             checkpoint = saved and saved._replace(state=None)
@@ -103,14 +104,6 @@ def train_and_evaluate(
         return dataclasses.replace(done, state=training.state)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    profiled_steps: range
-    target_accuracy: float | None
-    checkpoints: Policy
-    wandb: str | None
-
-
 class Training(Measurement):
     """Trains to the end of the plan, from its start or from a checkpoint."""
 
@@ -119,61 +112,48 @@ class Training(Measurement):
     def __init__(
         self,
         setup: RunSetup,
-        options: _Options,
         saved: Checkpoint | None,
+        profiled_steps: range,
+        target_accuracy: float | None,
+        checkpoints: Policy,
+        wandb: str | None,
         import_s: float | None,
     ):
-        self._setup, self._options, self._saved, self._import_s = (
-            setup,
-            options,
-            saved,
-            import_s,
-        )
+        self._setup, self._saved, self._import_s = setup, saved, import_s
+        self._profiled_steps, self._target_accuracy = profiled_steps, target_accuracy
+        self._checkpoints, self._wandb = checkpoints, wandb
         self._run_dir: RunDir | None = None  # in the first process
-        # Since the run's first process.
-        self._device_changes: dict[str, list[Any]] = {}
-        self._statistics_changes: dict[str, list[Any]] = {}
+        # What changed since the run's first process.
+        self._changes: dict[str, list[Any]] = {}
         self.state: TrainState | None = None  # the final state
-        task, steps_per_epoch, target = setup.program.task, setup.feed.steps_per_epoch, None
-        if options.target_accuracy is not None:
-            target = AccuracyTarget(task.primary_metric, options.target_accuracy)
+        target, steps_per_epoch = None, setup.feed.steps_per_epoch
+        if target_accuracy is not None:
+            target = AccuracyTarget(setup.program.task.primary_metric, target_accuracy)
         total_steps = setup.config.num_steps(steps_per_epoch)
-        plan = TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target)
-        progress = RunProgress(import_s=import_s)
-        if saved:
-            progress = RunProgress.from_json(saved.metadata)
         self._run = TrainRun(
             program=setup.program,
             feed=setup.feed,
-            plan=plan,
+            plan=TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target),
             clock=setup.clock,
             console=setup.console,
-            progress=progress,
+            progress=RunProgress.from_json(saved.metadata)
+            if saved
+            else RunProgress(import_s=import_s),
             hooks=[checkpoint_hook, profile_hook],
         )
 
     def document(self) -> dict[str, Any]:
         resumed_phases_s = self._saved.metadata["totals_s"] if self._saved else {}
         attempt = begin_attempt(self._setup.clock, self._import_s, resumed_phases_s)
-        return {"target_accuracy": self._options.target_accuracy, "attempts": [attempt]}
+        return {"target_accuracy": self._target_accuracy, "attempts": [attempt]}
 
     def measure(self, recorder: Recorder) -> None:
         run, saved, self._saved = self._run, self._saved, None
-        self._run_dir = recorder.run_dir
-        self._device_changes = {
-            name: values
-            for name, values in recorder.changes.items()
-            if name in ("device_kind", "num_devices")
-        }
-        self._statistics_changes = {
-            name: values
-            for name, values in recorder.changes.items()
-            if name == "batch_norm_examples"
-        }
+        self._run_dir, self._changes = recorder.run_dir, recorder.changes
         if saved:
-            recorder.telemetry.windows = [Window(*own) for own in saved.metadata["windows"]]
+            recorder.telemetry.windows = [Window(*window) for window in saved.metadata["windows"]]
         image_writers = self._connect(recorder)
-        if not self._options.checkpoints.is_on:
+        if not self._checkpoints.is_on:
             run.console.say(
                 "no checkpoints: a run that is stopped begins again (--checkpoint_minutes=10 or "
                 "--checkpoint_epochs=1 writes them)"
@@ -194,22 +174,20 @@ class Training(Measurement):
 
     def _connect(self, recorder: Recorder) -> list[TensorBoardWriter | WandbWriter]:
         """Connect the run with its folder; return the writers that show images."""
-        run, options, folder = self._run, self._options, recorder.folder
+        run, folder = self._run, recorder.folder
         run.writer, run.telemetry = recorder.writers, recorder.telemetry
-        if options.profiled_steps:
-            run.profiler = Profiler(options.profiled_steps, folder, run.progress.traced)
+        if self._profiled_steps:
+            run.profiler = Profiler(self._profiled_steps, folder, run.progress.traced)
         if not folder:
             return []
-        if options.checkpoints.is_on:
-            run.checkpoints = Checkpoints(
-                folder / CHECKPOINTS, options.checkpoints, run.console.say
-            )
+        if self._checkpoints.is_on:
+            run.checkpoints = Checkpoints(folder / CHECKPOINTS, self._checkpoints, run.console.say)
         recorder.writers.add(epochs_table(run, folder))
-        figures, config = run.program.task.eval_metrics, config_record(run.program.config)
-        image_writers = [TensorBoardWriter(folder, figures, config)]
-        if options.wandb is not None:
+        metrics, config = run.program.task.eval_metrics, config_record(run.program.config)
+        image_writers = [TensorBoardWriter(folder, metrics, config)]
+        if self._wandb is not None:
             with run.clock.phase("records"), run.console.phase("starting the wandb run"):
-                image_writers.append(WandbWriter(folder, options.wandb, config, run.console.say))
+                image_writers.append(WandbWriter(folder, self._wandb, config, run.console.say))
         for writer in image_writers:
             recorder.writers.add(writer)
         return image_writers
@@ -221,48 +199,51 @@ class Training(Measurement):
                 attempts[-1] |= mark_phases(self._run.clock, doing)
                 self._run_dir.update(attempts=attempts)
 
-    def _goodput(self) -> dict[str, Any]:
-        """Return the summary's goodput; none of a run that branched off from another."""
-        attempts = self._run_dir and read_attempts(self._run_dir.document)
-        found = attempts and measure_goodput(attempts, self._run.clock.totals_s())
-        return {"num_resumes": len(attempts) - 1, **found._asdict()} if found else {}
-
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
-        run, target = self._run, self._run.plan.target
-        images_per_step = run.program.layout.images_per_step
+        run, program, target = self._run, self._run.program, self._run.plan.target_accuracy
+        attempts = self._run_dir and read_attempts(self._run_dir.document)
+        goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
+        if goodput:  # unknown of a run that branched off from another
+            goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
+        images_per_step = program.layout.images_per_step
         summary = summarize(
             run.progress,
             status=status,
-            primary_metric=run.program.task.primary_metric,
-            num_devices=run.program.mesh.num_devices,
+            primary_metric=program.task.primary_metric,
+            num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
-            target=target and target.describe(run.progress.epochs, images_per_step),
+            target_accuracy=target and target.describe(run.progress.epochs, images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=self._warnings(),
-            **self._goodput(),
+            **(goodput or {}),
         )
-        if not self._device_changes:
+        devices = self._changed("device_kind", "num_devices")
+        if not devices:
             summary.invalid.extend(run.impossible_rates())
         if summary.images_per_s is None:
-            tokens = run.program.config.data.sequence_length or None
+            tokens = program.config.data.sequence_length or None
             return dataclasses.replace(summary, tokens_per_image=tokens)
-        fields = run.program.utilization(summary.images_per_s)
-        if self._device_changes:
+        fields = program.utilization(summary.images_per_s)
+        if devices:
             fields |= dict.fromkeys(_PER_DEVICE)
-            told = f"{describe_changes(self._device_changes)}: figures per device are unknown"
-            fields["warnings"] = [*summary.warnings, told]
+            unknown = f"{devices}: figures per device are unknown"
+            fields["warnings"] = [*summary.warnings, unknown]
         return dataclasses.replace(summary, **fields)
 
     def _warnings(self) -> list[str]:
-        """Return what is doubtful about losses and evaluations, and the checkpoints' warnings."""
+        """Return the warnings about losses, evaluations and checkpoints."""
         run, dataset = self._run, self._setup.dataset
         evaluated = any(epoch.eval_count is not None for epoch in run.progress.epochs)
-        doubts = eval_split_warnings(dataset) if dataset and evaluated else []
-        if changed := describe_changes(self._statistics_changes):
-            doubts.append(f"{changed}: losses are not those of an undisturbed run")
-        return doubts + (run.checkpoints.warnings if run.checkpoints else [])
+        warnings = eval_split_warnings(dataset) if dataset and evaluated else []
+        if statistics := self._changed("batch_norm_examples"):
+            warnings.append(f"{statistics}: losses are not those of an undisturbed run")
+        return warnings + (run.checkpoints.warnings if run.checkpoints else [])
+
+    def _changed(self, *names: str) -> str:
+        """Return what changed of these since the run's first process; empty if nothing did."""
+        return describe_changes({n: v for n, v in self._changes.items() if n in names})
 
 
 def prepare(
@@ -280,7 +261,7 @@ def prepare(
     program, feed, progress = setup.program, setup.feed, run.progress
     is_resumed = saved_state is not None
     with setup.clock.phase("place_data"):
-        # Where only the last evaluation is left, the shapes of the last step's batch are enough.
+        # If only the last evaluation is left, the shapes of the last step's batch are enough.
         step = min(progress.step, run.plan.total_steps - 1)
         batch = run.peek_batch(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
@@ -324,7 +305,7 @@ def _done_already(resumed: Resume | None, console: Console) -> RunResult:
     return RunResult([], run_dir.document.get("summary") or {}, run_dir)
 
 
-def _check_steps(setup: RunSetup, options: _Options) -> None:
+def _check_steps(setup: RunSetup, profiled_steps: range) -> None:
     """Raise BadInput for numbers of steps that do not go with the data."""
     config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
     if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
@@ -332,4 +313,4 @@ def _check_steps(setup: RunSetup, options: _Options) -> None:
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
         )
-    check_end(options.profiled_steps, config.num_steps(steps_per_epoch), "this run")
+    check_end(profiled_steps, config.num_steps(steps_per_epoch), "this run")

@@ -8,11 +8,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.analysis.statistics import autocorrelation, effective_size, median_interval
+from jaxbench.analysis.statistics import (
+    autocorrelation,
+    dependent,
+    effective_size,
+    held_up,
+    median_interval,
+)
 from jaxbench.errors import Diverged
 from jaxbench.modes.setup import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.meter import DispatchLimiter
+
+# More batches than are ever taken: epoch after epoch, as training reads them.
+ENDLESS = 2**40
 
 
 def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float, int]:
@@ -86,6 +95,12 @@ def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any
         "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
         "windows_s": list(windows_s),
     }
+
+
+def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
+    """Return the warnings about windows that depend on one another, or that were held up."""
+    numbered = dict(enumerate(windows_s, 1))
+    return [*dependent(f"{name}: windows", windows_s), *held_up(f"{name}: window", numbered)]
 
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:

@@ -185,8 +185,8 @@ def measure_links(bench: Bench, time_s: float) -> None:
         # Both directions at once, each at this rate.
         ends = [mesh.devices[place].id for place in rate.pair]
         bench.figures += [
-            measured("pair_gb_per_s", *_in(1e9, rate.bytes_per_s), source=source, target=target)
-            for source, target in (ends, ends[::-1])
+            measured("pair_gb_per_s", *_in(1e9, rate.bytes_per_s), source=source, peer=peer)
+            for source, peer in (ends, ends[::-1])
         ]
 
 

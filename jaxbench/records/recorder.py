@@ -114,9 +114,9 @@ class Recorder:
             fields["warnings"] = [*fields["warnings"], f"{told}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
         add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
-        if not covers_all and fields.get("target"):
+        if not covers_all and fields.get("target_accuracy"):
             # Another process spent energy before this one measured any.
-            fields["target"] |= {"energy_j": None, "energy_covers": None}
+            fields["target_accuracy"] |= {"energy_j": None, "energy_covers": None}
         impossible = impossible_phases(summary.phases_s, summary.wall_s)
         fields["invalid"] = [*summary.invalid, *impossible]
         return type(summary)(**fields)

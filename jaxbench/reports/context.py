@@ -62,12 +62,12 @@ class ReportContext:
     """What a report is made of.
 
     Attributes:
-      target: the accuracy, as a share, that all runs are asked for; None asks each for its own.
+      target_accuracy: the fraction that all runs are asked for; None asks each for its own.
     """
 
     collection: Collection
     prices: Prices = dataclasses.field(default_factory=Prices)
-    target: float | None = None
+    target_accuracy: float | None = None
 
     @functools.cached_property
     def runs(self) -> Sequence[ReportedRun]:
@@ -106,7 +106,7 @@ class ReportContext:
     @functools.cached_property
     def times_to_target(self) -> Mapping[ReportedRun, TimeToTarget]:
         """What each run took to its target, or to the one that is asked; of runs that have one."""
-        found = {run: time_to_target(run, self.target) for run in self._measured}
+        found = {run: time_to_target(run, self.target_accuracy) for run in self._measured}
         return {run: own for run, own in found.items() if own is not None}
 
     def of_kind(self, kind: str) -> list[RunRecord]:

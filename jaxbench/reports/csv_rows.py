@@ -105,7 +105,7 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
             *_scaling(run, bare),
             *_predictions(run, bare),
             *(row for row in _conv2d(run, bare) if row["time_s"] is not None),
-            *_target(run, bare, context.target),
+            *_target(run, bare, context.target_accuracy),
         ]
         if measurements[0].stage is None and details:
             rows = []

@@ -55,7 +55,7 @@ class TimeToTarget:
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
     """Return what a run took to its target, or to the one that is asked; None where it has none."""
-    own = [number(run.summary, "target", "value"), number(run.document, "target_accuracy")]
+    own = [number(run.summary, "target_accuracy", "value"), number(run.document, "target_accuracy")]
     target = next((value for value in (asked, *own) if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
@@ -65,7 +65,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         {f"eval_{name}": value for name, value in mapping(epoch, "eval_metrics").items()} | epoch
         for epoch in run.of_kind("epoch")
     ]
-    asked_for = f"eval_{text(run.summary, 'target', 'score') or 'top1'}"
+    asked_for = f"eval_{text(run.summary, 'target_accuracy', 'score') or 'top1'}"
     scores = (asked_for, *SCORES)
     score = next((s for s in scores for e in epochs if number(e, s) is not None), asked_for)
     evaluated = [
@@ -79,7 +79,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
     images = None if None in (run.batch_size, steps) else steps * run.batch_size
     flops = number(run.document, "training_flops_per_image")
     # The whole run's energy, so only where it ended with the target.
-    ends_there = reached is not None and number(run.summary, "target", "value") == target
+    ends_there = reached is not None and number(run.summary, "target_accuracy", "value") == target
     return TimeToTarget(
         run,
         target,
@@ -89,6 +89,6 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         time_s=math.inf if reached is None else number(reached, "elapsed_s"),
         images=images,
         flops=None if None in (images, flops) else images * flops,
-        energy_j=number(run.summary, "target", "energy_j") if ends_there else None,
+        energy_j=number(run.summary, "target_accuracy", "energy_j") if ends_there else None,
         epochs_s=None if None in parts_s else sum(parts_s),
     )

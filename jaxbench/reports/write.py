@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput, nearest
-from jaxbench.fields import check_share
+from jaxbench.fields import check_fraction
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows, markdown
 from jaxbench.reports.blocks import Section
@@ -28,7 +28,7 @@ def write_report(
     *,
     title: str | None = None,
     prices: Prices | None = None,
-    target: float | None = None,
+    target_accuracy: float | None = None,
     section: str | None = None,
 ) -> tuple[pathlib.Path, Collection]:
     """Write a report of run directories, sweeps and folders of them.
@@ -39,7 +39,7 @@ def write_report(
       form: html, md or csv; None for what `out` ends in, else html.
       title: the heading; None for the folders' names.
       prices: what the hardware costs, where the records do not say.
-      target: the top-1 or Dice that all runs are asked about; None for each run's own.
+      target_accuracy: the top-1 or Dice that all runs are asked about; None for each run's own.
       section: the name of the only section to write; None for all.
 
     Returns:
@@ -55,8 +55,8 @@ def write_report(
         raise BadInput("--section: CSV has no sections")
     path = user_path(out or f"report.{form}")
     check_out(path)
-    if target is not None:
-        check_share("target", target)
+    if target_accuracy is not None:
+        check_fraction("target_accuracy", target_accuracy)
     prices = prices or Prices()
     collection = collect(paths)
     if form == "csv" and collection.cards and not collection.runs:
@@ -65,7 +65,7 @@ def write_report(
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"
-    write_text(path, render(collection, form, title, prices, target, section=section))
+    write_text(path, render(collection, form, title, prices, target_accuracy, section=section))
     return path, collection
 
 

@@ -10,8 +10,13 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.launcher import Limits
-from jaxbench.modes import COORDINATOR_FLAGS, MODES, find_mode
-from jaxbench.modes.options import check_choice, check_options
+from jaxbench.modes import find_mode
+from jaxbench.modes.options import (
+    COORDINATOR_FLAGS,
+    check_choice,
+    mode_keywords,
+    modes_of_flags,
+)
 from jaxbench.records.reader import TRIAL_STATUSES, flat
 from jaxbench.records.writers.console import Console
 from jaxbench.results.answers import SweepResult
@@ -20,7 +25,7 @@ from jaxbench.sweeps.tables import trial_table
 from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
 # Options of jaxbench.main that cannot be for the trials of a sweep.
-_OF_ONE_RUN = {"resume", *COORDINATOR_FLAGS}
+_OF_ONE_RUN = {"resume", "workdir", "target", *COORDINATOR_FLAGS}
 
 
 def run_grid(
@@ -82,9 +87,10 @@ def _check_options(trial: Trial, mode: str | None, options: Mapping[str, Any]) -
     mode = find_mode(trial.config, mode)
     if mode == "describe":
         raise BadInput("mode='describe' runs nothing; a sweep is for the other modes")
-    allowed = sorted({"telemetry_s", *MODES[mode].flags} - _OF_ONE_RUN)
+    flags = {name for name, modes in modes_of_flags().items() if mode in modes}
+    allowed = sorted(flags - _OF_ONE_RUN)
     for name in options:
         if name not in allowed:
             hint = nearest(name, allowed) or f"; there are {', '.join(allowed)}"
             raise BadInput(f"options: --mode={mode} has no {name!r}{hint}")
-    check_options(trial.config, options)
+    mode_keywords(mode, trial.config, options)

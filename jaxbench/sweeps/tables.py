@@ -75,7 +75,7 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         if found.reached:
             figures |= {"target_s": found.time_s, "target_epoch": found.epoch}
             figures |= {"target_images": found.images, "target_flops": found.flops}
-            figures["target_usd"] = (summary.get("target") or {}).get("usd")
+            figures["target_usd"] = (summary.get("target_accuracy") or {}).get("usd")
     figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
     return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
 

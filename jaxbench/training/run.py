@@ -41,7 +41,7 @@ class AccuracyTarget:
         return comparable(epoch.evaluated(self.figure)) >= self.value
 
     def describe(self, epochs: Sequence[EpochRecord], images_per_step: int) -> dict[str, Any]:
-        """Return the summary's `target`: what reaching it took; null where it was never reached."""
+        """Return the summary's `target_accuracy`: what reaching it took; null if it never was."""
         reached = next((epoch for epoch in epochs if self.is_reached(epoch)), None)
         return {
             "score": self.figure,
@@ -66,10 +66,10 @@ def comparable(figure: float | None) -> float:
 class TrainPlan:
     """The steps of a run. Epochs count from 0, and the numbers of steps from 1."""
 
-    total_steps: int  # of the whole run, unless it reaches its target before
+    total_steps: int  # of the whole run, unless it reaches its target accuracy before
     steps_per_epoch: int  # of a complete epoch
     eval_every_epochs: int = 1  # from one evaluation to the next
-    target: AccuracyTarget | None = None  # the accuracy that ends the run
+    target_accuracy: AccuracyTarget | None = None  # the accuracy that ends the run
 
     @property
     def num_epochs(self) -> int:
@@ -93,7 +93,7 @@ class TrainPlan:
         """Return whether these epochs are the whole run."""
         if len(epochs) == self.num_epochs:
             return True
-        return bool(epochs and self.target and self.target.is_reached(epochs[-1]))
+        return bool(epochs and self.target_accuracy and self.target_accuracy.is_reached(epochs[-1]))
 
 
 # Fields that hold {metric: sums_R}.

@@ -44,7 +44,7 @@ def ceilings(matmul=700.0, triad=3000.0):
 
 def collectives():
     pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
-    figures = [measured("pair_gb_per_s", 100.0 + a + b, source=a, target=b) for a, b in pairs]
+    figures = [measured("pair_gb_per_s", 100.0 + a + b, source=a, peer=b) for a, b in pairs]
     for collective, factor in (("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)):
         of = {"collective": collective, "bytes": 2**28}
         figures.append(measured("algorithm_gb_per_s", 250.0, **of))

@@ -105,7 +105,7 @@ REFUSED = {
     "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
     "no peak": (lambda c: _figure(c, "mfu").update(nominal=0), "must be above 0"),
     "twice": (
-        lambda c: _figure(c, "pair_gb_per_s").update(labels={"source": 0, "target": 2}),
+        lambda c: _figure(c, "pair_gb_per_s").update(labels={"source": 0, "peer": 2}),
         "is there twice",
     ),
     "environment": (lambda c: c["environment"].pop("hostname"), "environment lacks hostname"),

@@ -182,7 +182,7 @@ IMPOSSIBLE = {
     ),
     "pair": (
         with_figure(made.collectives(), "pair_gb_per_s", value=50.0),
-        "source 1, target 0: is not that of the way back",
+        "source 1, peer 0: is not that of the way back",
     ),
     "operations": (
         dataclasses.replace(made.networks(), figures=made.networks().figures[:1]),
@@ -192,9 +192,9 @@ IMPOSSIBLE = {
         with_figure(made.networks(), "mfu", labels={**made.NETWORK, "batch": "x"}),
         "batch must be a whole number, 1 or more",
     ),
-    "target": (
-        with_figure(made.collectives(), "pair_gb_per_s", labels={"source": 0, "target": 7}),
-        "target is no device",
+    "peer": (
+        with_figure(made.collectives(), "pair_gb_per_s", labels={"source": 0, "peer": 7}),
+        "peer is no device",
     ),
     "compilation": (
         dataclasses.replace(
@@ -297,7 +297,7 @@ def test_links_bound_by_device(kind, to_host, pair):
         links = with_figure(made.collectives(), "pair_gb_per_s", value=faster * pair)
         host = with_figure(made.ceilings(), "h2d_gb_per_s", value=faster * to_host, interval=None)
         reasons = implausible(made.card(links, host, kind=kind))
-        names = ("pair_gb_per_s, source 0, target 1:", "h2d_gb_per_s, device 0:")
+        names = ("pair_gb_per_s, source 0, peer 1:", "h2d_gb_per_s, device 0:")
         return sum(line.startswith(names) and "than any such" in line for line in reasons)
 
     assert (found(1.04), found(1.06)) == (0, 2)

@@ -148,7 +148,7 @@ def test_of_counts_and_drift_there_is_no_ratio():
     # Both ways between two devices are measured at once.
     for compared in (compare_two(made.card(), made.card()), compare_fleet([made.card()] * 3)):
         pairs = [one.figure for one in compared if one.figure.startswith("pair_gb_per_s")]
-        assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, target 1"
+        assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, peer 1"
 
 
 def test_the_table_of_two_cards_fits_a_console_and_says_first_what_differs():

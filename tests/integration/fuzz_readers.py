@@ -202,7 +202,7 @@ def command_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
         for command in (
             "report run other --out=report.html",
             "report run other --format=csv --out=report.csv",
-            "cost run --target=0.5",
+            "cost run --target_accuracy=0.5",
             "compare run other",
         ):
             module, *args = command.split()

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from jaxbench.cli import main_flags, registry
+from jaxbench.cli import registry
 from jaxbench.fields import overridable
-from jaxbench.modes import MODES
+from jaxbench.modes.options import modes_of_flags
 from tests.conftest import ROOT
 
 # A page that is longer is not read, and slow on a phone; without its style sheets.
@@ -32,8 +32,7 @@ def test_the_site_is_built_without_a_warning_and_names_everything(tmp_path):
         assert name in text["reference/experiments.html"]
         for field in overridable(registry.load(name)):
             assert re.search(rf"\b{re.escape(field)}\b", text["reference/fields.html"]), field
-    flags = {flag for mode in MODES.values() for flag in mode.flags} | main_flags.MODES_OF.keys()
-    for flag in flags | {"grid", "baseline", "list_offers", "format"}:
+    for flag in {*modes_of_flags(), "grid", "baseline", "list_offers", "format"}:
         assert re.search(rf"--{flag}\b", text["reference/flags.html"]), flag
     assert "images_per_s_whole_run" in text["reference/records.html"]
 

@@ -17,7 +17,7 @@ def test_two_processes_measure_collectives_and_pairs_together(tmp_path):
     sizes = {figure.labels["bytes"] for figure in part.named("bus_gb_per_s")}
     assert sizes == {1024 * 4**power for power in range(6)}
     # Two devices are of the first process, two of the second.
-    pairs = {(one.labels["source"], one.labels["target"]) for one in part.named("pair_gb_per_s")}
+    pairs = {(one.labels["source"], one.labels["peer"]) for one in part.named("pair_gb_per_s")}
     assert len(ids) == 4 and pairs == {(a, b) for a in ids for b in ids if a != b}
 
 

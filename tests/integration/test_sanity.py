@@ -474,7 +474,7 @@ def test_tensorboard_and_csv_hold_the_figures_of_the_records(run):
 def test_cost_by_arithmetic_on_the_records(run, tmp_path):
     epochs = run.of_kind("epoch")
     target = sorted(record["eval_top1"] for record in epochs)[EPOCHS // 2]
-    flags = (str(run.folder), f"--target={target}", "--json")
+    flags = (str(run.folder), f"--target_accuracy={target}", "--json")
     [found] = json.loads(start(tmp_path, *flags, module="jaxbench.cost"))["costs"].values()
     reached = next(record for record in epochs if record["eval_top1"] >= target)
     rate = statistics.median(record["images_per_s"] for record in epochs[1:])

@@ -65,7 +65,7 @@ def test_only_some_epochs_are_evaluated(result):
 
 def test_a_target_is_looked_for_where_there_is_an_evaluation(tmp_path):
     reached = run(tmp_path / "run", target=0.01, epochs=4, eval_every_epochs=2)
-    target = reached.summary["target"]
+    target = reached.summary["target_accuracy"]
     assert reached.summary["epochs_done"] == 2 and target["epoch"] == 2
     epochs = records(reached.run_dir.path, "epoch")
     assert target["train_time_s"] == sum(record["train_time_s"] for record in epochs)

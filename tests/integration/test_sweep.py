@@ -212,7 +212,7 @@ def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
     rows = table(tmp_path / "s" / "sweep.csv")
     # Reached by the first evaluation, of which there would have been two.
     assert [(row["target_epoch"], row["epochs_done"]) for row in rows] == [("1", "1")] * 2
-    target = run_json(tmp_path / "s" / rows[0]["run"])["summary"]["target"]
+    target = run_json(tmp_path / "s" / rows[0]["run"])["summary"]["target_accuracy"]
     assert target["reached"] and float(rows[0]["target_s"]) == target["time_s"]
     [seconds] = [r for r in table(tmp_path / "s" / "seeds.csv") if r["figure"] == "target_s"]
     times = [float(row["target_s"]) for row in rows]

@@ -69,7 +69,7 @@ def children(cpus, monkeypatch):
         config = entry_point.load_experiment(spec, overrides)
         try:
             with open(log, "w") as output, contextlib.redirect_stdout(output):
-                target_run.compile_memory(config, run, arguments=arguments, target=name)
+                target_run.compile_for(name, config, run, arguments)
         except (CompilerFailed, DoesNotFit) as error:
             return ProcessResult("exited", str(error), 1, 1.0)
         return ProcessResult("exited", None, 0, 1.0)

@@ -319,7 +319,7 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
     summary = reached.summary
     assert summary["status"] == "done" and summary["epochs_done"] == 1
     [epoch] = records(reached.run_dir.path, "epoch")
-    assert summary["target"] == {
+    assert summary["target_accuracy"] == {
         "score": "top1",
         "value": 0.02,
         "reached": True,
@@ -334,15 +334,15 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
     }
     assert epoch["epoch_time_s"] < epoch["elapsed_s"] < summary["wall_s"]
     never = train_to(1.0).summary
-    assert never["epochs_done"] == 2 and not never["target"]["reached"]
-    assert never["target"]["time_s"] is None and never["target"]["epoch"] is None
+    assert never["epochs_done"] == 2 and not never["target_accuracy"]["reached"]
+    assert never["target_accuracy"]["time_s"] is None and never["target_accuracy"]["epoch"] is None
 
 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((f"--experiment={MICRO}", "--target_accuracy=94"), "must be a share"),
-        ((f"--experiment={MICRO}", "--target_accuracy=nan"), "must be a share"),
+        ((f"--experiment={MICRO}", "--target_accuracy=94"), "must be a fraction"),
+        ((f"--experiment={MICRO}", "--target_accuracy=nan"), "must be a fraction"),
         (
             (
                 f"--experiment={MICRO}",

@@ -100,7 +100,7 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
 
 
 def test_the_pairs_are_a_picture(tmp_path):
-    slow = measured("pair_gb_per_s", 5.0, source=10, target=2)
+    slow = measured("pair_gb_per_s", 5.0, source=10, peer=2)
     part = made.collectives()
     part = dataclasses.replace(part, figures=(*part.figures, slow))
     [chart] = [

@@ -185,7 +185,7 @@ def test_every_figure_of_a_sweep_is_found_in_a_run():
     kinds = {cls.kind: cls for cls in RECORDS if cls.kind != "summary"}
     summary = dict.fromkeys(fields_of(*SUMMARIES), 1.0)
     target = dict.fromkeys(("value", "reached", "time_s", "epoch", "images", "energy_j", "usd"), 1)
-    summary |= {"target": target, "telemetry": dict.fromkeys(FOLLOWING["telemetry"], 1.0)}
+    summary |= {"target_accuracy": target, "telemetry": dict.fromkeys(FOLLOWING["telemetry"], 1.0)}
     records = [
         record(kinds["compile"], memory={"total_bytes": 1}),
         record(kinds["target"]),

@@ -152,10 +152,14 @@ def test_the_fastest_is_never_one_lucky_run(tmp_path):
 
 def test_seeds_that_failed_count_in_the_overview(tmp_path):
     def run(name, seed, top1, status="done", **config):
-        target = {"score": "top1", "value": 0.5}
+        summary = {"target_accuracy": {"score": "top1", "value": 0.5}}
         config |= {"seed": seed}
         trained(
-            tmp_path / name, top1=top1, summary={"target": target}, config=config, status=status
+            tmp_path / name,
+            top1=top1,
+            summary=summary,
+            config=config,
+            status=status,
         )
 
     for seed in range(5):
@@ -259,8 +263,8 @@ def test_the_score_is_the_median_of_the_seeds_of_the_best_setting(tmp_path):
 
 def test_time_and_cost_to_the_target(tmp_path):
     def run(name, top1, environment):
-        target = {"score": "top1", "value": 0.5}
-        trained(tmp_path / name, top1=top1, environment=environment, summary={"target": target})
+        summary = {"target_accuracy": {"score": "top1", "value": 0.5}}
+        trained(tmp_path / name, top1=top1, environment=environment, summary=summary)
 
     # Epochs end every 15.75 s; the score grows evenly over four of them.
     run("quick", 0.9, H200)
@@ -279,7 +283,7 @@ def test_time_and_cost_to_the_target(tmp_path):
     )
     assert (quick, never) == (["47.2 s", "0.02363"], ["never", "–"])
     # Another target is asked of all.
-    [found] = compare_machines(ReportContext(collect([str(tmp_path)]), target=0.2))
+    [found] = compare_machines(ReportContext(collect([str(tmp_path)]), target_accuracy=0.2))
     assert sorted(machine.time_s.of.value for machine in found.machines) == [15.75, 31.5]
 
 

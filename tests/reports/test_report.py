@@ -1300,8 +1300,13 @@ def test_csv_has_the_way_to_a_target(tmp_path):
     reached = {"score": "top1", "value": 0.4, "reached": True, "energy_j": 7200.0}
     never = {"score": "top1", "value": 0.99, "reached": False, "energy_j": None}
     price = {"usd_per_hour": 3.6, "date": "2026-03-04", "source": "me", "offer": "x"}
-    trained(tmp_path / "a", summary={"target": reached}, price=price, training_flops_per_image=10)
-    trained(tmp_path / "b", summary={"target": never})
+    trained(
+        tmp_path / "a",
+        summary={"target_accuracy": reached},
+        price=price,
+        training_flops_per_image=10,
+    )
+    trained(tmp_path / "b", summary={"target_accuracy": never})
     trained(tmp_path / "c")
     own = csv_rows(tmp_path)
     assert figures(own[1], "training_flops") == [998_400]

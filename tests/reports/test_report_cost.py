@@ -53,7 +53,7 @@ def on_the_way(folder, scores, target=0.8, status="done", **fields):
             zip(scores, epochs([5000.0] * len(scores)), strict=True), 1
         )
     ]
-    summary = {"target": {"value": target, "energy_j": 7200.0}} if target else {}
+    summary = {"target_accuracy": {"value": target, "energy_j": 7200.0}} if target else {}
     return write_run(folder, records, status=status, summary=summary, **fields)
 
 
@@ -130,7 +130,9 @@ def test_other_images_stand_beside_no_published_price(tmp_path):
 
 def test_electricity_needs_no_price(tmp_path):
     energy = {"telemetry": {"energy_j": 7.2e6, "energy_covers": "GPU boards: gpu0"}}
-    target = {"target": {"value": 0.4, "score": "top1", "reached": True, "energy_j": 3.6e6}}
+    target = {
+        "target_accuracy": {"value": 0.4, "score": "top1", "reached": True, "energy_j": 3.6e6}
+    }
     trained(tmp_path / "a", summary=energy | target)
     trained(tmp_path / "b")
     assert "cost" not in sections_of(tmp_path)
@@ -193,7 +195,7 @@ def test_a_price_that_changed_leaves_the_cost_unknown(tmp_path):
     assert {row[0].text for row in table.rows} == {"R1"}
     [row] = tables(sections["target"])["Time to accuracy"].rows
     assert "3.6" not in "".join(texts(row))
-    found = run_command(tmp_path, "run", "--target=0.9", "--json", module="jaxbench.cost")
+    found = run_command(tmp_path, "run", "--target_accuracy=0.9", "--json", module="jaxbench.cost")
     [cost] = json.loads(found.stdout)["costs"].values()
     assert (cost["price"], cost["wall_usd"], cost["target_usd"]) == (None, None, None)
     assert cost["price_note"].endswith("what it cost is unknown") and cost["paid_s"] == 100
@@ -419,7 +421,7 @@ def test_no_wrong_value_is_a_crash(tmp_path, file):
 
 def test_the_command_line_says_prices_and_target(tmp_path, run_report):  # noqa: F811
     on_the_way(tmp_path / "runs" / "a", (0.5, 0.9))
-    args = ("runs", "--usd_per_hour=3.6", "--target=0.9", "--out=r.md")
+    args = ("runs", "--usd_per_hour=3.6", "--target_accuracy=0.9", "--out=r.md")
     done = run_report(*args)
     assert done.returncode == 0, done.stderr
     told = (tmp_path / "r.md").read_text()
@@ -429,7 +431,7 @@ def test_the_command_line_says_prices_and_target(tmp_path, run_report):  # noqa:
     done = run_report("runs", "--prices=own.csv", "--out=p.md")
     assert done.returncode == 0 and "x; 2026, me" in (tmp_path / "p.md").read_text()
     for wrong, words in (
-        ("--target=94", "must be a share"),
+        ("--target_accuracy=94", "must be a fraction"),
         ("--usd_per_kwh=0", "must be more than 0"),
         ("--usd_per_hour=-1", "must be more than 0"),
         ("--prices=none.csv", "No such file"),

@@ -203,7 +203,7 @@ _BAD = [
     ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "START must be below"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--device_counts=a"), "whole numbers"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--link_gb_per_s=nan"), "more than 0"),
-    ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a share"),
+    ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a fraction"),
     ((*QUICK, "--grid=seed=1", "--sweepdir=full"), "is not empty and no sweep's"),
     ((*QUICK, "--grid=seed=1", "stray"), "flags begin with --"),
     ((*QUICK, "--grid=seed=1", "--retry=done"), "retry"),

@@ -267,8 +267,8 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
       best_eval_metrics: the best of these metrics.
       best_epoch: epoch of the best evaluation.
       diverged_seeds: seeds of the models that diverged, where several train.
-      target: with --target_accuracy: the target, and the epochs, steps, images and seconds that it
-        took; its cost includes work that was lost in kills.
+      target_accuracy: with --target_accuracy: the accuracy, and the epochs, steps, images and
+        seconds that it took; its cost includes work that was lost in kills.
       profile: steps that were profiled, and where the trace is.
       num_resumes: how often the run was resumed.
       goodput: share of `total_wall_s` that was steps whose result is in the final state.
@@ -300,7 +300,7 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
     best_eval_metrics: dict[str, float] | None = None
     best_epoch: int | None = None
     diverged_seeds: list[int] | None = None
-    target: dict[str, Any] | None = None
+    target_accuracy: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
     num_resumes: int | None = None
     goodput: float | None = None

@@ -156,8 +156,8 @@ def _describe_training(record: TrainSummary) -> list[str]:
             f"{record.skipped_steps:,} steps were skipped because they overflowed float16; "
             f"the loss scale is {record.loss_scale:,.10g}"
         )
-    if record.target:
-        lines.append(_target(record.target))
+    if record.target_accuracy:
+        lines.append(_target(record.target_accuracy))
     if record.diverged_seeds:
         lost = ", ".join(map(str, record.diverged_seeds))
         lines.append(f"diverged: seed {lost} (counted in the mean)")

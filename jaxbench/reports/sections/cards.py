@@ -138,7 +138,7 @@ def _pairs(own: ReportedCard) -> Sequence[MatrixChart]:
     figures = [one for one in own.card.figures() if one.name == _PAIRS and one.value > 0]
     if not figures:
         return []
-    values = {(str(f.labels["source"]), str(f.labels["target"])): f.value for f in figures}
+    values = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
     rows = [CardRow(own, figure) for figure in figures]
     table = make_table(with_figures(_FIGURES, rows), rows)
     # Numbers in their order, whatever else is there behind them.
