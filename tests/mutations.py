@@ -94,8 +94,8 @@ running_average_keeps_a_tenth models/batch_norm.py: layers
 + (1 - self.momentum) * average.value + self.momentum * now_C
 
 dropout_with_the_crops_key data/augment.py: augment
-- lambda key: jax.random.fold_in(key, _DROPOUT)
-+ lambda key: key
+- return _fold_in(keys_B, _DROPOUT)
++ return keys_B
 
 dropout_layers_alike models/layers.py: train_step
 - jax.random.bernoulli(jax.random.fold_in(key, layer), kept, x.shape)
@@ -121,9 +121,9 @@ remat_does_nothing train.py: memory
 - if config.remat == "save_dots" or gathers:
 + if config.remat == "norm" or gathers:
 
-masks_stay_where_they_were data/vary.py: stream
-- labels_Bx=augment.crop_and_flip(windows, examples.labels_Bx, **how)
-+ labels_Bx=batch.labels_Bx
+masks_stay_where_they_were data/augment.py: stream
+- labels_Bx=crop_and_flip(windows, examples.labels_Bx, data)
++ labels_Bx=examples.labels_Bx
 
 ## The optimizer and its schedules.
 
@@ -241,7 +241,7 @@ crops_never_touch_the_far_edge data/augment.py: augment
 - 0, 2 * padding + 1, jnp.int32
 + 0, max(1, 2 * padding), jnp.int32
 
-a_quarter_is_mirrored data/augment.py: augment
+a_quarter_is_flipped data/augment.py: augment
 - jnp.uint8) < 128
 + jnp.uint8) < 64
 
@@ -249,7 +249,7 @@ brightness_and_contrast_share_a_draw data/augment.py: augment
 - _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
 + _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = 0, 1, 2, 2, 4, 5, 6
 
-every_epoch_is_varied_alike data/augment.py: augment
+every_epoch_is_augmented_alike data/augment.py: augment
 - epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
 + epoch_key = jax.random.key(seed)
 

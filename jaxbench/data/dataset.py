@@ -23,12 +23,12 @@ class Split:
     """A split held in memory.
 
     Attributes:
-      images_NxHxWxC: uint8; of sequences, tokens_NxT in uint8 or int32.
-      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W); of sequences, the token
-        behind each of tokens_NxT, in the same type.
+      inputs_Nx: images_NxHxWxC in uint8, or tokens_NxT in uint8 or int32.
+      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W), or the token after each of
+        tokens_NxT, in the same type.
     """
 
-    images_NxHxWxC: np.ndarray
+    inputs_Nx: np.ndarray
     labels_Nx: np.ndarray
 
     def __len__(self) -> int:
@@ -37,17 +37,17 @@ class Split:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels), or (tokens,) of sequences."""
-        return self.images_NxHxWxC.shape[1:]
+        return self.inputs_Nx.shape[1:]
 
     def checksum(self) -> int:
         """Return the CRC-32 of all pixels and labels."""
-        images = zlib.crc32(np.ascontiguousarray(self.images_NxHxWxC))
+        images = zlib.crc32(np.ascontiguousarray(self.inputs_Nx))
         return zlib.crc32(np.ascontiguousarray(self.labels_Nx), images)
 
     def sample_checksum(self) -> int:
         """Return the CRC-32 of some examples, evenly spaced, and of the labels of all images."""
         rows = sample_indices(len(self), _SAMPLE_EXAMPLES)
-        sampled = Split(self.images_NxHxWxC[rows], self.labels_Nx[rows]).checksum()
+        sampled = Split(self.inputs_Nx[rows], self.labels_Nx[rows]).checksum()
         labels = self.labels_Nx if self.labels_Nx.ndim == 1 else self.labels_Nx[:0]
         return zlib.crc32(np.ascontiguousarray(labels), sampled)
 
@@ -55,7 +55,7 @@ class Split:
         """Return a split of the first `num_examples`, of all for 0."""
         if not num_examples:
             return self
-        return Split(self.images_NxHxWxC[:num_examples], self.labels_Nx[:num_examples])
+        return Split(self.inputs_Nx[:num_examples], self.labels_Nx[:num_examples])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Dataset:
         for name, split in (("train", self.train), ("eval", self.eval)):
             if isinstance(split, EncodedSplit):
                 continue  # checked when they are decoded
-            images, labels = split.images_NxHxWxC, split.labels_Nx
+            images, labels = split.inputs_Nx, split.labels_Nx
             what = f"{self.description}, {name} split"
             if self.statistics and (images.ndim != 4 or images.dtype != np.uint8):
                 raise BadInput(
@@ -155,7 +155,7 @@ class Dataset:
         values = np.arange(256, dtype=np.float64)
         means, stds = [], []
         for channel in range(self.image_shape[-1]):
-            pixels = self.train.images_NxHxWxC[..., channel].reshape(-1)
+            pixels = self.train.inputs_Nx[..., channel].reshape(-1)
             share = np.bincount(pixels, minlength=256) / pixels.size
             means.append(mean := float(share @ values))
             stds.append(float(np.sqrt(share @ (values - mean) ** 2)))

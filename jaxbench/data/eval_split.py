@@ -23,10 +23,10 @@ def eval_split_warnings(dataset: Dataset) -> list[str]:
     count, noun = len(dataset.eval), dataset.noun
     if dataset.encoded:
         return _few(noun, count, count)
-    images_NxHxWxC = dataset.eval.images_NxHxWxC
+    images_NxHxWxC = dataset.eval.inputs_Nx
     digests = _digests(images_NxHxWxC)
     warnings = _few(noun, count, len(set(digests)))
-    train_NxHxWxC = dataset.train.images_NxHxWxC
+    train_NxHxWxC = dataset.train.inputs_Nx
     if train_NxHxWxC.nbytes <= _LARGEST_BYTES:
         # Most images differ in the middle row already.
         rows = set(_middle_rows(images_NxHxWxC))

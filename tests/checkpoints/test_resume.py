@@ -428,7 +428,7 @@ def test_another_data_set_of_the_same_size_is_refused(undisturbed, tmp_path, mon
 
     def load(*args):
         dataset = genuine(*args)
-        images, labels = dataset.eval.images_NxHxWxC.copy(), dataset.eval.labels_Nx.copy()
+        images, labels = dataset.eval.inputs_Nx.copy(), dataset.eval.labels_Nx.copy()
         images[0, 0, 0, 0] ^= 1
         return dataclasses.replace(dataset, eval=Split(images, labels))
 

@@ -54,7 +54,7 @@ def read(*examples, progress=lambda text: None, masks=False, **fields):
 )
 def test_sources_of_other_libraries(make):
     dataset = read(*(make(image, label) for image, label in zip(IMAGES, (0, 2, 1), strict=True)))
-    np.testing.assert_array_equal(dataset.train.images_NxHxWxC, IMAGES)
+    np.testing.assert_array_equal(dataset.train.inputs_Nx, IMAGES)
     np.testing.assert_array_equal(dataset.eval.labels_Nx, [0, 2, 1])
     dataset.check()
 
@@ -62,9 +62,7 @@ def test_sources_of_other_libraries(make):
 def test_grey_images_get_a_channel_and_a_range_is_kept():
     grey = np.linspace(-1, 1, 16).reshape(4, 4)
     dataset = read((grey, 0), image_shape=(4, 4, 1), value_range=(-1.0, 1.0))
-    np.testing.assert_array_equal(
-        dataset.train.images_NxHxWxC[0, ..., 0], np.rint((grey + 1) * 127.5)
-    )
+    np.testing.assert_array_equal(dataset.train.inputs_Nx[0, ..., 0], np.rint((grey + 1) * 127.5))
 
 
 def test_masks():

@@ -68,7 +68,7 @@ def check_is_cifar10(dataset):
     made = batches()
     stored = np.concatenate([made[f"data_batch_{number}"] for number in range(1, 6)])
     assert dataset.train.labels_Nx.tolist() == stored[:, 0].tolist()
-    images_NxP = dataset.train.images_NxHxWxC.transpose(0, 3, 1, 2).reshape(50, -1)
+    images_NxP = dataset.train.inputs_Nx.transpose(0, 3, 1, 2).reshape(50, -1)
     assert np.array_equal(images_NxP, stored[:, 1:])
     assert dataset.eval.labels_Nx.tolist() == list(range(10))
 

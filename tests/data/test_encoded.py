@@ -78,7 +78,7 @@ def test_training_images_are_windows_of_their_own_file(folder):
     split = load_dataset(config).train
     for image, label, index in zip(*batch.values(), strict=True):
         assert label == split.labels_Nx[index]
-        assert np.array_equal(image, split.images_NxHxWxC[index])
+        assert np.array_equal(image, split.inputs_Nx[index])
 
 
 def test_the_first_corrupt_image_ends_the_run_with_its_path(folder, tmp_path, run_cli):
@@ -220,5 +220,5 @@ def test_a_set_is_known_by_its_images_names_and_order(folder, tmp_path):
         for at in (folder, folder)
     ]
     assert held[0].fingerprint() == held[1].fingerprint()
-    held[1].train.images_NxHxWxC[-1, 0, 0, 0] ^= 1
+    held[1].train.inputs_Nx[-1, 0, 0, 0] ^= 1
     assert held[0].fingerprint() != held[1].fingerprint()

@@ -10,10 +10,10 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
+from jaxbench.data.augment import network_inputs
 from jaxbench.data.feeds.feed import UNPACK_BATCH
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.data.vary import network_inputs
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
 from tests.data.encoded_images import config_of, feed_of, psnr_db, resized
@@ -100,18 +100,18 @@ def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, 
     for one, other in zip(own, others, strict=True):
         assert np.array_equal(one.indices_B, other.indices_B)
         assert np.array_equal(one.labels_Bx, other.labels_Bx)
-        assert np.array_equal(one.images_BxHxWxC, other.images_BxHxWxC)
+        assert np.array_equal(one.inputs_Bx, other.inputs_Bx)
     config = folder_config(photographs, "stream", shape)
     pixels = [
-        np.asarray(network_inputs(of.images_BxHxWxC, feed.eval_data, config.data, precision))
+        np.asarray(network_inputs(of.inputs_Bx, feed.eval_data, config.data, precision))
         for feed, of in ((resident, own[0]), (stream, others[0]))
     ]
     assert np.array_equal(*pixels)
-    by_hand = np.asarray(own[0].images_BxHxWxC) / 255.0
+    by_hand = np.asarray(own[0].inputs_Bx) / 255.0
     by_hand = (by_hand - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     assert np.allclose(pixels[0], by_hand, atol=1e-5)
     paths = load_dataset(config).eval.source.paths
-    for index, image in zip(own[0].indices_B, own[0].images_BxHxWxC, strict=True):
+    for index, image in zip(own[0].indices_B, own[0].inputs_Bx, strict=True):
         path = paths[int(index)]
         assert np.array_equal(image, torchvision(path, *shape[:2])), path
 
@@ -168,7 +168,7 @@ def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(
         for crop in (False, True)
     ]
     (whole, one, _), (encoded, other, _) = feeds
-    assert np.array_equal(one.images_BxHxWxC[:8], other.images_BxHxWxC[:8])
+    assert np.array_equal(one.inputs_Bx[:8], other.inputs_Bx[:8])
     # What docs/howto/data.md says of the statistics.
     own_mean = np.mean([example["image"] for example in examples], (0, 1, 2))
     assert np.allclose(whole.eval_data["mean"], own_mean)

@@ -49,11 +49,11 @@ def test_digits_are_the_real_ones_and_the_split_is_fixed():
     dataset.check()
     assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
     assert dataset.image_shape == (8, 8, 1)
-    assert dataset.train.images_NxHxWxC.max() == 255
+    assert dataset.train.inputs_Nx.max() == 255
     assert np.bincount(dataset.eval.labels_Nx, minlength=10).min() >= 20
     again = digits.load(DataConfig())
-    assert np.array_equal(dataset.eval.images_NxHxWxC, again.eval.images_NxHxWxC)
-    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    assert np.array_equal(dataset.eval.inputs_Nx, again.eval.inputs_Nx)
+    both = np.concatenate([dataset.train.inputs_Nx, dataset.eval.inputs_Nx])
     assert len(np.unique(both.reshape(1797, -1), axis=0)) == 1797
 
 
@@ -64,7 +64,7 @@ def test_the_digits_are_those_that_scikit_learn_loads(monkeypatch):
     loaded = digits.load(DataConfig())
     for split in ("train", "eval"):
         one, other = getattr(dataset, split), getattr(loaded, split)
-        assert np.array_equal(one.images_NxHxWxC, other.images_NxHxWxC)
+        assert np.array_equal(one.inputs_Nx, other.inputs_Nx)
         assert np.array_equal(one.labels_Nx, other.labels_Nx)
 
 
@@ -72,9 +72,9 @@ def test_synthetic_images_repeat_and_differ_by_class():
     data = DataConfig(image_shape=(16, 8, 3), num_classes=5, train_examples=100, eval_examples=20)
     dataset = synthetic.load(data)
     dataset.check()
-    assert dataset.train.images_NxHxWxC.shape == (100, 16, 8, 3)
+    assert dataset.train.inputs_Nx.shape == (100, 16, 8, 3)
     again = synthetic.load(data)
-    assert np.array_equal(dataset.train.images_NxHxWxC, again.train.images_NxHxWxC)
+    assert np.array_equal(dataset.train.inputs_Nx, again.train.inputs_Nx)
     assert set(dataset.train.labels_Nx) == set(range(5))
 
 
@@ -87,7 +87,7 @@ def test_npz_is_read_as_it_is(tmp_path):
     made = arrays(y_train=(np.arange(50) % 10)[:, None].astype(np.uint8))
     np.savez(tmp_path / "set.npz", **made)
     dataset = load_dataset(config_for("npz", tmp_path / "set.npz"))
-    assert np.array_equal(dataset.train.images_NxHxWxC, made["x_train"])
+    assert np.array_equal(dataset.train.inputs_Nx, made["x_train"])
     assert np.array_equal(dataset.eval.labels_Nx, made["y_test"])
     grey = {name: made[name][..., 0] for name in ("x_train", "x_test")}
     grey = npz.load(DataConfig(path=str(save(tmp_path, **grey)), image_shape=(32, 32, 1)))
@@ -166,12 +166,12 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
     # The folder itself, or the one that the archive was unpacked in.
     for path in (folder, tmp_path):
         dataset = load_dataset(config_for("cifar10_batches", path))
-        assert dataset.train.images_NxHxWxC.shape == (50, 32, 32, 3)
+        assert dataset.train.inputs_Nx.shape == (50, 32, 32, 3)
         assert dataset.eval.labels_Nx.tolist() == list(range(10))
     # Stored as all reds, then greens, then blues, row by row.
     for images, name, row in ((dataset.eval, "test_batch", 3), (dataset.train, "data_batch_2", 13)):
         stored = made[name][row % 10, 1 + 2 * 1024 + 5 * 32 + 7]
-        assert images.images_NxHxWxC[row, 5, 7, 2] == stored
+        assert images.inputs_Nx[row, 5, 7, 2] == stored
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
     config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
     config.batch_size = 2
-    images = load_dataset(config).train.images_NxHxWxC
+    images = load_dataset(config).train.inputs_Nx
     # Read in turn: ape 0, bee 0, ape 1, ...
     assert (images[0] == [255, 0, 0]).all()
     assert (images[2] == 77).all()
@@ -340,13 +340,13 @@ def test_images_and_masks_of_an_npz(tmp_path):
     dataset = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
     assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (17, 4, 2)
     # Every image once, with its own mask; the same ones held out each time.
-    both = np.concatenate([dataset.train.images_NxHxWxC, dataset.eval.images_NxHxWxC])
+    both = np.concatenate([dataset.train.inputs_Nx, dataset.eval.inputs_Nx])
     own = np.concatenate([dataset.train.labels_Nx, dataset.eval.labels_Nx])
     places = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in both]
     assert sorted(places) == list(range(21))
     assert np.array_equal(own, (masks[places] != 0).astype(np.uint8))
     again = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
-    assert np.array_equal(again.eval.images_NxHxWxC, dataset.eval.images_NxHxWxC)
+    assert np.array_equal(again.eval.inputs_Nx, dataset.eval.inputs_Nx)
 
     np.savez(
         tmp_path / "split.npz",
@@ -402,7 +402,7 @@ def test_tfds_images_and_masks_are_resized_alike(tmp_path, name, background):
     dataset = load_dataset(config)
     assert (len(dataset.train), len(dataset.eval)) == (4, 2)
     for split in (dataset.train, dataset.eval):
-        for image, mask in zip(split.images_NxHxWxC, split.labels_Nx, strict=True):
+        for image, mask in zip(split.inputs_Nx, split.labels_Nx, strict=True):
             assert (mask[:, :16] == 1).all() and (mask[:, 16:] == 0).all()
             assert (image[:, :15] == (200, 100, 50)).all()
             assert (image[:, 17:] == (10, 20, 30)).all()

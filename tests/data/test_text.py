@@ -30,8 +30,8 @@ def test_every_token_but_the_first_is_a_label_once(tmp_path):
     train, held_out = content[:903], content[903:]
     for split, own in ((dataset.train, train), (dataset.eval, held_out)):
         count = (len(own) - 1) // 16
-        assert split.images_NxHxWxC.shape == split.labels_Nx.shape == (count, 16)
-        assert split.images_NxHxWxC.tobytes() == own[: 16 * count]
+        assert split.inputs_Nx.shape == split.labels_Nx.shape == (count, 16)
+        assert split.inputs_Nx.tobytes() == own[: 16 * count]
         assert split.labels_Nx.tobytes() == own[1 : 16 * count + 1]
     assert hashlib.sha256(content).hexdigest()[:12] in dataset.description
     assert "1,003 bytes" in dataset.description and dataset.num_classes == 256
@@ -42,7 +42,7 @@ def test_the_standard_librarys_text_is_the_same_each_time():
     assert dataset.description == again.description
     assert dataset.fingerprint() == again.fingerprint()
     assert len(dataset.train) > 1000 and len(dataset.eval) > 100
-    assert b"Python" in dataset.train.images_NxHxWxC.tobytes()
+    assert b"Python" in dataset.train.inputs_Nx.tobytes()
 
 
 def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
@@ -92,7 +92,7 @@ def test_synthetic_sequences_can_be_learned(vocabulary, dtype):
     data = DataConfig(source="synthetic", sequence_length=50, num_classes=vocabulary)
     dataset, again = synthetic.load(data), synthetic.load(data)
     assert dataset.fingerprint() == again.fingerprint()
-    tokens, labels = dataset.train.images_NxHxWxC, dataset.train.labels_Nx
+    tokens, labels = dataset.train.inputs_Nx, dataset.train.labels_Nx
     assert tokens.dtype == labels.dtype == dtype and tokens.max() == vocabulary - 1
     assert (tokens[:, 1:] == labels[:, :-1]).all()
     follows = (tokens.astype(int) + 1) % 64 == labels

@@ -3,7 +3,6 @@
 Letters: N examples, L devices of this process, B examples per device.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -72,19 +71,12 @@ class ArrayBatches:
         for device, indices_B in enumerate(order_LxB):
             # Where the order says PADDING another example takes the place; only the mask marks it.
             safe_B = np.where(indices_B == PADDING, 0, indices_B)
-            images_BxHxWxC, labels_Bx = split.images_NxHxWxC[safe_B], split.labels_Nx[safe_B]
+            images_BxHxWxC, labels_Bx = split.inputs_Nx[safe_B], split.labels_Nx[safe_B]
             if windows_L is not None:
-                crop = functools.partial(
-                    augment.crop_and_flip,
-                    windows_L[device],
-                    padding=self._data.crop_padding,
-                    fill=self._data.padding_mode,
-                    flip=self._data.flip,
-                    numpy=np,
-                )
-                images_BxHxWxC = crop(images_BxHxWxC)
+                windows, data = windows_L[device], self._data
+                images_BxHxWxC = augment.crop_and_flip(windows, images_BxHxWxC, data)
                 if labels_Bx.ndim == 3:  # masks move with their images
-                    labels_Bx = crop(labels_Bx)
+                    labels_Bx = augment.crop_and_flip(windows, labels_Bx, data)
             images.append(images_BxHxWxC)
             labels.append(labels_Bx)
         return {
@@ -109,10 +101,7 @@ class ArrayBatches:
         self, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
     ) -> augment.CropWindows:
         keys_B = augment.example_keys(seed, epoch, indices_B)
-        windows = augment.draw_windows(keys_B, padding=self._data.crop_padding)
-        if self._data.flip_order == "alternating":
-            windows = augment.alternate(windows, seed, epoch, indices_B)
-        return windows
+        return augment.example_windows(keys_B, seed, epoch, indices_B, self._data)
 
 
 def _cpu_device() -> jax.Device | None:

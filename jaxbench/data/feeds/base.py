@@ -2,20 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import jax
-
-
-class Examples(NamedTuple):
-    """The B examples that a feed's `unpack_batch` gives to one device's step."""
-
-    images_BxHxWxC: jax.Array  # uint8; of sequences, tokens_BxT in uint8 or int32
-    labels_Bx: jax.Array  # int32, or uint8 masks; of sequences, the token behind each
-    indices_B: jax.Array  # int32, the examples' places in their split
-    mask_B: jax.Array  # bool, false where the batch is padded
-    seed: jax.Array  # uint32, keys random draws
-    epoch: jax.Array  # int32, 0 is the first
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.feeds.base import Examples, Feed, FeedResources
+from jaxbench.data.feeds.base import Feed, FeedResources
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.parallel.mesh import DataMesh
 
@@ -31,7 +32,7 @@ def unpack_batch(
     mask_B = indices_B != PADDING
     safe_B = jnp.where(mask_B, indices_B, 0)
     return Examples(
-        images_BxHxWxC=data["images"][safe_B],
+        inputs_Bx=data["images"][safe_B],
         labels_Bx=data["labels"][safe_B],
         indices_B=indices_B,
         mask_B=mask_B,
@@ -55,7 +56,7 @@ class ResidentFeed(Feed):
         # and every data set of the same shape.
         statistics = dataset.normalization(param_dtype)
         self.train_data, self.eval_data = (
-            mesh.replicate({"images": of.images_NxHxWxC, "labels": of.labels_Nx, **statistics})
+            mesh.replicate({"images": of.inputs_Nx, "labels": of.labels_Nx, **statistics})
             for of in (dataset.train, dataset.eval)
         )
         leaves = jax.tree.leaves((self.train_data, self.eval_data))

@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from jaxbench.config import DataConfig
+from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.array_batches import ArrayBatches
-from jaxbench.data.feeds.base import Examples, Feed, FeedResources
+from jaxbench.data.feeds.base import Feed, FeedResources
 from jaxbench.data.feeds.decoded_batches import DecodedBatches
 from jaxbench.data.feeds.prefetch import threads_per_process
 from jaxbench.data.images.decode import load_decoder
@@ -32,7 +33,7 @@ def unpack_batch(
     """Unpack the batch that was sent for this step."""
     del data, step
     return Examples(
-        images_BxHxWxC=batch["images"],
+        inputs_Bx=batch["images"],
         labels_Bx=batch["labels"],
         indices_B=batch["indices"],
         mask_B=batch["indices"] != PADDING,
@@ -80,7 +81,7 @@ class StreamFeed(Feed):
             example_bytes = int(np.prod(dataset.image_shape)) + 4 + 4
         else:
             train = dataset.train
-            example_bytes = train.images_NxHxWxC[:1].nbytes + train.labels_Nx[:1].nbytes + 4
+            example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes + 4
         self.resources = FeedResources(
             num_threads=threads_per_process(data.num_threads, data.num_workers),
             num_workers=data.num_workers,

@@ -75,7 +75,7 @@ class Image:
             self._pixels = _decode_jpeg(self._content, *self.size)
         return self._pixels
 
-    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, mirrored: bool = False) -> None:
+    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
 
         Raises:
@@ -103,7 +103,7 @@ class Image:
             cv2.resize(part, (out_width, out_height), dst=out_HxWx3, interpolation=how)
         except cv2.error as error:
             raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
-        if mirrored:
+        if flip:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 

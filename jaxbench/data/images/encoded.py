@@ -170,12 +170,12 @@ class EncodedSplit:
         except OSError as error:
             raise CorruptImageError(error.strerror or str(error)) from error
         image = Image(content)
-        mirrored = draws is not None and flip and draws[0] < 0.5
+        flipped = draws is not None and flip and draws[0] < 0.5
         if draws is not None and random_crop:
-            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, mirrored=mirrored)
+            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, flip=flipped)
         else:
             cropped_HxWx3 = centre_crop(image.whole(), *out_HxWx3.shape[:2])
-            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if mirrored else cropped_HxWx3
+            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if flipped else cropped_HxWx3
         return label
 
 
@@ -194,7 +194,7 @@ class ExampleDraws:
         self._state["state"]["counter"][2] = 1  # at 0 the epoch's order is drawn with this key
 
     def of(self, index: int) -> list[float]:
-        """Return an example's draws, evenly from [0, 1): one for mirroring, then the crop's."""
+        """Return an example's draws, evenly from [0, 1): one for the flip, then the crop's."""
         self._state["state"]["counter"][3] = index
         self._bits.state = self._state
         return self._generator.random(1 + NUM_CROP_DRAWS).tolist()

@@ -88,7 +88,7 @@ def _as_split(pixels_NxP: np.ndarray, labels_N: np.ndarray) -> Split:
 def join_batches(batches: dict[str, Split]) -> dict[str, Split]:
     """Return both splits from the six batches, by their names."""
     *train, test = (batches[name] for name in _PICKLES_MD5)
-    images_NxHxWxC = np.concatenate([batch.images_NxHxWxC for batch in train])
+    images_NxHxWxC = np.concatenate([batch.inputs_Nx for batch in train])
     labels_N = np.concatenate([batch.labels_Nx for batch in train])
     return {"train": Split(images_NxHxWxC, labels_N), "test": test}
 
