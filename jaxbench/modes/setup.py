@@ -71,7 +71,7 @@ class RunSetup(RunContext):
         data: dict[str, Any] = {
             "feed": feed.name,
             "steps_per_epoch": feed.steps_per_epoch,
-            **dataclasses.asdict(feed.resources),
+            **feed.resources,
         }
         if self.dataset is not None:
             data |= {

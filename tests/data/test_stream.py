@@ -15,7 +15,7 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.data.sampler import EpochSampler
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import norm_layer
