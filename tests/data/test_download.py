@@ -127,7 +127,6 @@ def test_servers_of_all_kinds_will_do(load, tmp_path, ways):
         ("wrong", "not the published ones", False),
         ("portal", "it has 13 bytes, not", False),
         ("gone", "HTTP 404", False),
-        ("out", "redirects to http://example.invalid", False),
     ],
 )
 def test_a_server_that_will_not_do_is_one_line(server, load, tmp_path, way, told, kept):
@@ -249,16 +248,8 @@ def test_what_the_official_files_do_not_hold_is_not_fetched(server, load):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("dataset,file,size_bytes,sha256,url\ncifar10,a,1,00,https://x.y/a", "sha256 is '00'"),
-        ("dataset,file,size_bytes,sha256\ncifar10,a,1," + "0" * 64, "url is None"),
-        (
-            "dataset,file,size_bytes,sha256,url\ncifar10,../a,1," + "0" * 64 + ",https://x.y/a",
-            "file is '../a'",
-        ),
-        (
-            "dataset,file,size_bytes,sha256,url\ncifar10,a,1," + "0" * 64 + ",http://x.y/a",
-            "url is 'http://x.y/a', expected https",
-        ),
+        ("dataset,file,size_bytes,sha256\ncifar10,a,1,00", "no column 'url'"),
+        ("dataset,file,size_bytes,sha256,url\ncifar10,a,one,00,https://x.y/a", "'one'"),
         (None, "No such file"),
     ],
 )
@@ -278,10 +269,9 @@ def test_a_table_of_another_set_is_one_line(load):
 
 
 def test_an_archive_whose_members_are_others_is_one_line(server, load):
-    large = cifar10_archive({"data_batch_1": np.zeros((10_001, 3073), np.uint8)})
-    cut = cifar10_archive()[:9000]
-    for content, told in ((large, "no file of at most"), (cut, "cannot be read")):
-        server.files = {CIFAR10: content}
+    odd = {"data_batch_1": np.zeros((2, 3000), np.uint8)}
+    for content, told in ((odd, "data_batch_1 does not hold whole"), ({}, "cannot be read")):
+        server.files = {CIFAR10: cifar10_archive(content)[: 9000 if not content else None]}
         with pytest.raises(BadInput, match=told):
             load("whole")
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError
-from jaxbench.data.sources import cifar10_batches, feature_classes, npz, tfds
+from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from tests.data.cifar10_files import OFFICIAL_NAMES, write_batches
@@ -54,33 +54,21 @@ def tfds_error(root):
     return str(error.value)
 
 
-@pytest.mark.parametrize("where", _FEATURES)
+@pytest.mark.parametrize("where", [*_FEATURES, "at the top"])
 def test_a_tfds_folder_imports_nothing(tmp_path, monkeypatch, where):
     (tmp_path / "hostile_feature.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
-    tfds_folder(tmp_path, _FEATURES[where])
+    folder = tfds_folder(tmp_path, _FEATURES.get(where, image_feature(3)))
+    if where == "at the top":
+        (folder / "features.json").write_text(json.dumps({"type": _EVIL, "content": {}}))
     assert "names the class" in tfds_error(tmp_path)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_tfds_folder_of_the_old_form_imports_nothing(tmp_path, monkeypatch):
-    (tmp_path / "hostile_feature.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    monkeypatch.syspath_prepend(tmp_path)
-    folder = tfds_folder(tmp_path, image_feature(3))
-    (folder / "features.json").write_text(json.dumps({"type": _EVIL, "content": {}}))
-    assert "names the class" in tfds_error(tmp_path)
-    # Where TFDS would look for a version to prepare.
+    # Nor does preparing another version, for which TFDS looks into this one.
+    monkeypatch.setenv("JAXBENCH_DOWNLOAD", "1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("subprocess.run", None)
     with pytest.raises(BadInput, match="names the class"):
-        feature_classes.check_folders_below(tmp_path)
+        tfds._prepare(DataConfig(name="evil"), tmp_path)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("name", ["features.json", "dataset_info.json", "evil-train.extra"])
-def test_a_pipe_in_a_tfds_folder_does_not_block(tmp_path, name):
-    folder = tfds_folder(tmp_path, _FEATURES["by JSON's name"])
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    assert "regular file" in tfds_error(tmp_path)
 
 
 def test_a_tfds_split_of_terabytes_is_refused(tmp_path):
@@ -122,7 +110,7 @@ def test_a_pickle_other_than_the_official_one_is_not_run(tmp_path):
     for name in OFFICIAL_NAMES:
         (tmp_path / name).write_bytes(attack)
     with pytest.raises(BadInput, match="data_batch_1: it is not the official file") as error:
-        cifar10_batches.load(DataConfig(path=str(tmp_path)))
+        cifar10.load(DataConfig(path=str(tmp_path)))
     assert "data_batch_1.bin" in str(error.value) and "data.source=npz" in str(error.value)
     assert str(error.value).isprintable() and not (tmp_path / "ran").exists()
 
@@ -132,7 +120,7 @@ def test_a_pipe_among_the_batches_does_not_block(tmp_path):
     (folder / "data_batch_2.bin").unlink()
     os.mkfifo(folder / "data_batch_2.bin")
     with pytest.raises(BadInput, match="is no regular file"):
-        cifar10_batches.load(DataConfig(path=str(folder)))
+        cifar10.load(DataConfig(path=str(folder)))
 
 
 # Image files ---------------------------------------------------------------------------------
@@ -181,7 +169,7 @@ def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
         ({"y_train": ((2**29,), "<i8", b"12345678")}, "cannot be read as .npz"),
         ({"x_train": ((-1, -3072), "|u1", bytes(3072))}, "cannot be read as .npz"),
         ({"y_test": ((20,), "|O", pickle.dumps([1] * 20))}, "Object arrays cannot be loaded"),
-        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers"),
+        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers of shape (20,)"),
         ({"x_train": ((1, 800, 800, 1), "|u1", bytes(800**2))}, "the experiment is made for"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset, check_image_shape
 from jaxbench.data.sources import (
-    cifar10_batches,
+    cifar10,
     custom,
     digits,
     folder,
@@ -29,7 +29,7 @@ from jaxbench.tasks import get_task
 _SOURCES = {
     "digits": digits.load,
     "tfds": tfds.load,
-    "cifar10_batches": cifar10_batches.load,
+    "cifar10_batches": cifar10.load,
     "npz": npz.load,
     "folder": folder.load,
     "text": text.load,
@@ -62,7 +62,7 @@ def load_dataset(
 
 
 def _check_fits(dataset: Dataset, config: Config) -> None:
-    """Raise BadInput where a data set is not what the experiment is made for."""
+    """Raise BadInput if a data set is not what the experiment is made for."""
     data = config.data
     check_image_shape(dataset.description, dataset.image_shape, data.example_shape)
     if dataset.num_classes != data.num_classes:
