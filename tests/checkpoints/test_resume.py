@@ -592,7 +592,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
     document = {"config": json.loads(json.dumps(dataclasses.asdict(config)))}
     resumed = Resume(tmp_path, document)
-    config.data.cache, config.data.path = "memory", "elsewhere"
+    config.data.path = "elsewhere"
     check_same(resumed, config)
     config.data.cache = "resized"
     with pytest.raises(BadInput, match="data.cache=none there, resized here"):

@@ -83,9 +83,8 @@ def load(
         with _unreadable_is_bad_input(folder):
             if data.decodes_on_the_fly:
                 return _open_split(builder, split, data.image_shape)
-            if masks:
-                return _read_masked_split(builder, split, limit, data.image_shape[:2], progress)
-            return _read_split(builder, split, limit, progress)
+            mask_shape = data.image_shape[:2] if masks else None
+            return _read_split(builder, split, limit, mask_shape, progress)
 
     return Dataset(
         description=f"tfds {builder.info.full_name}",
@@ -113,50 +112,51 @@ def _check_contents(builder, data: DataConfig, masks: bool) -> None:
             )
 
 
-def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
+def _read_split(
+    builder,
+    split: str,
+    limit: int,
+    mask_shape: tuple[int, ...] | None,
+    progress: Callable[[str], None],
+) -> Split:
+    """Read a split whole; with `mask_shape` images and masks, resized to that (height, width)."""
     source = builder.as_data_source(split=split)
     count = min(limit or len(source), len(source))
     shape = source[0]["image"].shape if count else ()
-    check_fits_in_memory(
-        f"{builder.info.full_name}, split {split}, {count:,} images of {shape}",
-        count * math.prod(shape),
-    )
+    shape = (*mask_shape, *shape[2:]) if mask_shape else shape
+    subject = f"{builder.info.full_name}, split {split}"
+    needed_bytes = count * (math.prod(shape) + math.prod(mask_shape or ()))
+    check_fits_in_memory(f"{subject}, {count:,} images of {shape}", needed_bytes)
     images = np.empty((count, *shape), np.uint8)
-    labels = np.empty(count, np.int32)
-    for row, example in _examples(source, split, count, _CHUNK, progress):
+    labels = np.empty((count, *(mask_shape or ())), np.uint8 if mask_shape else np.int32)
+    for row, example in _examples(
+        source, split, count, _MASKED_CHUNK if mask_shape else _CHUNK, progress
+    ):
+        if mask_shape:
+            images[row], labels[row] = _resize_masked(builder.info.name, example, shape)
+            continue
         if example["image"].shape != shape:
             raise BadInput(
-                f"{builder.info.full_name}, split {split}: images differ in size "
-                f"({example['image'].shape} and {shape}); a set that is read whole needs one size"
+                f"{subject}: images differ in size ({example['image'].shape} and {shape}); a set "
+                "that is read whole needs one size"
             )
         images[row], labels[row] = example["image"], example["label"]
     return Split(images, labels)
 
 
-def _read_masked_split(
-    builder, split: str, limit: int, shape: tuple[int, int], progress: Callable[[str], None]
-) -> Split:
+def _resize_masked(
+    name: str, example: dict[str, Any], shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     import cv2
 
-    source = builder.as_data_source(split=split)
-    count = min(limit or len(source), len(source))
-    channels = builder.info.features["image"].shape[-1] or 3
-    check_fits_in_memory(
-        f"{builder.info.full_name}, split {split}, {count:,} images of {shape[0]}x{shape[1]}",
-        count * math.prod(shape) * (channels + 1),
+    (height, width), image = shape[:2], example["image"]
+    mask_HxW = example["segmentation_mask"].reshape(image.shape[:2]) != _BACKGROUND.get(name, 0)
+    shrinks = image.shape[0] > height or image.shape[1] > width
+    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return (
+        cv2.resize(image, (width, height), interpolation=method).reshape(shape),
+        cv2.resize(mask_HxW.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST),
     )
-    background = _BACKGROUND.get(builder.info.name, 0)
-    images = np.empty((count, *shape, channels), np.uint8)
-    masks = np.empty((count, *shape), np.uint8)
-    size = shape[::-1]  # OpenCV's (width, height)
-    for row, example in _examples(source, split, count, _MASKED_CHUNK, progress):
-        image, mask = example["image"], example["segmentation_mask"]
-        shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
-        method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-        images[row] = cv2.resize(image, size, interpolation=method).reshape(images.shape[1:])
-        mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
-        masks[row] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
-    return Split(images, masks)
 
 
 def _examples(
