@@ -164,15 +164,6 @@ class Dataset:
         return np.array(means), np.array([std or 1.0 for std in stds])
 
 
-def check_image_shape(subject: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raise BadInput if a data set's images have another shape than the experiment's."""
-    if shape != expected:
-        raise BadInput(
-            f"{subject}: images are {shape}, the experiment is made for {expected}; "
-            f"--experiment.data.image_shape='{shape}' changes it"
-        )
-
-
 def check_fits_in_memory(subject: str, needed_bytes: int, *, is_limited: bool = True) -> None:
     """Raise BadInput if `subject` takes more than half of the free memory.
 

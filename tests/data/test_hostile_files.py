@@ -169,8 +169,7 @@ def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
         ({"y_train": ((2**29,), "<i8", b"12345678")}, "cannot be read as .npz"),
         ({"x_train": ((-1, -3072), "|u1", bytes(3072))}, "cannot be read as .npz"),
         ({"y_test": ((20,), "|O", pickle.dumps([1] * 20))}, "Object arrays cannot be loaded"),
-        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers of shape (20,)"),
-        ({"x_train": ((1, 800, 800, 1), "|u1", bytes(800**2))}, "the experiment is made for"),
+        ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers"),
     ],
 )
 def test_an_npz_of_other_arrays_than_it_says_is_told(tmp_path, members, told):

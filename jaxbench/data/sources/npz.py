@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory, check_image_shape
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.errors import BadInput, first_line
 from jaxbench.paths import user_path
 
@@ -37,7 +37,7 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
         raise BadInput(f"data.path={data.path!r}: data.source=npz needs the path of an .npz file")
     arrays = _read_arrays(file, masks)
     splits = [
-        _split(file, name, arrays[name], arrays[labels], data.image_shape, masks)
+        _split(file, name, arrays[name], arrays[labels], masks)
         for name, labels in (_SPLITS if "x_train" in arrays else _MASKED).items()
     ]
     train, test = splits if len(splits) == 2 else _hold_out(splits[0])
@@ -70,29 +70,18 @@ def _read_arrays(file: pathlib.Path, masks: bool) -> dict[str, np.ndarray]:
 
 
 def _split(
-    file: pathlib.Path,
-    name: str,
-    images: np.ndarray,
-    labels: np.ndarray,
-    image_shape: tuple[int, ...],
-    masks: bool,
+    file: pathlib.Path, name: str, images: np.ndarray, labels: np.ndarray, masks: bool
 ) -> Split:
-    """Return a split; raise BadInput if the arrays are not what the experiment reads."""
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+    if images.ndim not in (3, 4) or images.shape[:1] != labels.shape[:1]:
         raise BadInput(
-            f"{file}: {name}: images are {images.dtype} of shape {images.shape}, expected uint8 of "
-            "shape (N, height, width, channels)"
+            f"{file}: {name}: images of shape {images.shape} and {'masks' if masks else 'labels'} "
+            f"of shape {labels.shape}, expected (N, height, width, channels) and as many"
         )
     images = images[..., None] if images.ndim == 3 else images
-    check_image_shape(f"{file}: {name}", images.shape[1:], image_shape)
-    shape = images.shape[:3] if masks else images.shape[:1]
-    if labels.shape not in (shape, (*shape, 1)) or labels.dtype.kind not in "biu"[not masks :]:
-        noun, values = ("masks", "bool or whole numbers") if masks else ("labels", "whole numbers")
-        raise BadInput(
-            f"{file}: {name}: {len(images)} images but {noun} of shape {labels.shape} in "
-            f"{labels.dtype}, expected {values} of shape {shape}"
-        )
-    labels = labels.reshape(shape)
+    if labels.ndim > 1 and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    if labels.dtype.kind not in ("biu" if masks else "iu"):
+        raise BadInput(f"{file}: the labels of {name} are {labels.dtype}, expected whole numbers")
     if masks:
         return Split(images, (labels != 0).astype(np.uint8))
     # Checked before they are narrowed: 2**32 would become class 0.
