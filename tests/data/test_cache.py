@@ -25,15 +25,15 @@ from tests.data.encoded_images import (
 
 def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeypatch):
     config = resized(folder, tmp_path, random_resized_crop=False, flip=False)
-    dataset, told = load(config)
+    dataset, lines = load(config)
     assert [dataset.cache[name]["made"] for name in ("train", "eval")] == ["none yet"] * 2
     assert dataset.cache["train"]["examples"] == TRAIN and dataset.cache["kind"] == "resized"
     about = dataset.cache["train"]
     assert about["build_s"] > 0 and about["bytes"] > 0
-    assert any("making smaller copies" in line for line in told)
+    assert any("making smaller copies" in line for line in lines)
     # Once more: nothing is made, and no original is opened.
     monkeypatch.setattr(Files, "read", None)
-    again, told = load(config)
+    again, lines = load(config)
     assert [again.cache[name]["made"] for name in ("train", "eval")] == ["before"] * 2
     assert again.cache["train"]["build_s"] == about["build_s"]
     copied = global_batches(feed_of(config).train_batches(0, 2))
@@ -103,9 +103,9 @@ def test_stale_and_half_written_copies_are_made_again(own, tmp_path, spoil, reas
     config = resized(own, tmp_path)
     dataset, _ = load(config)
     spoil(tmp_path / "cache" / os.path.basename(dataset.cache["train"]["folder"]), own)
-    again, told = load(config)
+    again, lines = load(config)
     assert reason in again.cache["train"]["made"]
-    assert any("making smaller copies" in line for line in told)
+    assert any("making smaller copies" in line for line in lines)
     feed = feed_of(config)
     assert len(global_batches(feed.train_batches(0, 2))) == 2
     assert not list((tmp_path / "cache").glob("*.building"))
@@ -166,13 +166,13 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(own, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reason"),
     [
         ({"cache": "resized", "cache_side": 16}, "so at least 17"),
         ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(folder, fields, told):
+def test_what_cannot_be_is_told_in_one_line(folder, fields, reason):
     with pytest.raises(BadInput) as error:
         load(config_of(folder, **fields))
-    assert told in str(error.value)
+    assert reason in str(error.value)

@@ -73,7 +73,7 @@ def test_masks():
 
 
 @pytest.mark.parametrize(
-    ("example", "told"),
+    ("example", "reason"),
     [
         (
             (IMAGES[0][:3], 0),
@@ -99,14 +99,14 @@ def test_masks():
         (IMAGES[0], "it is a ndarray, expected (image, label)"),
     ],
 )
-def test_the_first_mismatch_is_told(example, told):
+def test_the_first_mismatch_is_told(example, reason):
     with pytest.raises(BadInput) as error:
         read((IMAGES[0], 0), example)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert reason in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("load", "told"),
+    ("load", "reason"),
     [
         (lambda: [1], "returned a list, expected a dict with 'train' and 'test'"),
         (lambda: {"train": []}, "returned a dict with 'train', expected a dict with"),
@@ -114,6 +114,6 @@ def test_the_first_mismatch_is_told(example, told):
         (lambda: {}["x"], r"test_custom.py:\d+: data.load \(<lambda>\) fails: KeyError: 'x'"),
     ],
 )
-def test_what_load_returns_is_checked(load, told):
-    with pytest.raises(BadInput, match=told):
+def test_what_load_returns_is_checked(load, reason):
+    with pytest.raises(BadInput, match=reason):
         custom.load(DataConfig(load=load), progress=print)

@@ -126,12 +126,12 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
-    for split, told in (("train", "training"), ("val", "evaluation")):
+    for split, reason in (("train", "training"), ("val", "evaluation")):
         root = spoil(folder, tmp_path / split, [])
         for file in (root / split).rglob("*.jpg"):
             file.write_bytes(b"")
         feed = feed_of(config_of(root, max_corrupt=50))
-        with pytest.raises(CorruptDataError, match=f"no image of the {told} split"):
+        with pytest.raises(CorruptDataError, match=f"no image of the {reason} split"):
             list(feed.train_batches(0, 2)) + list(feed.eval_batches())
         assert set(feed.corrupt.values()) == {"an empty file"}
 
@@ -162,15 +162,15 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reason"),
     [
         ({"image_shape": (24, 16, 1)}, "decoded on the fly have 3 channels"),
     ],
 )
-def test_what_does_not_go_together_is_told(folder, fields, told):
+def test_what_does_not_go_together_is_told(folder, fields, reason):
     with pytest.raises(BadInput) as error:
         feed_of(config_of(folder, **fields))
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):

@@ -131,13 +131,13 @@ def test_a_pipe_and_a_file_with_holes_are_no_images(own, feed, no_waiting):
     """One would be waited for, the other fill the memory."""
     file = own / "train" / "ape" / "000.jpg"
     config = config_of(own, feed=feed, random_resized_crop=False, flip=False)
-    for make, told in (
+    for make, reason in (
         (os.mkfifo, "not an ordinary file"),
         (lambda path: path.touch() or os.truncate(path, 2**43), "bytes, the limit is"),
     ):
         file.unlink()
         make(file)
-        with pytest.raises((BadInput, CorruptImageError), match=told):
+        with pytest.raises((BadInput, CorruptImageError), match=reason):
             train = load_dataset(config).train
             out = np.empty((*train.image_shape[:2], 3), np.uint8)
             train.decode(0, None, out, random_crop=False, flip=False)
@@ -162,7 +162,7 @@ def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "reason"),
     [
         # A header that claims more than follows it.
         ({"x_train": ((2**40, 32, 32, 3), "|u1", b"")}, "cannot be read as .npz"),
@@ -172,11 +172,11 @@ def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
         ({"y_test": ((20,), [("a", "<i8")], bytes(160))}, "expected whole numbers"),
     ],
 )
-def test_an_npz_of_other_arrays_than_it_says_is_told(tmp_path, members, told):
+def test_an_npz_of_other_arrays_than_it_says_is_told(tmp_path, members, reason):
     file = save_npz(tmp_path / "set.npz", **members)
     with pytest.raises(BadInput) as error:
         npz.load(DataConfig(path=file))
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert reason in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):

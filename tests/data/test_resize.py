@@ -190,14 +190,14 @@ def claims(size, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reason"),
     [
         ("JPEG", "65500x65500 pixels, the limit is 134,217,728"),
         ("PNG", r"a corrupt JPEG or PNG: Image size \(4290250000 pixels\) exceeds limit"),
     ],
 )
 def test_what_a_header_claims_is_checked_before_anything_is_decoded(
-    kind, told, tmp_path, monkeypatch
+    kind, reason, tmp_path, monkeypatch
 ):
     import PIL.ImageFile
     import simplejpeg
@@ -208,14 +208,14 @@ def test_what_a_header_claims_is_checked_before_anything_is_decoded(
     monkeypatch.setattr(simplejpeg, "decode_jpeg", decoded)
     monkeypatch.setattr(PIL.ImageFile.ImageFile, "load", decoded)
     content = claims(65_500, kind)
-    with pytest.raises(CorruptImageError, match=f"^{told}"):
+    with pytest.raises(CorruptImageError, match=f"^{reason}"):
         Image(content)
     for split in ("train", "val"):
         for name in ("ape", "bee"):
             path = tmp_path / split / name / "0.png"
             path.parent.mkdir(parents=True)
             path.write_bytes(content)
-    with pytest.raises(BadInput, match=f"0.png: cannot be decoded as an image: {told}"):
+    with pytest.raises(BadInput, match=f"0.png: cannot be decoded as an image: {reason}"):
         load_dataset(folder_config(tmp_path, "resident", batch_size=2))
 
 

@@ -99,7 +99,7 @@ def save(folder, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"y_test": None}, "no array y_test"),
         ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
@@ -122,10 +122,10 @@ def save(folder, **changes):
         ({"y_train": np.arange(50) % 7, "y_test": np.arange(20) % 7}, "num_classes=7"),
     ],
 )
-def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, told):
+def test_an_npz_that_does_not_fit_is_told(tmp_path, changes, reason):
     with pytest.raises(BadInput) as error:
         load_dataset(config_for("npz", save(tmp_path, **changes)))
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -174,7 +174,7 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
 
 
 @pytest.mark.parametrize(
-    ("corruption", "told"),
+    ("corruption", "reason"),
     [
         (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: missing"),
         (lambda folder: (folder / "test_batch.bin").write_bytes(b"x" * 99), "whole records"),
@@ -182,10 +182,10 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
         (lambda folder: (folder / "data_batch_1.bin").unlink(), "needs the folder"),
     ],
 )
-def test_corrupt_cifar10_batches_are_told(tmp_path, corruption, told):
+def test_corrupt_cifar10_batches_are_told(tmp_path, corruption, reason):
     folder = write_batches(tmp_path / "batches")
     corruption(folder)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reason):
         cifar10.load(DataConfig(path=str(folder)))
 
 
@@ -233,22 +233,22 @@ def test_a_corrupt_tfds_folder_is_told(test_data, tmp_path, corruption):
 def test_other_tfds_mistakes_are_told(test_data, tmp_path):
     folder = str(test_data / "tfds")
 
-    def told(name, data_dir, split="test"):
+    def error_of(name, data_dir, split="test"):
         with pytest.raises(BadInput) as error:
             tfds.load(DataConfig(name=name, path=data_dir, train_split=split, train_examples=10))
         return str(error.value)
 
-    assert "needs a builder's name" in told("", folder)
-    assert "no such folder" in told("cifar10", str(tmp_path / "nowhere"))
-    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in told(
+    assert "needs a builder's name" in error_of("", folder)
+    assert "no such folder" in error_of("cifar10", str(tmp_path / "nowhere"))
+    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in error_of(
         "cifar10", folder, "tset"
     )
-    assert "has version 3.0.2 of it" in told("cifar10:9.9.9", folder)
-    assert "did you mean 'cifar10'?" in told("cifar-10", folder)
+    assert "has version 3.0.2 of it" in error_of("cifar10:9.9.9", folder)
+    assert "did you mean 'cifar10'?" in error_of("cifar-10", folder)
     old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
     info = old / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    assert "prepared as tfrecord, which only TensorFlow reads" in told(
+    assert "prepared as tfrecord, which only TensorFlow reads" in error_of(
         "mnist", str(tmp_path / "tfds")
     )
 
@@ -294,7 +294,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reason"),
     [
         (lambda root: (root / "val").rename(root / "vall"), "did you mean 'vall'"),
         (lambda root: (root / "val" / "bee").rename(root / "val" / "cat"), "class cat is not in"),
@@ -306,14 +306,14 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
         (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
     ],
 )
-def test_a_spoilt_image_folder_is_told(tmp_path, spoil, told):
+def test_a_spoilt_image_folder_is_told(tmp_path, spoil, reason):
     root = write_images(tmp_path)
     spoil(root)
     config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
     config.batch_size = 2
     with pytest.raises(BadInput) as error:
         load_dataset(config)
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 def segmentation_config(source, folder, **data):
@@ -356,7 +356,7 @@ def test_images_and_masks_of_an_npz(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "reason"),
     [
         ({"image": (9, 32, 32, 3)}, "needed are x_train, y_train, x_test, y_test (or image, mask)"),
         ({"image": (9, 32, 32, 3), "mask": (8, 32, 32)}, "masks of shape (8, 32, 32), expected"),
@@ -367,11 +367,11 @@ def test_images_and_masks_of_an_npz(tmp_path):
         ({"image": (9, 48, 48, 3), "mask": (9, 48, 48)}, "--experiment.data.image_shape="),
     ],
 )
-def test_masks_that_do_not_fit_are_told(tmp_path, arrays, told):
+def test_masks_that_do_not_fit_are_told(tmp_path, arrays, reason):
     np.savez(tmp_path / "set.npz", **{name: np.zeros(s, np.uint8) for name, s in arrays.items()})
     with pytest.raises(BadInput) as error:
         load_dataset(segmentation_config("npz", tmp_path / "set.npz"))
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "background"), [("oxford_iiit_pet", 2), ("blobs", 0)])

@@ -48,13 +48,13 @@ def test_the_standard_librarys_text_is_the_same_each_time():
 def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
     (tmp_path / "short").write_bytes(bytes(169))
     os.mkfifo(tmp_path / "pipe")
-    for name, told in (
+    for name, reason in (
         ("short", "short has 169 bytes, .* needs 170 for one sequence"),
         ("absent", "cannot be read: .*No such file"),
         ("pipe", "is no regular file"),
         (".", "is no regular file"),
     ):
-        with pytest.raises(BadInput, match=told) as error:
+        with pytest.raises(BadInput, match=reason) as error:
             load_dataset(text_config(tmp_path / name, 16))
         assert "\n" not in str(error.value)
     (tmp_path / "short").write_bytes(bytes(190))
@@ -62,17 +62,17 @@ def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reason"),
     [
         ({"source": "digits", "path": ""}, "data.source=text or synthetic"),
         ({"sequence_length": 0}, "needs data.sequence_length"),
     ],
 )
-def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, told):
+def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, reason):
     config = text_config(tmp_path / "any", 16)
     for name, value in data.items():
         setattr(config.data, name, value)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reason):
         config.validate()
 
 
