@@ -39,22 +39,27 @@ def make_forms(data):
 
     from jaxbench.data import augment
 
-    how = {"padding": data.crop_padding, "fill": data.padding_mode, "flip": data.flip}
-
     def places(windows, images):
         """Rows and columns reflected, and what makes those outside black."""
         height, width = images.shape[1:3]
-        rows, columns = augment.pixel_places(
-            windows, height, width, padding=data.crop_padding, flip=data.flip
-        )
+        rows = jnp.arange(height) + windows.top_B[:, None] - data.crop_padding
+        columns = jnp.arange(width) + windows.left_B[:, None] - data.crop_padding
+        if data.flip:
+            columns = jnp.where(windows.flipped_B[:, None], columns[:, ::-1], columns)
+
+        def reflect(places, size):
+            places = jnp.abs(places)
+            return jnp.where(places >= size, 2 * (size - 1) - places, places)
 
         def blacken(images):
             if data.padding_mode != "black":
                 return images
-            outside_BxHxW = augment.are_outside(rows, columns, height, width)
+            outside_BxH = (rows < 0) | (rows >= height)
+            outside_BxW = (columns < 0) | (columns >= width)
+            outside_BxHxW = outside_BxH[:, :, None] | outside_BxW[:, None, :]
             return jnp.where(outside_BxHxW[..., None], 0, images)
 
-        return augment.reflected(rows, height), augment.reflected(columns, width), blacken
+        return reflect(rows, height), reflect(columns, width), blacken
 
     def slices(windows, images):
         def one(window, image_HxWxC):
@@ -63,7 +68,7 @@ def make_forms(data):
             padded = jnp.pad(image_HxWxC, margins, mode=mode)
             start = (window.top_B, window.left_B, jnp.int32(0))
             cut = jax.lax.dynamic_slice(padded, start, image_HxWxC.shape)
-            return jnp.where(window.mirrored_B, cut[:, ::-1], cut) if data.flip else cut
+            return jnp.where(window.flipped_B, cut[:, ::-1], cut) if data.flip else cut
 
         return jax.vmap(one)(windows, images)
 
@@ -82,7 +87,7 @@ def make_forms(data):
         return blacken(picked.astype(images.dtype))
 
     return {
-        "gather": lambda windows, images: augment.crop_and_flip(windows, images, **how),
+        "gather": lambda windows, images: augment.crop_and_flip(windows, images, data),
         "slice": slices,
         "two_step": two_step,
         "one_hot": one_hot,
@@ -165,13 +170,13 @@ def main() -> int:
             def take(train_data, row, step):
                 batch = resident.unpack_batch(train_data, row, step)
                 keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
-                windows = augment.draw_windows(keys_B, padding=data.crop_padding)
-                if data.flip_order == "alternating":
-                    windows = augment.alternate(windows, batch.seed, batch.epoch, batch.indices_B)
-                pixels = form(windows, batch.images_BxHxWxC)
+                windows = augment.example_windows(
+                    keys_B, batch.seed, batch.epoch, batch.indices_B, data
+                )
+                pixels = form(windows, batch.inputs_Bx)
                 mean, std = train_data["mean"], train_data["std"]
                 images = augment.normalize(pixels, mean, std, precision.compute_dtype)
-                return images, (windows, batch.images_BxHxWxC, pixels)
+                return images, (windows, batch.inputs_Bx, pixels)
 
             return take
 
@@ -180,12 +185,7 @@ def main() -> int:
             take = make_input(form)
             images, (windows, before, pixels) = jax.jit(take)(feed.train_data, row, step)
             on_host = augment.crop_and_flip(
-                jax.tree.map(np.asarray, windows),
-                np.asarray(before),
-                padding=data.crop_padding,
-                fill=data.padding_mode,
-                flip=data.flip,
-                numpy=np,
+                jax.tree.map(np.asarray, windows), np.asarray(before), data
             )
             if not np.array_equal(on_host, np.asarray(pixels)):
                 wrong.append(name)

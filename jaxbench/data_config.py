@@ -1,4 +1,4 @@
-"""Which data an experiment trains on, and how images reach the devices."""
+"""Which data an experiment trains on, and how it reaches the devices."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from jaxbench.fields import choice, custom, number, plain
 
 @dataclasses.dataclass(kw_only=True)
 class DataConfig(HoldsCode):
-    """Where the images come from and how they are varied."""
+    """Where the images come from and how they are augmented."""
 
     source: str = choice(
         "digits",
@@ -46,7 +46,7 @@ class DataConfig(HoldsCode):
         "resident",
         "stream",
         help="How images reach the devices. resident: the whole data set is placed on each device "
-        "once, and the step crops and mirrors images. stream: the host prepares each batch and "
+        "once, and the step crops and flips images. stream: the host prepares each batch and "
         "sends it.",
     )
     num_threads: int = number(
@@ -120,7 +120,7 @@ class DataConfig(HoldsCode):
     padding_mode: str = choice(
         "reflect",
         "black",
-        help="What the padding of a random crop holds. reflect: the image mirrored at its edge. "
+        help="What the padding of a random crop holds. reflect: the image reflected at its edge. "
         "black: zeros.",
     )
     random_resized_crop: bool = plain(
@@ -136,11 +136,10 @@ class DataConfig(HoldsCode):
     )
     cache: str = choice(
         "none",
-        "memory",
         "resized",
         only_with={"decodes_on_the_fly": [True]},
-        help="Cache for images decoded on the fly. memory: encoded images are read once and kept "
-        "in the host's memory. resized: smaller JPEG copies are written once to `data.cache_dir`.",
+        help="Cache for images decoded on the fly. resized: smaller JPEG copies are written once "
+        "to `data.cache_dir`.",
     )
     cache_dir: str = plain(
         "",
@@ -163,15 +162,15 @@ class DataConfig(HoldsCode):
     flip: bool = plain(
         False,
         only_with={"sequence_length": [0]},
-        help="Mirror training images left to right with probability 1/2.",
+        help="Flip training images left to right with probability 1/2.",
     )
     flip_order: str = choice(
         "random",
         "alternating",
         only_with={"flip": [True], "decodes_on_the_fly": [False]},
-        help="When an image is mirrored. random: drawn anew in each epoch. alternating: drawn for "
+        help="When an image is flipped. random: drawn anew in each epoch. alternating: drawn for "
         "the first epoch, then in every other epoch (Jordan 2024), so that two epochs show both "
-        "sides of each image. Images decoded on the fly are mirrored at random.",
+        "sides of each image. Images decoded on the fly are flipped at random.",
     )
     brightness: float = number(
         0.0,
@@ -242,7 +241,7 @@ class DataConfig(HoldsCode):
         return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
 
     def validate(self) -> None:
-        """Raise BadInput where the fields contradict each other."""
+        """Raise BadInput if the fields contradict each other."""
         if self.source == "custom" and self.load is None:
             raise BadInput(
                 "data.source='custom': the experiment file must give DataConfig(load=...)"
@@ -251,57 +250,38 @@ class DataConfig(HoldsCode):
             raise BadInput(
                 f"data.value_range={self.value_range}: must be (lowest,highest), such as (0,1)"
             )
-        if self.decodes_on_the_fly:
-            self._check_decoding_on_the_fly()
-        if self.sequence_length or self.source == "text":
-            self._check_sequences()
-        self._check_images()
-
-    def _check_sequences(self) -> None:
-        if self.source not in ("text", "synthetic"):
+        if self.sequence_length and self.source not in ("text", "synthetic"):
             raise BadInput(
                 f"data.sequence_length={self.sequence_length} with data.source={self.source!r}: "
                 "sequences of tokens come with data.source=text or synthetic"
             )
-        if not self.sequence_length:
+        if self.source == "text" and not self.sequence_length:
             raise BadInput("data.source='text' needs data.sequence_length, such as 256")
-
-    def _check_decoding_on_the_fly(self) -> None:
-        if self.image_shape[-1:] != (3,):
-            raise BadInput(
-                f"data.image_shape={self.image_shape}: images decoded on the fly have 3 channels"
-            )
-        if self.cache == "memory" and self.num_workers:
-            raise BadInput(
-                f"data.num_workers={self.num_workers} with data.cache=memory: each process would "
-                "hold all images; threads (data.num_workers=0) share them"
-            )
-        if self.cache == "resized" and self.cache_side <= min(self.image_shape[:2]):
-            raise BadInput(
-                f"data.cache_side={self.cache_side}: images are {self.image_shape[0]}x"
-                f"{self.image_shape[1]}, so at least {min(self.image_shape[:2]) + 1}: a copy of "
-                "that size itself would be shown whole"
-            )
-
-    def _check_images(self) -> None:
-        shape = self.image_shape
+        shape, operations = self.image_shape, self.rand_augment[0]
         if len(shape) != 3:
             raise BadInput(f"data.image_shape={shape}: must be (height, width, channels)")
-        if self.crop_padding >= min(shape[:2]):
+        height, width, channels = shape
+        if self.decodes_on_the_fly and channels != 3:
+            raise BadInput(f"data.image_shape={shape}: images decoded on the fly have 3 channels")
+        if self.cache == "resized" and self.cache_side <= min(height, width):
             raise BadInput(
-                f"data.crop_padding={self.crop_padding}: images are {shape[0]}x{shape[1]}, "
-                f"so at most {min(shape[:2]) - 1}"
+                f"data.cache_side={self.cache_side}: images are {height}x{width}, so at least "
+                f"{min(height, width) + 1}: a copy of that size itself would not be cropped"
             )
-        operations = self.rand_augment[0]
+        if self.crop_padding >= min(height, width):
+            raise BadInput(
+                f"data.crop_padding={self.crop_padding}: images are {height}x{width}, so at most "
+                f"{min(height, width) - 1}"
+            )
         if len(self.rand_augment) != 2 or operations != int(operations):
             raise BadInput(
                 f"data.rand_augment={self.rand_augment}: must be (operations,magnitude), such as "
                 "(2,10)"
             )
-        if operations and shape[2] != 3:
+        if operations and channels != 3:
             raise BadInput(
                 f"data.rand_augment={self.rand_augment}: it is for images of 3 channels, these "
-                f"have {shape[2]}"
+                f"have {channels}"
             )
         if len(self.contrast) != 2 or self.contrast[0] > self.contrast[1]:
             raise BadInput(

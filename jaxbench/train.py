@@ -25,7 +25,6 @@ from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.data import augment
 from jaxbench.data.feeds.feed import UNPACK_BATCH
-from jaxbench.data.vary import network_inputs, vary
 from jaxbench.errors import Terminated
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.models.remat import keep_products_and_sums
@@ -90,9 +89,9 @@ def compute_gradients(
     with jax.named_scope("data"):
         examples = UNPACK_BATCH[config.data.feed](train_data, batch, state.step)
         keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
-        examples, mixture = vary(examples, keys_B, config.data, program.precision)
-        inputs_Bx = network_inputs(
-            examples.images_BxHxWxC, train_data, config.data, program.precision
+        examples, mixture = augment.augment_batch(examples, keys_B, config.data, program.precision)
+        inputs_Bx = augment.network_inputs(
+            examples.inputs_Bx, train_data, config.data, program.precision
         )
     rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
     loss = functools.partial(loss_fn, program)
@@ -214,8 +213,8 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
     config, task = program.config, program.task
     with jax.named_scope("data"):
         examples = UNPACK_BATCH[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
-        inputs_Bx = network_inputs(
-            examples.images_BxHxWxC, eval_data, config.data, program.precision
+        inputs_Bx = augment.network_inputs(
+            examples.inputs_Bx, eval_data, config.data, program.precision
         )
 
     def network(inputs_Bx):

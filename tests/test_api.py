@@ -79,7 +79,7 @@ def test_a_runs_state_is_restored_and_computes_what_was_evaluated():
         num_classes=10, dtype=np.float32, param_dtype=np.float32, norm_axis=None
     )
     variables = {name: state[name] for name in ("params", "batch_stats")}
-    images = (digits.eval.images_NxHxWxC - mean_C) / std_C
+    images = (digits.eval.inputs_Nx - mean_C) / std_C
     logits = network.apply(variables, images.astype(np.float32), train=False)
     assert np.mean(np.argmax(logits, -1) == digits.eval.labels_Nx) == pytest.approx(run.top1)
     best = run.restore_state(best=True)  # there is only one

@@ -171,7 +171,7 @@ def test_a_language_models_run_counts_every_token_once(train, feed):
     table_KxK = np.asarray(result.state.params["Embed_0"]["embedding"], np.float64)
     config = registry.load("gpt_bytes:tiny")
     held_out = load_dataset(config).eval
-    logits = table_KxK[held_out.images_NxHxWxC]
+    logits = table_KxK[held_out.inputs_Nx]
     own = np.take_along_axis(logits, held_out.labels_Nx[..., None].astype(int), -1)[..., 0]
     losses = np.log(np.exp(logits).sum(-1)) - own
     assert losses.size == 6400

@@ -1,8 +1,8 @@
-"""How images are varied and brought to the network's scale.
+"""Augment images, and bring them to the network's scale.
 
-Every random draw is keyed by (seed, epoch, example index). An example is therefore varied the same
-way on any device, in any process or step, and by any feed. Crop and flip move pixels and are done
-where the pixels are: inside the step by the resident feed, on the host by the streamed one.
+Every random draw is keyed by (seed, epoch, example index). An example is therefore augmented the
+same way on any device, in any process or step, and by any feed. Crops and flips move pixels and are
+done where the pixels are: inside the step by the resident feed, on the host by the streamed one.
 Arithmetic on pixels is always done inside the step.
 """
 
@@ -12,8 +12,67 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.config import DataConfig
+from jaxbench.data.rand_augment import rand_augment
+from jaxbench.precision import Precision
+
 # An example's key is folded with one of these for each use.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
+
+
+class Examples(NamedTuple):
+    """The B examples of one device's step, as a feed's `unpack_batch` returns them."""
+
+    inputs_Bx: jax.Array  # images_BxHxWxC in uint8, or tokens_BxT in uint8 or int32
+    labels_Bx: jax.Array  # int32, or uint8 masks, or the token after each of `inputs_Bx`
+    indices_B: jax.Array  # int32, the examples' positions in their split
+    mask_B: jax.Array  # bool, false where the batch is padded
+    seed: jax.Array  # uint32
+    epoch: jax.Array  # int32, 0 is the first
+
+
+class Mixture(NamedTuple):
+    """The weight of each example in its mixture, and the label of the example mixed into it.
+
+    The loss is the mean of the losses against both labels by these weights.
+    """
+
+    share_B: jax.Array
+    other_labels_B: jax.Array
+
+
+def augment_batch(
+    examples: Examples, keys_B: jax.Array, data: DataConfig, precision: Precision
+) -> tuple[Examples, Mixture | None]:
+    """Return training examples augmented as the config says, and what mixup mixed, if it is on."""
+    if data.feed == "resident":  # the streamed feed has cropped and flipped on the host
+        windows = example_windows(keys_B, examples.seed, examples.epoch, examples.indices_B, data)
+        examples = examples._replace(inputs_Bx=crop_and_flip(windows, examples.inputs_Bx, data))
+        if examples.labels_Bx.ndim == 3:  # masks move with their images
+            examples = examples._replace(labels_Bx=crop_and_flip(windows, examples.labels_Bx, data))
+    inputs_Bx, mixture = examples.inputs_Bx, None
+    operations, magnitude = data.rand_augment
+    if operations:
+        operation_keys_B = _fold_in(keys_B, _RAND_AUGMENT)
+        inputs_Bx = rand_augment(operation_keys_B, inputs_Bx, int(operations), magnitude)
+    dtype = precision.param_dtype
+    inputs_Bx = color_jitter(
+        keys_B, inputs_Bx, brightness=data.brightness, contrast=data.contrast, dtype=dtype
+    )
+    if data.mixup:
+        inputs_Bx, mixture = mixup(keys_B, inputs_Bx, examples.labels_Bx, data.mixup, dtype)
+    return examples._replace(inputs_Bx=inputs_Bx), mixture
+
+
+def network_inputs(
+    inputs_Bx: jax.Array, statistics: dict[str, jax.Array], data: DataConfig, precision: Precision
+) -> jax.Array:
+    """Return what the network gets: normalised images, or tokens as int32."""
+    if data.sequence_length:
+        return inputs_Bx.astype(jnp.int32)
+    if data.standardization == "per_image":
+        return per_image_standardization(inputs_Bx, precision.param_dtype, precision.compute_dtype)
+    return normalize(inputs_Bx, statistics["mean"], statistics["std"], precision.compute_dtype)
 
 
 def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax.Array:
@@ -24,119 +83,97 @@ def example_keys(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> jax
 
 def dropout_keys(keys_B: jax.Array) -> jax.Array:
     """Return keys_B for the networks' dropout."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, _DROPOUT))(keys_B)
+    return _fold_in(keys_B, _DROPOUT)
 
 
-def rand_augment_keys(keys_B: jax.Array) -> jax.Array:
-    """Return keys_B for RandAugment's operations."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, _RAND_AUGMENT))(keys_B)
+def _fold_in(keys_B: jax.Array, use: int) -> jax.Array:
+    return jax.vmap(lambda key: jax.random.fold_in(key, use))(keys_B)
 
 
 class CropWindows(NamedTuple):
-    """Where each example is cropped from its padded image, and whether it is mirrored."""
+    """Where each example is cropped from its padded image, and whether it is flipped."""
 
     top_B: Any  # int32, 0 to 2 * padding
     left_B: Any
-    mirrored_B: Any  # bool
+    flipped_B: Any  # bool
 
 
 def draw_windows(keys_B: jax.Array, *, padding: int) -> CropWindows:
-    """Draw a window for each example; mirroring is drawn whether it will be used or not."""
+    """Draw a window for each example; flips are drawn whether they will be used or not."""
 
     def one(key):
         # int32 by name: under fp64 the default would draw other bits.
         corner = jax.random.randint(
             jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1, jnp.int32
         )
-        mirrored = jax.random.bits(jax.random.fold_in(key, _FLIP), (), jnp.uint8) < 128
-        return CropWindows(corner[0], corner[1], mirrored)
+        flipped = jax.random.bits(jax.random.fold_in(key, _FLIP), (), jnp.uint8) < 128
+        return CropWindows(corner[0], corner[1], flipped)
 
     return jax.vmap(one)(keys_B)
 
 
-def alternate(
-    windows: CropWindows, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
+def example_windows(
+    keys_B: jax.Array, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array, data: DataConfig
 ) -> CropWindows:
-    """Mirror each example in every other epoch, from the first or the second on.
+    """Return the windows of training examples in an epoch, as the config says.
 
-    What `draw_windows` draws in epoch 0 decides between the two. Two epochs in a row then show both
-    sides of every image, where independent draws show half of them the same side twice (Jordan,
-    "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024).
+    Alternating flips flip each example in every other epoch, from the first or the second on: what
+    is drawn for epoch 0 decides. Two epochs in a row then show both sides of every image, while
+    independent draws show half of them the same side twice (Jordan, "94% on CIFAR-10 in 3.29
+    Seconds on a Single GPU", 2024).
     """
+    windows = draw_windows(keys_B, padding=data.crop_padding)
+    if data.flip_order != "alternating":
+        return windows
     first_keys_B = example_keys(seed, jnp.zeros_like(epoch), indices_B)
-    first_B = draw_windows(first_keys_B, padding=0).mirrored_B
-    return windows._replace(mirrored_B=first_B ^ (epoch % 2 == 1))
+    first_B = draw_windows(first_keys_B, padding=0).flipped_B
+    return windows._replace(flipped_B=first_B ^ (epoch % 2 == 1))
 
 
-def crop_and_flip(
-    windows: CropWindows,
-    images_BxHxWxC: Any,
-    *,
-    padding: int,
-    fill: str,
-    flip: bool,
-    numpy: Any = jnp,
-) -> Any:
-    """Pad by `padding` pixels (`fill`: reflect or black), crop the size out again, mirror.
+def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -> Any:
+    """Pad images by `data.crop_padding` pixels, crop their size out again, and flip them.
 
     Each pixel is gathered from its place in the image; no padded image is made. Of the forms that
-    `benchmarks/resident_input.py` compares this one is the fastest.
-
-    Masks may lack the last axis. `numpy` is jax.numpy inside the step and NumPy on the host; the
-    resulting pixels are the same.
+    `benchmarks/resident_input.py` compares this one is the fastest. Masks may lack the last axis.
+    NumPy's arrays are cropped by NumPy, with the same pixels.
     """
-    if not padding and not flip:
+    padding = data.crop_padding
+    if not padding and not data.flip:
         return images_BxHxWxC
+    xp: Any = np if isinstance(images_BxHxWxC, np.ndarray) else jnp
     count, height, width = images_BxHxWxC.shape[:3]
-    rows_BxH, columns_BxW = pixel_places(
-        windows, height, width, padding=padding, flip=flip, numpy=numpy
-    )
+    # Each pixel's place in its image, or outside it.
+    rows_BxH = xp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
+    columns_BxW = xp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
+    if data.flip:
+        columns_BxW = xp.where(windows.flipped_B[:, None], columns_BxW[:, ::-1], columns_BxW)
     out_BxHxWxC = images_BxHxWxC[
-        numpy.arange(count, dtype=np.int32)[:, None, None],
-        reflected(rows_BxH, height, numpy)[:, :, None],
-        reflected(columns_BxW, width, numpy)[:, None, :],
+        xp.arange(count, dtype=np.int32)[:, None, None],
+        _reflect(rows_BxH, height, xp)[:, :, None],
+        _reflect(columns_BxW, width, xp)[:, None, :],
     ]
-    if padding and fill == "black":
+    if padding and data.padding_mode == "black":
         black = images_BxHxWxC.dtype.type(0)
-        outside = are_outside(rows_BxH, columns_BxW, height, width)
+        outside = ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
+            (columns_BxW < 0) | (columns_BxW >= width)
+        )[:, None, :]
         outside = outside.reshape(outside.shape + (1,) * (out_BxHxWxC.ndim - 3))
-        out_BxHxWxC = numpy.where(outside, black, out_BxHxWxC)
+        out_BxHxWxC = xp.where(outside, black, out_BxHxWxC)
     return out_BxHxWxC
 
 
-def pixel_places(
-    windows: CropWindows, height: int, width: int, *, padding: int, flip: bool, numpy: Any = jnp
-) -> tuple[Any, Any]:
-    """Return int32 rows_BxH and columns_BxW: each pixel's place in its image, or outside it."""
-    rows_BxH = numpy.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
-    columns_BxW = numpy.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
-    if flip:
-        columns_BxW = numpy.where(windows.mirrored_B[:, None], columns_BxW[:, ::-1], columns_BxW)
-    return rows_BxH, columns_BxW
+def _reflect(places: Any, size: int, xp: Any) -> Any:
+    """Return places within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
+    places = xp.abs(places)
+    return xp.where(places >= size, 2 * (size - 1) - places, places)
 
 
-def are_outside(rows_BxH: Any, columns_BxW: Any, height: int, width: int) -> Any:
-    """Return outside_BxHxW: which of `pixel_places` are outside the image."""
-    return ((rows_BxH < 0) | (rows_BxH >= height))[:, :, None] | (
-        (columns_BxW < 0) | (columns_BxW >= width)
-    )[:, None, :]
-
-
-def reflected(places: Any, size: int, numpy: Any = jnp) -> Any:
-    """Return places with those outside [0, size) mirrored at the edge pixels.
-
-    They must be within (-size, 2 * size - 1).
-    """
-    places = numpy.abs(places)
-    return numpy.where(places >= size, 2 * (size - 1) - places, places)
-
-
-def distort(
+def color_jitter(
     keys_B: jax.Array,
     images_BxHxWxC: jax.Array,
     *,
     brightness: float,
-    contrast: tuple[float, float],
+    contrast: tuple[float, ...],
     dtype: Any,
 ) -> jax.Array:
     """Shift brightness and stretch contrast, in this order, within 0 to 255, all in `dtype`.
@@ -165,30 +202,19 @@ def distort(
     return jax.vmap(one)(keys_B, images_BxHxWxC)
 
 
-class Mixture(NamedTuple):
-    """Each example's share in its own mixture, and the label of the example that it is mixed with.
-
-    The loss against the mixed label is the mean of the losses against both, weighted by the shares.
-    """
-
-    share_B: jax.Array
-    other_labels_B: jax.Array
-
-
 def mixup(
-    keys_B: jax.Array, images_BxHxWxC: jax.Array, labels_B: jax.Array, *, alpha: float, dtype: Any
+    keys_B: jax.Array, images_BxHxWxC: jax.Array, labels_B: jax.Array, alpha: float, dtype: Any
 ) -> tuple[jax.Array, Mixture]:
-    """Mix each image with that of its neighbour (Zhang et al. 2018), in `dtype`.
+    """Mix each image with its neighbour's (Zhang et al. 2018), in `dtype`.
 
-    Neighbours are the examples 0 and 1, 2 and 3 and so on, each with a share of its own: pairs are
-    the same on any number of devices, and nothing is exchanged between them. B is even. A share is
-    the larger part of one drawn from Beta(alpha, alpha), one of 4,096 equally likely ones.
+    Neighbours are the examples 0 and 1, 2 and 3 and so on; B is even. Pairs are the same on any
+    number of devices, and nothing is exchanged between them. An example's weight is the larger of
+    l and 1 - l; l is drawn from Beta(alpha, alpha), quantised to 4,096 equally likely values.
     """
-    # For those alone who mix: its import takes as long as the rest of this module's.
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # takes as long to import as the rest of this module
 
-    places = 0.5 + (np.arange(4096) + 0.5) / 8192
-    shares = jnp.asarray(betaincinv(alpha, alpha, places), dtype)
+    quantiles = 0.5 + (np.arange(4096) + 0.5) / 8192
+    shares = jnp.asarray(betaincinv(alpha, alpha, quantiles), dtype)
 
     def draw(key):
         return jax.random.randint(jax.random.fold_in(key, _MIXUP), (), 0, len(shares), jnp.int32)
@@ -206,16 +232,27 @@ def mixup(
 def normalize(
     images_BxHxWxC: jax.Array, mean_C: jax.Array, std_C: jax.Array, dtype: Any
 ) -> jax.Array:
-    """Return (image - mean) / std in `dtype`, computed in the statistics' own type."""
+    """Return (image - mean) / std in `dtype`, computed in the statistics' type."""
     return ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C).astype(dtype)
+
+
+def per_image_standardization(images_BxHxWxC: Any, stats_dtype: Any, dtype: Any) -> jax.Array:
+    """Bring each image to mean 0 and deviation 1 by its own pixels, all channels together.
+
+    As in TensorFlow, an image without contrast is divided by 1 / sqrt(its number of values).
+    """
+    pixels = images_BxHxWxC.astype(stats_dtype)
+    mean = jnp.mean(pixels, axis=(1, 2, 3), keepdims=True)
+    std = jnp.std(pixels, axis=(1, 2, 3), keepdims=True)
+    least = 1 / np.sqrt(np.prod(images_BxHxWxC.shape[1:]))
+    return ((pixels - mean) / jnp.maximum(std, least)).astype(dtype)
 
 
 def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax.Array, np.ndarray]:
     """Return views_VxBxHxWxC of the test images and weights_V of the network's outputs for them.
 
-    The images themselves come first, then their mirror images. With `translate`, both are also
-    moved by one pixel up and left and by one down and right, the edge reflected; the moved ones
-    have half of the weight.
+    The images come first, then their mirror images. With `translate`, both are also moved by one
+    pixel up and left and by one down and right, the edge reflected, at half of the weight.
     """
     views = [images_BxHxWxC]
     weights = [1.0]
@@ -226,16 +263,3 @@ def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax
         weights = [0.5, 0.25, 0.25]
     views += [view[:, :, ::-1] for view in views]
     return jnp.stack(views), np.array([*weights, *weights]) / 2
-
-
-def whiten(images_BxHxWxC: jax.Array, stats_dtype: Any, dtype: Any) -> jax.Array:
-    """Bring each image to mean 0 and deviation 1 by its own pixels, all channels together.
-
-    An image without contrast is divided by 1 / sqrt(its number of values), as TensorFlow's
-    `per_image_standardization` does.
-    """
-    pixels = images_BxHxWxC.astype(stats_dtype)
-    mean = jnp.mean(pixels, axis=(1, 2, 3), keepdims=True)
-    std = jnp.std(pixels, axis=(1, 2, 3), keepdims=True)
-    least = 1 / np.sqrt(np.prod(images_BxHxWxC.shape[1:]))
-    return ((pixels - mean) / jnp.maximum(std, least)).astype(dtype)

@@ -11,10 +11,10 @@ import psutil
 from jaxbench.data.images.encoded import EncodedSplit, sample_indices
 from jaxbench.errors import BadInput
 
-# Of the training images, on the scale 0 to 255; the usual figures.
+# Of the training images, on the scale 0 to 255; the usual numbers.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
-# Examples that tell one data set from another of its size.
+# Examples that are compared to tell data sets of one size apart.
 _SAMPLE_EXAMPLES = 1000
 
 
@@ -23,12 +23,12 @@ class Split:
     """A split held in memory.
 
     Attributes:
-      images_NxHxWxC: uint8; of sequences, tokens_NxT in uint8 or int32.
-      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W); of sequences, the token
-        behind each of tokens_NxT, in the same type.
+      inputs_Nx: images_NxHxWxC in uint8, or tokens_NxT in uint8 or int32.
+      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W), or the token after each of
+        tokens_NxT, in the same type.
     """
 
-    images_NxHxWxC: np.ndarray
+    inputs_Nx: np.ndarray
     labels_Nx: np.ndarray
 
     def __len__(self) -> int:
@@ -37,17 +37,17 @@ class Split:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels), or (tokens,) of sequences."""
-        return self.images_NxHxWxC.shape[1:]
+        return self.inputs_Nx.shape[1:]
 
     def checksum(self) -> int:
         """Return the CRC-32 of all pixels and labels."""
-        images = zlib.crc32(np.ascontiguousarray(self.images_NxHxWxC))
+        images = zlib.crc32(np.ascontiguousarray(self.inputs_Nx))
         return zlib.crc32(np.ascontiguousarray(self.labels_Nx), images)
 
     def sample_checksum(self) -> int:
         """Return the CRC-32 of some examples, evenly spaced, and of the labels of all images."""
         rows = sample_indices(len(self), _SAMPLE_EXAMPLES)
-        sampled = Split(self.images_NxHxWxC[rows], self.labels_Nx[rows]).checksum()
+        sampled = Split(self.inputs_Nx[rows], self.labels_Nx[rows]).checksum()
         labels = self.labels_Nx if self.labels_Nx.ndim == 1 else self.labels_Nx[:0]
         return zlib.crc32(np.ascontiguousarray(labels), sampled)
 
@@ -55,7 +55,7 @@ class Split:
         """Return a split of the first `num_examples`, of all for 0."""
         if not num_examples:
             return self
-        return Split(self.images_NxHxWxC[:num_examples], self.labels_Nx[:num_examples])
+        return Split(self.inputs_Nx[:num_examples], self.labels_Nx[:num_examples])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Dataset:
     Attributes:
       description: where it came from, for the record.
       train, eval: the splits; both in memory or both encoded.
-      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; of sequences, the vocabulary.
+      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; the vocabulary of sequences.
       statistics: whose mean and deviation normalise the pixels, `ImageNet's` or `the training
-        split's`. A folder has ImageNet's in either feed: its own would take decoding all of it.
-        None for tokens, which nothing normalises.
-      cache: a description of the copies that it reads, None where it reads the originals.
+        split's`; None for tokens. A folder has ImageNet's in either feed: those of its images would
+        take decoding all of them.
+      cache: a description of the copies that it reads, None if it reads the originals.
     """
 
     description: str
@@ -81,7 +81,7 @@ class Dataset:
 
     @property
     def noun(self) -> str:
-        """What examples are called where people read it."""
+        """What examples are called in texts for people."""
         return "sequences" if self.statistics is None else "images"
 
     @property
@@ -103,28 +103,29 @@ class Dataset:
         for name, split in (("train", self.train), ("eval", self.eval)):
             if isinstance(split, EncodedSplit):
                 continue  # checked when they are decoded
-            images, labels = split.images_NxHxWxC, split.labels_Nx
-            what = f"{self.description}, {name} split"
-            if self.statistics and (images.ndim != 4 or images.dtype != np.uint8):
+            inputs, labels = split.inputs_Nx, split.labels_Nx
+            subject = f"{self.description}, {name} split"
+            if self.statistics and (inputs.ndim != 4 or inputs.dtype != np.uint8):
                 raise BadInput(
-                    f"{what}: images are {images.dtype} of shape {images.shape}, "
+                    f"{subject}: images are {inputs.dtype} of shape {inputs.shape}, "
                     "expected uint8 of shape (N, height, width, channels)"
                 )
-            expected = (len(images), *label_shape)
+            expected = (len(inputs), *label_shape)
             if labels.shape != expected:
+                noun = "masks" if label_shape else "labels"
                 raise BadInput(
-                    f"{what}: {len(images)} images but {'masks' if label_shape else 'labels'} of "
-                    f"shape {labels.shape}, expected {expected}"
+                    f"{subject}: {len(inputs)} images but {noun} of shape {labels.shape}, "
+                    f"expected {expected}"
                 )
-            if not len(images):
-                raise BadInput(f"{what}: has no examples")
-            if images.shape[1:] != self.image_shape:
+            if not len(inputs):
+                raise BadInput(f"{subject}: has no examples")
+            if inputs.shape[1:] != self.image_shape:
                 raise BadInput(
-                    f"{what}: images are {images.shape[1:]}, in training {self.image_shape}"
+                    f"{subject}: images are {inputs.shape[1:]}, in training {self.image_shape}"
                 )
             if labels.min() < 0 or labels.max() >= self.num_classes:
                 raise BadInput(
-                    f"{what}: labels run from {labels.min()} to {labels.max()}, "
+                    f"{subject}: labels run from {labels.min()} to {labels.max()}, "
                     f"expected 0 to {self.num_classes - 1}"
                 )
 
@@ -155,32 +156,23 @@ class Dataset:
         values = np.arange(256, dtype=np.float64)
         means, stds = [], []
         for channel in range(self.image_shape[-1]):
-            pixels = self.train.images_NxHxWxC[..., channel].reshape(-1)
-            share = np.bincount(pixels, minlength=256) / pixels.size
-            means.append(mean := float(share @ values))
-            stds.append(float(np.sqrt(share @ (values - mean) ** 2)))
+            pixels = self.train.inputs_Nx[..., channel].reshape(-1)
+            fraction = np.bincount(pixels, minlength=256) / pixels.size
+            means.append(mean := float(fraction @ values))
+            stds.append(float(np.sqrt(fraction @ (values - mean) ** 2)))
         # A channel that never varies (all black) divides by 1, not by 0.
         return np.array(means), np.array([std or 1.0 for std in stds])
 
 
-def check_image_shape(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raise BadInput where a data set's images have another shape than the experiment's."""
-    if shape != expected:
-        raise BadInput(
-            f"{what}: images are {shape}, the experiment is made for {expected}; "
-            f"--experiment.data.image_shape='{shape}' changes it"
-        )
-
-
-def check_fits_in_memory(what: str, needed_bytes: int, *, is_limited: bool = True) -> None:
-    """Raise BadInput where `what` takes more than half of the free memory.
+def check_fits_in_memory(subject: str, needed_bytes: int, *, is_limited: bool = True) -> None:
+    """Raise BadInput if `subject` takes more than half of the free memory.
 
     `is_limited`: whether a smaller number of examples takes less.
     """
     free_bytes = psutil.virtual_memory().available
     if needed_bytes > free_bytes // 2:
         raise BadInput(
-            f"{what}: {needed_bytes / 2**30:.1f} GiB, more than half of the "
+            f"{subject}: {needed_bytes / 2**30:.1f} GiB, more than half of the "
             f"{free_bytes / 2**30:.1f} GiB of free memory"
             + ("; data.train_examples and data.eval_examples limit them" if is_limited else "")
         )

@@ -34,7 +34,7 @@ OPERATIONS = (*_GEOMETRY, *_PIXELS)
 
 
 def rand_augment(
-    keys_B: jax.Array, images_BxHxWxC: jax.Array, *, num_operations: int, magnitude: float
+    keys_B: jax.Array, images_BxHxWxC: jax.Array, num_operations: int, magnitude: float
 ) -> jax.Array:
     """Apply operations to each image, one after the other, drawn by its own key.
 

@@ -1,16 +1,16 @@
-"""Which example is read when: a function of seed and epoch alone.
+"""Which example is read when: a function of only seed and epoch.
 
 Letters: N examples of a split, D devices, L of them in this process, S steps, B examples per
-device, R models (1, or D when each device trains its own). The global batch of a step is the same
-on any number of devices, and so is each of its parts where gradients are accumulated: device d gets
-the d-th slice of each part.
+device, R models (1, or D if each device trains one). The global batch of a step is the same on any
+number of devices, and so is each of its parts if gradients are accumulated: device d gets the d-th
+slice of each part.
 """
 
 import numpy as np
 
 from jaxbench.batch_layout import BatchLayout
 
-# Fills the order where a batch is not full; the steps mask it out.
+# Fills the order if a batch is not full; the steps mask it out.
 PADDING = -1
 
 
@@ -31,7 +31,7 @@ def train_order(
     num_devices: int,
     num_parts: int = 1,
 ) -> np.ndarray:
-    """Return order_DxSxB of one epoch: full batches only, the rest waits for another epoch.
+    """Return order_DxSxB of one epoch; the incomplete last batch is dropped.
 
     A device works through its B examples in `num_parts` equal parts.
     """
@@ -48,9 +48,9 @@ def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.nd
     steps = -(-num_examples // batch_size)
     padded_batch = -(-batch_size // num_devices) * num_devices
     order_SxN = np.full((steps, padded_batch), PADDING, np.int32)
-    for step in range(steps):
-        batch = np.arange(step * batch_size, min((step + 1) * batch_size, num_examples))
-        order_SxN[step, : len(batch)] = batch
+    examples_N = np.full(steps * batch_size, PADDING, np.int32)
+    examples_N[:num_examples] = np.arange(num_examples)
+    order_SxN[:, :batch_size] = examples_N.reshape(steps, batch_size)
     return _split(order_SxN, num_devices)
 
 
@@ -67,7 +67,7 @@ def device_seeds(layout: BatchLayout, seeds_R: tuple[int, ...]) -> np.ndarray:
 
 
 class EpochSampler:
-    """Say which example each of this process's L devices reads in which step.
+    """Tells which example each of this process's L devices reads in which step.
 
     Each process reads its own devices' examples only, and all together read every example.
     """
@@ -82,12 +82,12 @@ class EpochSampler:
         self.seeds_L = device_seeds(layout, seeds_R)
         self._seeds_R = seeds_R
         self._train_by_epoch: dict[int, np.ndarray] = {}
-        own_DxSxB = eval_order(
+        model_DxSxB = eval_order(
             num_eval,
             batch_size=layout.global_eval_batch,
             num_devices=layout.devices_per_model,
         )
-        self.eval_LxSxB = np.concatenate([own_DxSxB] * len(seeds_R))[layout.local_slice]
+        self.eval_LxSxB = np.concatenate([model_DxSxB] * len(seeds_R))[layout.local_slice]
         self.eval_steps = self.eval_LxSxB.shape[1]
 
     def train_LxSxB(self, epoch: int) -> np.ndarray:
@@ -106,7 +106,7 @@ class EpochSampler:
                 for seed in self._seeds_R
             ]
             order_LxSxB = np.concatenate(orders)[self.layout.local_slice]
-            # Two epochs are read at once where one ends and the other begins.
+            # Two epochs are read at once when one ends and the other begins.
             last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}
             self._train_by_epoch = {**last, epoch: order_LxSxB}
         return order_LxSxB

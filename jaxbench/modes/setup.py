@@ -71,7 +71,7 @@ class RunSetup(RunContext):
         data: dict[str, Any] = {
             "feed": feed.name,
             "steps_per_epoch": feed.steps_per_epoch,
-            **dataclasses.asdict(feed.resources),
+            **feed.resources,
         }
         if dataset is not None:
             data |= {
@@ -266,9 +266,11 @@ def _data_dependent_params(
 
     def compute() -> dict[str, Any]:
         with clock.phase("init_from_images"):
-            images_NxHxWxC = dataset.train.images_NxHxWxC[:count]
+            images_NxHxWxC = dataset.train.inputs_Nx[:count]
             if config.data.standardization == "per_image":
-                images_NxHxWxC = np.asarray(augment.whiten(images_NxHxWxC, np.float32, np.float32))
+                images_NxHxWxC = np.asarray(
+                    augment.per_image_standardization(images_NxHxWxC, np.float32, np.float32)
+                )
             else:
                 statistics = dataset.normalization(np.float32)
                 images_NxHxWxC = augment.normalize(

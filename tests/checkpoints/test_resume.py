@@ -427,7 +427,7 @@ def test_another_data_set_of_the_same_size_is_refused(undisturbed, tmp_path, mon
 
     def load(*args):
         dataset = genuine(*args)
-        images, labels = dataset.eval.images_NxHxWxC.copy(), dataset.eval.labels_Nx.copy()
+        images, labels = dataset.eval.inputs_Nx.copy(), dataset.eval.labels_Nx.copy()
         images[0, 0, 0, 0] ^= 1
         return dataclasses.replace(dataset, eval=Split(images, labels))
 
@@ -591,7 +591,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
     document = {"config": json.loads(json.dumps(dataclasses.asdict(config)))}
     resumed = Resume(tmp_path, document)
-    config.data.cache, config.data.path = "memory", "elsewhere"
+    config.data.path = "elsewhere"
     check_same(resumed, config)
     config.data.cache = "resized"
     with pytest.raises(BadInput, match="data.cache=none there, resized here"):

@@ -63,10 +63,10 @@ def resized(folder, tmp_path, **fields):
 
 def load(config):
     """Returns the data set and the lines of progress."""
-    told = []
+    lines = []
     config.validate()
-    dataset = load_dataset(config, told.append)
-    return dataset, told
+    dataset = load_dataset(config, lines.append)
+    return dataset, lines
 
 
 def feed_of(config):

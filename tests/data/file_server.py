@@ -51,7 +51,7 @@ class Server:
     whole: all that is asked for. norange: the whole file, whatever is asked for. cut: a third of
     the file in each answer. broken: a third, and nothing of the rest. stalled: the same, but the
     connection stays open. slow: 4 kB in 10 ms. wrong: other bytes. long: more bytes. gone: 404.
-    moved: to `whole`. out: to another site without encryption. portal: a page.
+    moved: to `whole`. portal: a page.
     """
 
     def __init__(self, files):
@@ -86,10 +86,9 @@ class Server:
         if way == "gone":
             handler.send_error(404)
             return
-        if way in ("moved", "out"):
+        if way == "moved":
             handler.send_response(302)
-            to = self.address if way == "moved" else "http://example.invalid"
-            handler.send_header("Location", f"{to}/whole/{name}")
+            handler.send_header("Location", f"{self.address}/whole/{name}")
             handler.end_headers()
             return
         if way in ("wrong", "long", "portal"):

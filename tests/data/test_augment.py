@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbench.config import DataConfig
 from jaxbench.data.augment import (
-    alternate,
+    color_jitter,
     crop_and_flip,
-    distort,
     draw_windows,
     dropout_keys,
     example_keys,
+    example_windows,
     normalize,
-    whiten,
+    per_image_standardization,
 )
 
 
@@ -30,87 +31,85 @@ def keys_of(indices, seed=0, epoch=0):
 
 
 @functools.partial(jax.jit, static_argnames=("padding", "fill", "flip"))
-def _varied(images, indices, seed, epoch, padding, fill, flip):
-    windows = draw_windows(example_keys(seed, epoch, indices), padding=padding)
-    return crop_and_flip(windows, images, padding=padding, fill=fill, flip=flip)
+def _cropped(images, indices, seed, epoch, padding, fill, flip):
+    data = DataConfig(crop_padding=padding, padding_mode=fill, flip=flip)
+    keys_B = example_keys(seed, epoch, indices)
+    return crop_and_flip(example_windows(keys_B, seed, epoch, indices, data), images, data)
 
 
-def varied(images, indices, *, seed=0, epoch=0, padding=2, fill="reflect", flip=True):
-    indices = np.asarray(indices, np.int32)
-    return np.asarray(
-        _varied(images, indices, np.uint32(seed), np.int32(epoch), padding, fill, flip)
-    )
+def cropped(images, indices, *, seed=0, epoch=0, padding=2, fill="reflect", flip=True):
+    draw = np.asarray(indices, np.int32), np.uint32(seed), np.int32(epoch)
+    return np.asarray(_cropped(images, *draw, padding, fill, flip))
 
 
-def test_every_result_is_a_crop_of_the_padded_image_perhaps_mirrored(images):
-    out = varied(images, range(64))
+def test_every_result_is_a_crop_of_the_padded_image_perhaps_flipped(images):
+    out = cropped(images, range(64))
     seen = set()
     for image, result in zip(np.asarray(images), out, strict=True):
         padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode="reflect")
         matches = [
-            (top, left, mirrored)
+            (top, left, flipped)
             for top in range(5)
             for left in range(5)
-            for mirrored in (False, True)
+            for flipped in (False, True)
             if np.array_equal(
-                padded[top : top + 8, left : left + 8][:, :: -1 if mirrored else 1], result
+                padded[top : top + 8, left : left + 8][:, :: -1 if flipped else 1], result
             )
         ]
         assert matches
         seen.add(matches[0])
     # 64 draws out of 50 possible outcomes.
     assert len(seen) > 25
-    assert 16 < sum(mirrored for _, _, mirrored in seen) * 64 / len(seen) < 48
+    assert 16 < sum(flipped for _, _, flipped in seen) * 64 / len(seen) < 48
 
 
 def test_the_example_decides_not_its_place_in_the_batch(images):
     order = np.random.default_rng(1).permutation(64)
-    straight = varied(images, range(64))
-    shuffled = varied(images[order], order)
+    straight = cropped(images, range(64))
+    shuffled = cropped(images[order], order)
     assert np.array_equal(straight[order], shuffled)
 
 
 def test_epochs_and_seeds_vary_it(images):
-    base = varied(images, range(64))
-    assert not np.array_equal(base, varied(images, range(64), epoch=1))
-    assert not np.array_equal(base, varied(images, range(64), seed=1))
+    base = cropped(images, range(64))
+    assert not np.array_equal(base, cropped(images, range(64), epoch=1))
+    assert not np.array_equal(base, cropped(images, range(64), seed=1))
 
 
-def test_half_of_the_images_are_mirrored():
-    mirrored_B = draw_windows(keys_of(range(4096)), padding=2).mirrored_B
+def test_half_of_the_images_are_flipped():
+    flipped_B = draw_windows(keys_of(range(4096)), padding=2).flipped_B
     # Four standard deviations of a fair coin.
-    assert abs(float(mirrored_B.mean()) - 0.5) < 4 * 0.5 / 64
+    assert abs(float(flipped_B.mean()) - 0.5) < 4 * 0.5 / 64
 
 
-def test_alternating_mirrors_each_image_in_every_other_epoch():
+def test_alternating_flips_each_image_in_every_other_epoch():
     indices = jnp.arange(64, dtype=jnp.int32)
 
-    def mirrored(epoch, seed=0, order=indices):
-        windows = draw_windows(keys_of(order, seed, epoch), padding=2)
-        return np.asarray(
-            alternate(windows, jnp.uint32(seed), jnp.int32(epoch), order).mirrored_B
-        ), np.asarray(windows.mirrored_B)
+    def flipped(epoch, seed=0, order=indices, flip_order="alternating"):
+        keys_B = keys_of(order, seed, epoch)
+        data = DataConfig(crop_padding=2, flip=True, flip_order=flip_order)
+        windows = example_windows(keys_B, jnp.uint32(seed), jnp.int32(epoch), order, data)
+        return np.asarray(windows.flipped_B)
 
-    first, drawn = mirrored(0)
-    assert np.array_equal(first, drawn) and 16 < first.sum() < 48
+    first = flipped(0)
+    assert np.array_equal(first, flipped(0, flip_order="random")) and 16 < first.sum() < 48
     for epoch in range(1, 5):
-        own, drawn = mirrored(epoch)
-        assert np.array_equal(own, first ^ (epoch % 2 == 1))
-        assert not np.array_equal(drawn, own)
-    assert np.array_equal(mirrored(3, order=indices[::-1])[0], mirrored(3)[0][::-1])
-    assert not np.array_equal(mirrored(0, seed=1)[0], first)
+        assert np.array_equal(flipped(epoch), first ^ (epoch % 2 == 1))
+        assert not np.array_equal(flipped(epoch), flipped(epoch, flip_order="random"))
+    assert np.array_equal(flipped(3, order=indices[::-1]), flipped(3)[::-1])
+    assert not np.array_equal(flipped(0, seed=1), first)
 
 
 def test_black_fill_is_black(images):
-    out = varied(images + 1, range(64), fill="black", flip=False)
+    out = cropped(images + 1, range(64), fill="black", flip=False)
     assert (out == 0).any()
-    assert (varied(jnp.maximum(images, 1), range(64), fill="reflect", flip=False) > 0).all()
+    assert (cropped(jnp.maximum(images, 1), range(64), fill="reflect", flip=False) > 0).all()
 
 
 def test_the_draws_do_not_depend_on_the_precision(images):
-    narrow = varied(images, range(64))
+    narrow = cropped(images, range(64))
     with jax.enable_x64(True):
-        wide = varied(images, range(64))
+        wide = cropped(images, range(64))
     assert np.array_equal(narrow, wide)
 
 
@@ -130,13 +129,13 @@ def test_normalized_pixels_have_mean_0_and_deviation_1(images):
 )
 def test_the_host_cuts_out_the_same_pixels(images, fill, padding, flip):
     windows = draw_windows(keys_of(range(64)), padding=padding)
-    how = {"padding": padding, "fill": fill, "flip": flip}
-    in_step = np.asarray(crop_and_flip(windows, images, **how))
-    on_host = crop_and_flip(jax.device_get(windows), np.asarray(images), **how, numpy=np)
-    assert np.array_equal(in_step, on_host)
+    data = DataConfig(crop_padding=padding, padding_mode=fill, flip=flip)
+    in_step = np.asarray(crop_and_flip(windows, images, data))
+    windows, images = jax.device_get((windows, images))
+    on_host = crop_and_flip(windows, images, data)
+    assert isinstance(on_host, np.ndarray) and np.array_equal(in_step, on_host)
     # Masks have no channels.
-    mask = crop_and_flip(jax.device_get(windows), np.asarray(images)[..., 0], **how, numpy=np)
-    assert np.array_equal(mask, on_host[..., 0])
+    assert np.array_equal(crop_and_flip(windows, images[..., 0], data), on_host[..., 0])
 
 
 def test_brightness_and_contrast_are_drawn_from_their_ranges():
@@ -152,32 +151,32 @@ def test_brightness_and_contrast_are_drawn_from_their_ranges():
 
     mean, std = moments(images)
     how = {"dtype": jnp.float32}
-    shifted, same = moments(distort(keys, images, brightness=30, contrast=(1, 1), **how))
+    shifted, same = moments(color_jitter(keys, images, brightness=30, contrast=(1, 1), **how))
     shift = (shifted - mean)[:, 0]
     assert np.abs(same - std).max() < 1e-3
     assert -30 <= shift.min() < -25 and 25 < shift.max() <= 30 and abs(shift.mean()) < 3
-    kept, stretched = moments(distort(keys, images, brightness=0, contrast=(0.5, 1.5), **how))
+    kept, stretched = moments(color_jitter(keys, images, brightness=0, contrast=(0.5, 1.5), **how))
     factor = (stretched / std)[:, 0]
     assert np.abs(kept - mean).max() < 1e-3
     assert 0.5 <= factor.min() < 0.55 and 1.45 < factor.max() <= 1.501
     # Shift and factor are drawn apart from each other.
     assert abs(np.corrcoef(shift, factor)[0, 1]) < 0.2
-    assert distort(keys, images, brightness=0, contrast=(1, 1), **how) is images
+    assert color_jitter(keys, images, brightness=0, contrast=(1, 1), **how) is images
 
 
-def test_distorted_pixels_stay_within_0_and_255(images):
+def test_jittered_pixels_stay_within_0_and_255(images):
     out = np.asarray(
-        distort(keys_of(range(64)), images, brightness=200, contrast=(0, 5), dtype=jnp.float32)
+        color_jitter(keys_of(range(64)), images, brightness=200, contrast=(0, 5), dtype=jnp.float32)
     )
     assert out.min() == 0 and out.max() == 255
 
 
-def test_whitened_images_have_mean_0_and_deviation_1_each(images):
-    out = np.asarray(whiten(images, jnp.float32, jnp.float32))
+def test_standardized_images_have_mean_0_and_deviation_1_each(images):
+    out = np.asarray(per_image_standardization(images, jnp.float32, jnp.float32))
     assert out.mean((1, 2, 3)) == pytest.approx(np.zeros(64), abs=1e-5)
     assert out.std((1, 2, 3)) == pytest.approx(np.ones(64), abs=1e-5)
     for half in (jnp.bfloat16, jnp.float16):
-        flat = whiten(jnp.full((1, 8, 8, 3), 9, jnp.uint8), jnp.float32, half)
+        flat = per_image_standardization(jnp.full((1, 8, 8, 3), 9, jnp.uint8), jnp.float32, half)
         assert flat.dtype == half and not np.asarray(flat, np.float32).any()
 
 

@@ -68,7 +68,7 @@ def check_is_cifar10(dataset):
     made = batches()
     stored = np.concatenate([made[f"data_batch_{number}"] for number in range(1, 6)])
     assert dataset.train.labels_Nx.tolist() == stored[:, 0].tolist()
-    images_NxP = dataset.train.images_NxHxWxC.transpose(0, 3, 1, 2).reshape(50, -1)
+    images_NxP = dataset.train.inputs_Nx.transpose(0, 3, 1, 2).reshape(50, -1)
     assert np.array_equal(images_NxP, stored[:, 1:])
     assert dataset.eval.labels_Nx.tolist() == list(range(10))
 
@@ -120,21 +120,20 @@ def test_servers_of_all_kinds_will_do(load, tmp_path, ways):
 
 
 @pytest.mark.parametrize(
-    ("way", "told", "kept"),
+    ("way", "reason", "kept"),
     [
         ("broken", "ended after", True),
         ("stalled", "timed out", True),
         ("wrong", "not the published ones", False),
         ("portal", "it has 13 bytes, not", False),
         ("gone", "HTTP 404", False),
-        ("out", "redirects to http://example.invalid", False),
     ],
 )
-def test_a_server_that_will_not_do_is_one_line(server, load, tmp_path, way, told, kept):
+def test_a_server_that_will_not_do_is_one_line(server, load, tmp_path, way, reason, kept):
     with pytest.raises(BadInput) as error:
         load(way)
     message = str(error.value)
-    assert told in message and "\n" not in message and ("next start resumes" in message) == kept
+    assert reason in message and "\n" not in message and ("next start resumes" in message) == kept
     assert "--experiment.data.path=FOLDER" in message and "cifar10_batches" in message
     assert left(cache(tmp_path)) == ([f"{CIFAR10}.partial"] if kept else [])
     assert len(server.requests) <= download._MAX_ATTEMPTS
@@ -247,28 +246,20 @@ def test_what_the_official_files_do_not_hold_is_not_fetched(server, load):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
-        ("dataset,file,size_bytes,sha256,url\ncifar10,a,1,00,https://x.y/a", "sha256 is '00'"),
-        ("dataset,file,size_bytes,sha256\ncifar10,a,1," + "0" * 64, "url is None"),
-        (
-            "dataset,file,size_bytes,sha256,url\ncifar10,../a,1," + "0" * 64 + ",https://x.y/a",
-            "file is '../a'",
-        ),
-        (
-            "dataset,file,size_bytes,sha256,url\ncifar10,a,1," + "0" * 64 + ",http://x.y/a",
-            "url is 'http://x.y/a', expected https",
-        ),
+        ("dataset,file,size_bytes,sha256\ncifar10,a,1,00", "no column 'url'"),
+        ("dataset,file,size_bytes,sha256,url\ncifar10,a,one,00,https://x.y/a", "'one'"),
         (None, "No such file"),
     ],
 )
-def test_a_table_that_is_none_is_one_line(tmp_path, monkeypatch, text, told):
+def test_a_table_that_is_none_is_one_line(tmp_path, monkeypatch, text, reason):
     monkeypatch.setenv("JAXBENCH_DOWNLOADS", str(tmp_path / "table.csv"))
     if text:
         (tmp_path / "table.csv").write_text(text)
     with pytest.raises(BadInput) as error:
         download.listed_files("cifar10")
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 def test_a_table_of_another_set_is_one_line(load):
@@ -278,11 +269,13 @@ def test_a_table_of_another_set_is_one_line(load):
 
 
 def test_an_archive_whose_members_are_others_is_one_line(server, load):
-    large = cifar10_archive({"data_batch_1": np.zeros((10_001, 3073), np.uint8)})
-    cut = cifar10_archive()[:9000]
-    for content, told in ((large, "no file of at most"), (cut, "cannot be read")):
-        server.files = {CIFAR10: content}
-        with pytest.raises(BadInput, match=told):
+    odd = {"data_batch_1": np.zeros((2, 3000), np.uint8)}
+    for content, reason in (
+        (odd, "data_batch_1 does not hold whole"),
+        ({}, "cannot be read"),
+    ):
+        server.files = {CIFAR10: cifar10_archive(content)[: 9000 if not content else None]}
+        with pytest.raises(BadInput, match=reason):
             load("whole")
 
 

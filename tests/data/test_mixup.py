@@ -19,21 +19,21 @@ def keys_of(indices):
 def test_neighbours_are_mixed_by_their_own_shares():
     images = np.random.default_rng(0).integers(0, 256, (6, 2, 2, 3)).astype(np.uint8)
     labels = jnp.arange(6, dtype=jnp.int32)
-    mixed, mixture = mixup(keys_of(range(6)), images, labels, alpha=0.2, dtype=jnp.float32)
+    mixed, mixture = mixup(keys_of(range(6)), images, labels, 0.2, jnp.float32)
     share = np.asarray(mixture.share_B)[:, None, None, None]
     other = images[[1, 0, 3, 2, 5, 4]]
     np.testing.assert_allclose(mixed, share * images + (1 - share) * other, rtol=1e-5)
     assert mixture.other_labels_B.tolist() == [1, 0, 3, 2, 5, 4]
     assert len(set(share.ravel().tolist())) == 6
     # A device that has only the last four of them mixes the same.
-    part, _ = mixup(keys_of(range(2, 6)), images[2:], labels[2:], alpha=0.2, dtype=jnp.float32)
+    part, _ = mixup(keys_of(range(2, 6)), images[2:], labels[2:], 0.2, jnp.float32)
     np.testing.assert_array_equal(part, mixed[2:])
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_shares_are_the_larger_part_of_a_beta_draw(alpha):
     images, labels = jnp.zeros((20_000, 1, 1, 1), jnp.uint8), jnp.zeros(20_000, jnp.int32)
-    _, mixture = mixup(keys_of(range(20_000)), images, labels, alpha=alpha, dtype=jnp.float32)
+    _, mixture = mixup(keys_of(range(20_000)), images, labels, alpha, jnp.float32)
     drawn = np.random.default_rng(0).beta(alpha, alpha, 20_000)
     expected = np.sort(np.maximum(drawn, 1 - drawn))
     shares = np.sort(np.asarray(mixture.share_B))

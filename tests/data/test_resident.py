@@ -50,7 +50,7 @@ def expected(setting):
     """The same sums over the whole split at once, without devices or batches."""
     dataset, _, program, state = setting
     mean, std = dataset.channel_statistics
-    images = (dataset.eval.images_NxHxWxC - mean) / std
+    images = (dataset.eval.inputs_Nx - mean) / std
     variables = {"params": state.params, "batch_stats": state.batch_stats}
     apply = jax.jit(program.model.apply, static_argnames="train")
     logits, _ = apply(jax.device_get(variables), images.astype(np.float32), train=False)
@@ -76,13 +76,13 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
 
     def with_garbage(data, batch, step):
         examples = genuine(data, batch, step)
-        images = jnp.where(examples.mask_B[:, None, None, None], examples.images_BxHxWxC, 255)
+        images = jnp.where(examples.mask_B[:, None, None, None], examples.inputs_Bx, 255)
         # In float, so that the garbage can be nan on its way through the network.
         images = jnp.where(
             examples.mask_B[:, None, None, None], images.astype(jnp.float32), jnp.nan
         )
         labels = jnp.where(examples.mask_B, examples.labels_Bx, 10**6)
-        return examples._replace(images_BxHxWxC=images, labels_Bx=labels)
+        return examples._replace(inputs_Bx=images, labels_Bx=labels)
 
     monkeypatch.setitem(UNPACK_BATCH, "resident", with_garbage)
     sums = evaluate(setting_with_new_steps(setting), D + 1)
@@ -100,7 +100,7 @@ def setting_with_new_steps(setting):
 
 def test_channel_statistics_are_those_of_the_pixels(setting):
     dataset = setting[0]
-    pixels = dataset.train.images_NxHxWxC.astype(np.float64)
+    pixels = dataset.train.inputs_Nx.astype(np.float64)
     mean, std = dataset.channel_statistics
     assert mean == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-12)
     assert std == pytest.approx(pixels.std((0, 1, 2)), rel=1e-12)

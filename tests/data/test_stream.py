@@ -15,7 +15,7 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.data.sampler import EpochSampler
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import norm_layer
@@ -73,7 +73,7 @@ def check_same(resident, stream):
 
 
 @pytest.mark.parametrize("how", [{}, NOT_DISTORTED | {"dropout": 0.5}])
-def test_both_feeds_distort_images_and_drop_out_the_same(train, how):
+def test_both_feeds_augment_images_and_drop_out_the_same(train, how):
     """Brightness, contrast and whitening; dropout."""
     fields = small(**NOT_MOVED, **how)
     resident = train("vgg_cifar10:tiny", **fields)
@@ -265,11 +265,11 @@ def test_masks_move_with_their_images(feed):
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxbench.data.augment import example_keys
+    from jaxbench.data.augment import augment_batch, example_keys
     from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
-    from jaxbench.data.vary import _crop_and_flip
     from jaxbench.parallel.mesh import create_training_mesh
+    from jaxbench.precision import get_precision
 
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
@@ -281,8 +281,8 @@ def test_masks_move_with_their_images(feed):
     examples = UNPACK_BATCH[feed.name](feed.train_data, batch, jnp.int32(0))
     if feed.name == "resident":
         keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
-        examples = _crop_and_flip(examples, keys, config.data)
-    shown = np.asarray(examples.images_BxHxWxC)
+        examples, _ = augment_batch(examples, keys, config.data, get_precision("fp32"))
+    shown = np.asarray(examples.inputs_Bx)
     assert np.array_equal(np.asarray(examples.labels_Bx), shown[..., 0])
     moved = shown != images[np.asarray(examples.indices_B)]
     assert moved.any((1, 2, 3)).all()

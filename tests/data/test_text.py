@@ -30,8 +30,8 @@ def test_every_token_but_the_first_is_a_label_once(tmp_path):
     train, held_out = content[:903], content[903:]
     for split, own in ((dataset.train, train), (dataset.eval, held_out)):
         count = (len(own) - 1) // 16
-        assert split.images_NxHxWxC.shape == split.labels_Nx.shape == (count, 16)
-        assert split.images_NxHxWxC.tobytes() == own[: 16 * count]
+        assert split.inputs_Nx.shape == split.labels_Nx.shape == (count, 16)
+        assert split.inputs_Nx.tobytes() == own[: 16 * count]
         assert split.labels_Nx.tobytes() == own[1 : 16 * count + 1]
     assert hashlib.sha256(content).hexdigest()[:12] in dataset.description
     assert "1,003 bytes" in dataset.description and dataset.num_classes == 256
@@ -42,19 +42,19 @@ def test_the_standard_librarys_text_is_the_same_each_time():
     assert dataset.description == again.description
     assert dataset.fingerprint() == again.fingerprint()
     assert len(dataset.train) > 1000 and len(dataset.eval) > 100
-    assert b"Python" in dataset.train.images_NxHxWxC.tobytes()
+    assert b"Python" in dataset.train.inputs_Nx.tobytes()
 
 
 def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
     (tmp_path / "short").write_bytes(bytes(169))
     os.mkfifo(tmp_path / "pipe")
-    for name, told in (
+    for name, reason in (
         ("short", "short has 169 bytes, .* needs 170 for one sequence"),
         ("absent", "cannot be read: .*No such file"),
         ("pipe", "is no regular file"),
         (".", "is no regular file"),
     ):
-        with pytest.raises(BadInput, match=told) as error:
+        with pytest.raises(BadInput, match=reason) as error:
             load_dataset(text_config(tmp_path / name, 16))
         assert "\n" not in str(error.value)
     (tmp_path / "short").write_bytes(bytes(190))
@@ -62,17 +62,17 @@ def test_a_file_that_is_no_text_to_train_on_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reason"),
     [
         ({"source": "digits", "path": ""}, "data.source=text or synthetic"),
         ({"sequence_length": 0}, "needs data.sequence_length"),
     ],
 )
-def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, told):
+def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, reason):
     config = text_config(tmp_path / "any", 16)
     for name, value in data.items():
         setattr(config.data, name, value)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reason):
         config.validate()
 
 
@@ -92,7 +92,7 @@ def test_synthetic_sequences_can_be_learned(vocabulary, dtype):
     data = DataConfig(source="synthetic", sequence_length=50, num_classes=vocabulary)
     dataset, again = synthetic.load(data), synthetic.load(data)
     assert dataset.fingerprint() == again.fingerprint()
-    tokens, labels = dataset.train.images_NxHxWxC, dataset.train.labels_Nx
+    tokens, labels = dataset.train.inputs_Nx, dataset.train.labels_Nx
     assert tokens.dtype == labels.dtype == dtype and tokens.max() == vocabulary - 1
     assert (tokens[:, 1:] == labels[:, :-1]).all()
     follows = (tokens.astype(int) + 1) % 64 == labels

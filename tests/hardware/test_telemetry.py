@@ -12,7 +12,7 @@ import pytest
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.cli import registry
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader

@@ -24,9 +24,9 @@ from jaxbench.analysis.pricing import COLUMNS, load_prices
 from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.resume import find_resume
 from jaxbench.config import DataConfig
-from jaxbench.data.images.crop_box import CropBox
+from jaxbench.data.images.crop import CropBox
 from jaxbench.data.images.decode import CorruptImageError, Image
-from jaxbench.data.sources import cifar10_batches, npz, tfds
+from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
 from jaxbench.records.run_dir import create_run_dir
@@ -119,7 +119,7 @@ def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
 
     batches = write_batches(folder / "batches")
     data = DataConfig(path=str(batches))
-    read = lambda data=data: cifar10_batches.load(data).check()  # noqa: E731
+    read = lambda data=data: cifar10.load(data).check()  # noqa: E731
     yield "batches", Reader(batches / "data_batch_1.bin", read)
 
     label = {

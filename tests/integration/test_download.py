@@ -101,7 +101,7 @@ def test_the_real_images_are_those_of_tfds_in_their_published_order(
         ("train", fetched.train, prepared.train),
         ("test", fetched.eval, prepared.eval),
     ):
-        assert np.array_equal(ours.images_NxHxWxC[places[split]], theirs.images_NxHxWxC)
+        assert np.array_equal(ours.inputs_Nx[places[split]], theirs.inputs_Nx)
         assert np.array_equal(ours.labels_Nx[places[split]], theirs.labels_Nx)
 
 

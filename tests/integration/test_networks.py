@@ -156,7 +156,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     config = registry.load("quickstart:tiny")
     config.seed, config.precision, config.batch_size = seed, "fp64", batch_size
     config.data.train_examples, config.num_devices = 70, 1
-    images_NxHxWxC, labels_Nx = load_dataset(config).train.images_NxHxWxC, digits_labels(70)
+    images_NxHxWxC, labels_Nx = load_dataset(config).train.inputs_Nx, digits_labels(70)
     pixels = images_NxHxWxC.astype(np.float64)
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     with jax.enable_x64(True):
@@ -185,9 +185,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
             varied = crop_and_flip(
                 draw_windows(keys, padding=2),
                 jnp.asarray(images_NxHxWxC[chosen]),
-                padding=2,
-                fill="black",
-                flip=True,
+                DataConfig(crop_padding=2, padding_mode="black", flip=True),
             )
             inputs = (np.asarray(varied, np.float64) - mean) / std
             (loss, batch_stats), grads = differentiate(

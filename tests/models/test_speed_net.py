@@ -66,7 +66,7 @@ def images():
         DataConfig(train_examples=config.data.train_examples, eval_examples=50)
     )
     mean, std = dataset.normalization(np.float32).values()
-    return (dataset.train.images_NxHxWxC.astype(np.float32) - mean) / std
+    return (dataset.train.inputs_Nx.astype(np.float32) - mean) / std
 
 
 def test_the_size_is_the_published_one():
@@ -241,7 +241,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
         for name, value in counts["none"].items():
             # Counts are whole numbers; a sum of losses may be rounded otherwise.
             assert counts[how][name] == pytest.approx(value, rel=1e-6)
-    pixels = split.images_NxHxWxC[:32]
+    pixels = split.inputs_Nx[:32]
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord

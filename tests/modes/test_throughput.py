@@ -14,8 +14,8 @@ from jaxbench import clock
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.array_batches import ArrayBatches
 from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage

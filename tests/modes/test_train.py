@@ -11,7 +11,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.errors import Diverged
 from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import EpochRecord

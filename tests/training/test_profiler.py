@@ -13,7 +13,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.array_batches import ArrayBatches
+from jaxbench.data.feeds.stream import ArrayBatches
 from jaxbench.errors import BadInput
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import train_and_evaluate

@@ -256,9 +256,9 @@ class ByHand:
     def __init__(self):
         config = registry.load(MICRO)
         set_fields(config, num_devices=1, **BY_HAND)
-        self.images_NxHxWxC = load_dataset(config).train.images_NxHxWxC
+        self.inputs_Nx = load_dataset(config).train.inputs_Nx
         self.labels_Nx = digits_labels(70)
-        pixels = self.images_NxHxWxC.astype(np.float64)
+        pixels = self.inputs_Nx.astype(np.float64)
         self.mean, self.std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
         program = build_program(config, *create_training_mesh(config), steps_per_epoch=2)
         state = program.create_train_state()
@@ -311,7 +311,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         differentiate = jax.jit(jax.value_and_grad(known.mean_loss, has_aux=True))
         losses = []
         for epoch, chosen in known.batches():
-            images = known.images_NxHxWxC[chosen].astype(np.float64)
+            images = known.inputs_Nx[chosen].astype(np.float64)
             (loss, batch_stats), grads = jax.device_get(
                 differentiate(params, batch_stats, images, known.labels_Nx[chosen])
             )
@@ -360,9 +360,7 @@ def test_images_are_varied_by_seed_epoch_and_example(train):
         for epoch, chosen in known.batches():
             windows = jax.device_get(draw(np.int32(epoch), chosen))
             varied = []
-            for image, top, left, mirrored in zip(
-                known.images_NxHxWxC[chosen], *windows, strict=True
-            ):
+            for image, top, left, mirrored in zip(known.inputs_Nx[chosen], *windows, strict=True):
                 cut = np.pad(image, ((2, 2), (2, 2), (0, 0)))[top : top + 8, left : left + 8]
                 varied.append(cut[:, ::-1] if mirrored else cut)
             images = np.asarray(varied, np.float64)

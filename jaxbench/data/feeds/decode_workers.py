@@ -1,7 +1,7 @@
 """Chunks of batches, decoded by whichever thread or worker process is free.
 
-Chunks are numbered by epoch, batch and place in the batch. A chunk's pixels follow from its number
-alone, whoever decodes it and when. Nothing here imports JAX: worker processes need none.
+Chunks are numbered by epoch, batch and position in the batch. A chunk's pixels follow from its
+number only, whoever decodes it and when. Nothing here imports JAX: worker processes need none.
 """
 
 import json
@@ -19,7 +19,7 @@ from jaxbench.data.sampler import PADDING, EpochSampler
 
 # Examples that one thread decodes in one go: few enough that all threads share a batch.
 _MAX_CHUNK = 32
-# How often a worker process checks that the process that started it is still there.
+# How often a worker process checks that the process that started it still runs.
 _WATCH_S = 1.0
 
 
@@ -28,7 +28,7 @@ class ChunkDecoder:
 
     An example whose label is not within 0 to `num_classes` - 1 is corrupt. A chunk with more than
     `data.max_corrupt` corrupt examples is given up: the run ends there anyway. With `training` the
-    examples of the training split's epochs are varied; else it is the evaluation's order.
+    chunks are those of the training split's epochs, augmented; else of the evaluation.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class ChunkDecoder:
         self._sampler = sampler
         self._num_classes = num_classes
         self._training = training
-        self._steps = sampler.steps_per_epoch if training else sampler.eval_steps
         # The evaluation's batches are padded, and may be of another size.
-        self.num_devices, _, self.batch_per_device = sampler.eval_LxSxB.shape
+        self.num_devices, self._steps, self.batch_per_device = sampler.eval_LxSxB.shape
         if training:
+            self._steps = sampler.steps_per_epoch
             self.batch_per_device = sampler.layout.batch_per_device
         sizes = range(1, _MAX_CHUNK + 1)
         self.chunk_size = max(size for size in sizes if self.batch_per_device % size == 0)
@@ -66,23 +66,24 @@ class ChunkDecoder:
           {name: reason}, because text goes from process to process unchanged.
         """
         batch, chunk = divmod(number, self.chunks_per_batch)
-        epoch, step = divmod(batch, self._steps) if self._training else (0, batch)
+        epoch, step = divmod(batch, self._steps)
         device, first = divmod(chunk * self.chunk_size, self.batch_per_device)
-        order_LxSxB = self._sampler.eval_LxSxB
         draws = None
         if self._training:
             order_LxSxB = self._sampler.train_LxSxB(epoch)
             if self._data.random_resized_crop or self._data.flip:
                 draws = ExampleDraws(int(self._sampler.seeds_L[device]), epoch)
+        else:
+            order_LxSxB = self._sampler.eval_LxSxB
         indices_B = order_LxSxB[device, step, first : first + self.chunk_size].copy()
         labels_B = np.zeros(self.chunk_size, np.int32)
         corrupt: dict[str, str] = {}
-        for place, index in enumerate(indices_B):
-            indices_B[place], labels_B[place] = self._decode(
-                int(index), draws, images_BxHxWx3[place], corrupt
+        for row, index in enumerate(indices_B):
+            indices_B[row], labels_B[row] = self._decode(
+                int(index), draws, images_BxHxWx3[row], corrupt
             )
-            if indices_B[place] == PADDING:
-                images_BxHxWx3[place] = 0
+            if indices_B[row] == PADDING:
+                images_BxHxWx3[row] = 0
         return {
             "batch": batch,
             "labels": labels_B,
@@ -91,29 +92,25 @@ class ChunkDecoder:
         }
 
     def _decode(
-        self,
-        index: int,
-        draws: ExampleDraws | None,
-        out_HxWx3: np.ndarray,
-        corrupt: dict[str, str],
+        self, index: int, draws: ExampleDraws | None, out_HxWx3: np.ndarray, corrupt: dict[str, str]
     ) -> tuple[int, int]:
         """Decode an example or its replacement; return that one's index and label."""
         tries = len(self._split) if self._training else 1
         for attempt in range(tries if index != PADDING else 0):
-            own = (index + attempt) % len(self._split)
+            replacement = (index + attempt) % len(self._split)
             try:
                 label = self._split.decode(
-                    own,
-                    draws.of(own) if draws else None,
+                    replacement,
+                    draws.of(replacement) if draws else None,
                     out_HxWx3,
                     random_crop=self._data.random_resized_crop,
                     flip=self._data.flip,
                 )
                 if 0 <= label < self._num_classes:
-                    return own, label
+                    return replacement, label
                 raise CorruptImageError(f"label {label} is not within 0 to {self._num_classes - 1}")
             except CorruptImageError as error:
-                corrupt[self._split.source.name(own)] = str(error)
+                corrupt[self._split.source.name(replacement)] = str(error)
                 if len(corrupt) > self._data.max_corrupt:
                     break
         return PADDING, 0
@@ -127,7 +124,7 @@ def begin_worker(*_: int) -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # Where the first process was killed, nobody else would end this one.
+        # If the first process was killed, nobody else would end this one.
         while os.getppid() == parent:
             threading.Event().wait(_WATCH_S)
         os._exit(1)
@@ -140,7 +137,7 @@ class SharedBatches:
 
     def __init__(self, decoder: ChunkDecoder, image_shape: tuple[int, int, int]):
         self._decoder = decoder
-        self._shape = (decoder.chunks_per_batch * decoder.chunk_size, *image_shape)
+        self._shape = (decoder.chunks_per_batch, decoder.chunk_size, *image_shape)
         # Whichever thread meets a batch first makes its array.
         self._lock = threading.Lock()
         self._open: dict[int, np.ndarray] = {}
@@ -150,12 +147,11 @@ class SharedBatches:
         with self._lock:
             if batch not in self._open:
                 self._open[batch] = np.empty(self._shape, np.uint8)
-            images_NxHxWx3 = self._open[batch]
-        size = self._decoder.chunk_size
-        own_BxHxWx3 = images_NxHxWx3[chunk * size : (chunk + 1) * size]
-        return self._decoder.decode_into(number, own_BxHxWx3)
+            chunks = self._open[batch]
+        return self._decoder.decode_into(number, chunks[chunk])
 
     def take(self, batch: int) -> np.ndarray:
         """Return images_NxHxWx3 of a batch all of whose chunks have been decoded."""
         with self._lock:
-            return self._open.pop(batch)
+            images = self._open.pop(batch)
+        return images.reshape(-1, *images.shape[2:])

@@ -1,6 +1,7 @@
-"""Create the feed that a config names."""
+"""What a feed offers, and the feed that a config names."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,9 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds import resident, stream
-from jaxbench.data.feeds.base import Feed
 from jaxbench.data.feeds.resident import ResidentFeed
 from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.data.feeds.synthetic_feed import SyntheticFeed
+from jaxbench.data.feeds.synthetic import SyntheticFeed
 from jaxbench.data.sampler import EpochSampler, device_seeds
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.tasks import get_task
@@ -24,6 +24,42 @@ UNPACK_BATCH = {
     "stream": stream.unpack_batch,
     "synthetic": stream.unpack_batch,
 }
+
+
+class Feed(Protocol):
+    """Brings a data set to the devices; knows which device gets which example, and when.
+
+    A step gets two arguments from it: the arrays that stay on the devices (`train_data` or
+    `eval_data`, the same on every device), and this step's batch for each device, which the feed's
+    function in `UNPACK_BATCH` unpacks inside the step.
+    """
+
+    name: str  # as in `DataConfig.feed`
+    train_data: Any
+    eval_data: Any
+    steps_per_epoch: int  # full training batches in the split
+    eval_steps: int
+    num_eval: int  # examples of the evaluation split
+    # For the record: num_threads (of each worker process, None if no thread prepares batches),
+    # num_workers, resident_bytes_per_device, and sent_bytes_per_step (to all devices).
+    resources: dict[str, int | float | None]
+
+    @property
+    def corrupt(self) -> dict[str, str]:
+        """{name: reason} of the images that could not be decoded so far."""
+
+    @property
+    def eval_count(self) -> int:
+        """How many examples an evaluation counts: all but the corrupt ones."""
+
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """Yield, on the devices, the batches of `num_steps` steps of an epoch, 0 the first."""
+
+    def eval_batches(self) -> Iterator[Any]:
+        """Yield, on the devices, the batch of each evaluation step."""
+
+    def close(self) -> None:
+        """End the threads and processes that work ahead."""
 
 
 def create_feed(
@@ -39,8 +75,8 @@ def create_feed(
       config: the experiment.
       dataset: its splits; None for data.feed=synthetic.
       mesh: the devices.
-      layout: how the batch is split over them. A process reads its own devices' batches only, all
-        together read every batch.
+      layout: how the batch is split over them. A process reads only its own devices' batches, and
+        all processes together read every batch.
       param_dtype: of the pixels' mean and deviation.
 
     Raises:

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.feeds.base import Examples, Feed, FeedResources
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.parallel.mesh import DataMesh
 
@@ -23,7 +23,7 @@ def unpack_batch(
 ) -> Examples:
     """Gather the batch of `step` (counted from the start of training) inside the step.
 
-    Where the order says PADDING another example takes the place; only the mask marks it.
+    Another example replaces PADDING; only the mask marks it.
     """
     order_SxB = batch["order"]
     epoch, place = jnp.divmod(step, order_SxB.shape[0])
@@ -31,7 +31,7 @@ def unpack_batch(
     mask_B = indices_B != PADDING
     safe_B = jnp.where(mask_B, indices_B, 0)
     return Examples(
-        images_BxHxWxC=data["images"][safe_B],
+        inputs_Bx=data["images"][safe_B],
         labels_Bx=data["labels"][safe_B],
         indices_B=indices_B,
         mask_B=mask_B,
@@ -40,30 +40,33 @@ def unpack_batch(
     )
 
 
-class ResidentFeed(Feed):
+class ResidentFeed:
     """Places a data set on the devices and sends the order in which each epoch reads it."""
 
     name = "resident"
+    corrupt: dict[str, str] = {}
 
     def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: Any):
         self._mesh = mesh
         self._sampler = sampler
         self.steps_per_epoch = sampler.steps_per_epoch
         self.eval_steps = sampler.eval_steps
-        self.num_eval = sampler.num_eval
+        self.num_eval = self.eval_count = sampler.num_eval
         # Arguments of the step rather than constants in it: one executable serves every seed
         # and every data set of the same shape.
         statistics = dataset.normalization(param_dtype)
         self.train_data, self.eval_data = (
-            mesh.replicate({"images": of.images_NxHxWxC, "labels": of.labels_Nx, **statistics})
-            for of in (dataset.train, dataset.eval)
+            mesh.replicate({"images": split.inputs_Nx, "labels": split.labels_Nx, **statistics})
+            for split in (dataset.train, dataset.eval)
         )
         leaves = jax.tree.leaves((self.train_data, self.eval_data))
-        self.resources = FeedResources(
-            resident_bytes_per_device=sum(leaf.nbytes for leaf in leaves),
+        self.resources = {
+            "num_threads": None,
+            "num_workers": None,
+            "resident_bytes_per_device": sum(leaf.nbytes for leaf in leaves),
             # The indices of the epoch's order, 4 bytes each, sent once in the epoch.
-            sent_bytes_per_step=4.0 * sampler.layout.images_per_step,
-        )
+            "sent_bytes_per_step": 4.0 * sampler.layout.images_per_step,
+        }
         self._eval_batches = [
             self._send(sampler.eval_LxSxB[:, step : step + 1]) for step in range(self.eval_steps)
         ]
@@ -73,10 +76,13 @@ class ResidentFeed(Feed):
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Send an epoch's order; every step gets all of it and finds its own batch."""
-        del first_step  # the state knows
+        del first_step  # the state's step counts
         batch = self._send(self._sampler.train_LxSxB(epoch))
         return itertools.repeat(batch, num_steps)
 
     def eval_batches(self) -> Iterator[Any]:
         """Yield the order of each evaluation step, sent once at the start."""
         return iter(self._eval_batches)
+
+    def close(self) -> None:
+        pass

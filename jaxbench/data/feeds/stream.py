@@ -1,29 +1,34 @@
 """The streamed feed: the host prepares each batch and sends it as uint8.
 
-Worker threads (or processes, for encoded images) work ahead of the training loop, so that reading,
-sending and computing overlap where the host has the cores for it; how long the loop waited is in
-`data_wait_s`. Training batches are prepared from the run's first step to its last, across epochs.
-Letters: L devices of this process, B examples per device.
+Threads (or worker processes, for encoded images) work ahead of the training loop, so that reading,
+sending and computing overlap if the host has the cores for it; `data_wait_s` is how long the loop
+waited. Training batches are prepared from the run's first step to its last, across epochs.
+Letters: N examples, L devices of this process, B examples per device.
 """
 
 import contextlib
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from absl import flags
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset
-from jaxbench.data.feeds.array_batches import ArrayBatches
-from jaxbench.data.feeds.base import Examples, Feed, FeedResources
-from jaxbench.data.feeds.decoded_batches import DecodedBatches
-from jaxbench.data.feeds.prefetch import threads_per_process
+from jaxbench.data import augment
+from jaxbench.data.augment import Examples
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.feeds.decode_workers import ChunkDecoder, SharedBatches, begin_worker
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
+from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
+
+_QUIET = "ignore:resource_tracker:UserWarning"
 
 
 def unpack_batch(
@@ -32,7 +37,7 @@ def unpack_batch(
     """Unpack the batch that was sent for this step."""
     del data, step
     return Examples(
-        images_BxHxWxC=batch["images"],
+        inputs_Bx=batch["images"],
         labels_Bx=batch["labels"],
         indices_B=batch["indices"],
         mask_B=batch["indices"] != PADDING,
@@ -41,7 +46,7 @@ def unpack_batch(
     )
 
 
-class StreamFeed(Feed):
+class StreamFeed:
     """Prepares batches of a data set on the host and keeps some of them ready on the devices.
 
     Args:
@@ -66,7 +71,7 @@ class StreamFeed(Feed):
         if data.num_workers and not dataset.encoded:
             raise BadInput(
                 f"data.num_workers={data.num_workers}: {dataset.description} is held in memory, "
-                "where threads crop images; worker processes are for images decoded on the fly"
+                "and threads crop its images; worker processes are for images decoded on the fly"
             )
         self._mesh = mesh
         self._num_steps = num_steps
@@ -75,22 +80,24 @@ class StreamFeed(Feed):
         self.eval_steps = sampler.eval_steps
         self.num_eval = sampler.num_eval
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
-        # An example, its label, and its 4-byte index.
-        if dataset.encoded:
-            example_bytes = int(np.prod(dataset.image_shape)) + 4 + 4
-        else:
-            train = dataset.train
-            example_bytes = train.images_NxHxWxC[:1].nbytes + train.labels_Nx[:1].nbytes + 4
-        self.resources = FeedResources(
-            num_threads=threads_per_process(data.num_threads, data.num_workers),
-            num_workers=data.num_workers,
-            resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data)),
-            sent_bytes_per_step=float(sampler.layout.images_per_step * example_bytes),
-        )
+        self._host: ArrayBatches | DecodedBatches
         if dataset.encoded:
             load_decoder()
-        batches = DecodedBatches if dataset.encoded else ArrayBatches
-        self._host: ArrayBatches | DecodedBatches = batches(data, dataset, sampler)
+            self._host = DecodedBatches(data, dataset, sampler)
+            example_bytes = int(np.prod(dataset.image_shape)) + 4
+        else:
+            self._host = ArrayBatches(data, dataset, sampler)
+            train = dataset.train
+            example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes
+        index_bytes = 4
+        self.resources = {
+            "num_threads": _num_threads(data, data.num_workers),
+            "num_workers": data.num_workers,
+            "resident_bytes_per_device": sum(x.nbytes for x in jax.tree.leaves(self.train_data)),
+            "sent_bytes_per_step": float(
+                sampler.layout.images_per_step * (example_bytes + index_bytes)
+            ),
+        }
         # Training batches under way, and the step that the next of them is for.
         self._ahead: Any = None
         self._next_step = 0
@@ -111,7 +118,7 @@ class StreamFeed(Feed):
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from `first_step` on; earlier ones are not read.
 
-        Where this continues the previous call, the batches prepared ahead are used.
+        If this continues the previous call, the batches prepared ahead are used.
 
         Raises:
           CorruptDataError: more images are corrupt than the config allows.
@@ -131,8 +138,8 @@ class StreamFeed(Feed):
                 self.close()
                 if "Worker process was terminated" in str(error):  # grain's words
                     raise WorkerLost(
-                        "a worker process that decodes images was killed; where nobody did, it "
-                        "was the system, short of memory: fewer data.num_workers need less"
+                        "a worker process that decodes images was killed; if nobody did, it was "
+                        "the system, short of memory: fewer data.num_workers need less"
                     ) from error
                 raise
             self._next_step += 1
@@ -150,7 +157,7 @@ class StreamFeed(Feed):
         Raises:
           CorruptDataError: too many images are corrupt, or all.
         """
-        # Closed also where the loop ends early: the threads would go on for ever.
+        # Closed also if the loop ends early: the threads would go on for ever.
         with contextlib.closing(self._sent_ahead(self._host.eval())) as batches:
             _start(batches)
             yield from batches
@@ -160,7 +167,7 @@ class StreamFeed(Feed):
             )
 
     def _sent_ahead(self, batches: Any) -> Any:
-        """Return an iterator over a grain data set's batches, sent by a thread of its own."""
+        """Return an iterator over a grain data set's batches, which another thread sends."""
         import grain
 
         sent = batches.map(self._mesh.shard)
@@ -174,3 +181,215 @@ def _start(iterator: Any) -> None:
     # thread that never started, which raises RuntimeError.
     with defer_signals():
         iterator.start_prefetch()
+
+
+def _num_threads(data: DataConfig, num_processes: int) -> int:
+    """Return the threads of each process: `data.num_threads`, or for 0 one for each core."""
+    return data.num_threads or -(-available_cores() // max(1, num_processes))
+
+
+def _in_threads(
+    prepare: Callable[[int], Any], start: int, stop: int, num_threads: int, buffer: int = 1
+) -> Any:
+    """Return a grain data set of prepare(start) ... prepare(stop - 1), in this order.
+
+    Args:
+      prepare: called by several threads at once.
+      start, stop: the numbers it is called with.
+      num_threads: how many call it.
+      buffer: how many results are kept ready, one for each thread at least.
+    """
+    import grain  # imported late: only the streamed feed needs it
+
+    options = grain.ReadOptions(
+        num_threads=num_threads, prefetch_buffer_size=max(num_threads, buffer)
+    )
+    return grain.MapDataset.range(start, stop).map(prepare).to_iter_dataset(options)
+
+
+class ArrayBatches:
+    """Gathers, crops and flips batches of splits that are held in memory."""
+
+    corrupt: dict[str, str] = {}  # nothing is decoded
+    num_eval_corrupt = 0
+
+    def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
+        self._data = data
+        self._dataset = dataset
+        self._sampler = sampler
+        self._draw = jax.jit(self._draw_windows)
+        try:
+            # A device that no training step is queued on, unless the CPU trains.
+            self._cpu = jax.local_devices(backend="cpu")[0]
+        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out; the default device draws the same
+            self._cpu = None
+
+    def train(self, start: int, stop: int) -> Any:
+        """Return a grain data set of the batches of steps `start` to `stop` - 1."""
+
+        def prepare(step: int) -> dict[str, np.ndarray]:
+            epoch, row = divmod(step, self._sampler.steps_per_epoch)
+            order_LxB = self._sampler.train_LxSxB(epoch)[:, row]
+            windows_L = self._windows(epoch, order_LxB)
+            return self.assemble(self._dataset.train, order_LxB, epoch, windows_L)
+
+        self._windows(0, self._sampler.train_LxSxB(0)[:, 0])  # else each thread would compile it
+        return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
+
+    def eval(self) -> Any:
+        """Return a grain data set of the evaluation's batches."""
+
+        def prepare(step: int) -> dict[str, np.ndarray]:
+            return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
+
+        return _in_threads(prepare, 0, self._sampler.eval_steps, _num_threads(self._data, 1))
+
+    def assemble(
+        self,
+        split: Split,
+        order_LxB: np.ndarray,
+        epoch: int,
+        windows_L: list[augment.CropWindows] | None,
+    ) -> dict[str, np.ndarray]:
+        """Return a batch as `unpack_batch` takes it, with a leading axis L.
+
+        Args:
+          split: what is read.
+          order_LxB: the examples' positions in it, or PADDING, which another example replaces.
+          epoch: keys the step's random draws.
+          windows_L: how each device's examples are cropped and flipped; None leaves them.
+        """
+        safe_LxB = np.where(order_LxB == PADDING, 0, order_LxB)
+        arrays = split.inputs_Nx, split.labels_Nx
+        if windows_L is None:
+            inputs, labels = (array[safe_LxB] for array in arrays)
+        else:
+            inputs, labels = (
+                np.stack(
+                    [
+                        augment.crop_and_flip(windows, array[indices_B], self._data)
+                        for windows, indices_B in zip(windows_L, safe_LxB, strict=True)
+                    ]
+                )
+                if array.ndim > 2  # masks move with their images
+                else array[safe_LxB]
+                for array in arrays
+            )
+        keys = self._sampler.keys(epoch)
+        return {"images": inputs, "labels": labels, "indices": order_LxB, **keys}
+
+    def _windows(self, epoch: int, order_LxB: np.ndarray) -> list[augment.CropWindows] | None:
+        """Return windows_L of a training batch, None if nothing is cropped or flipped."""
+        if not self._data.crop_padding and not self._data.flip:
+            return None
+        with jax.default_device(self._cpu):
+            drawn_L = [
+                self._draw(seed, np.int32(epoch), indices_B)
+                for seed, indices_B in zip(self._sampler.seeds_L, order_LxB, strict=True)
+            ]
+        return jax.device_get(drawn_L)
+
+    def _draw_windows(
+        self, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
+    ) -> augment.CropWindows:
+        keys_B = augment.example_keys(seed, epoch, indices_B)
+        return augment.example_windows(keys_B, seed, epoch, indices_B, self._data)
+
+
+class DecodedBatches:
+    """Has threads or worker processes decode batches, and keeps account of corrupt images.
+
+    Attributes:
+      corrupt: {name: reason} of all images that could not be decoded so far.
+      num_eval_corrupt: how many of the latest evaluation.
+    """
+
+    def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
+        self._data = data
+        self._dataset = dataset
+        self._sampler = sampler
+        self.corrupt: dict[str, str] = {}
+        self.num_eval_corrupt = 0
+
+    def train(self, start: int, stop: int) -> Any:
+        """Return a grain data set of the batches of steps `start` to `stop` - 1."""
+        return self._decode(start, stop, training=True)
+
+    def eval(self) -> Any:
+        """Return a grain data set of the evaluation's batches, which threads decode in any case."""
+        self.num_eval_corrupt = 0  # an image may be readable again
+        return self._decode(0, self._sampler.eval_steps, training=False)
+
+    def _decode(self, start: int, stop: int, *, training: bool) -> Any:
+        """Have chunks of batches decoded, so that all threads work on the next batch."""
+        split = self._dataset.train if training else self._dataset.eval
+        decoder = ChunkDecoder(
+            self._data,
+            split,
+            self._sampler,
+            num_classes=self._dataset.num_classes,
+            training=training,
+        )
+        num_workers = self._data.num_workers if training else 0
+        shared = None if num_workers else SharedBatches(decoder, split.image_shape)
+        per_batch = decoder.chunks_per_batch
+        chunks = _in_threads(
+            shared or decoder,
+            start * per_batch,
+            stop * per_batch,
+            _num_threads(self._data, num_workers),
+            buffer=per_batch,
+        )
+        if num_workers:
+            chunks = _in_processes(chunks, num_workers)
+
+        def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+            for chunk in chunks:
+                self._note_corrupt(json.loads(chunk["corrupt"]), training)
+                if training and (chunk["indices"] == PADDING).any():
+                    raise CorruptDataError(
+                        f"{list(self.corrupt)[-1]}: no image of the training split is left that "
+                        "can be decoded"
+                    )
+            number = chunks[0]["batch"]
+            names = ("labels", "indices") if shared else ("labels", "indices", "images")
+            arrays_N = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
+            if shared:
+                arrays_N["images"] = shared.take(number)
+            for chunk in chunks:
+                # A worker process passes a chunk in shared memory, which is freed with the last
+                # reference; grain keeps some of the chunks until its end.
+                chunk.clear()
+            shape = (decoder.num_devices, decoder.batch_per_device)
+            batch = {
+                name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays_N.items()
+            }
+            epoch = number // self._sampler.steps_per_epoch if training else 0
+            return batch | self._sampler.keys(epoch)
+
+        return chunks.batch(per_batch, batch_fn=join)
+
+    def _note_corrupt(self, corrupt: dict[str, str], training: bool) -> None:
+        """Count corrupt images; raise CorruptDataError if there are too many."""
+        self.corrupt |= corrupt
+        if not training:  # an evaluation reads each image once
+            self.num_eval_corrupt += len(corrupt)
+        if len(self.corrupt) > self._data.max_corrupt:
+            name, reason = list(self.corrupt.items())[self._data.max_corrupt]
+            raise CorruptDataError(
+                f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
+                f"data.max_corrupt={self._data.max_corrupt} allows no more)"
+            )
+
+
+def _in_processes(batches: Any, num_workers: int) -> Any:
+    """Return the same grain data set, prepared by the threads of this many worker processes."""
+    import grain
+
+    if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
+        flags.FLAGS.mark_as_parsed()
+    # Python frees the shared memory that interrupted processes leave, and warns of it in two lines.
+    # The process that frees it starts with the workers and inherits these options.
+    if _QUIET not in sys.warnoptions:
+        sys.warnoptions.append(_QUIET)
+    return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers, 2), begin_worker)

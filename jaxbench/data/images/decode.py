@@ -4,19 +4,19 @@ A JPEG of which a random crop is at least twice as large as the result is decode
 quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs and the few JPEGs that
 simplejpeg does not read. The result is always uint8 in the order red, green, blue.
 
-OpenCV resizes the crops: of a crop's many sizes it is the quickest. Images that are not cropped at
-random are resized in `resize`. All are turned upright as EXIF says, because that is what a viewer
-shows and what labels were given to; torchvision's loader does not turn them.
+OpenCV resizes the crops, because it is the quickest. Images that are not cropped at random are
+resized in `resize`. All are turned upright as EXIF says, because labels were given to what a viewer
+shows; torchvision's loader does not turn them.
 """
 
 import io
 
 import numpy as np
 
-from jaxbench.data.images.crop_box import CropBox
+from jaxbench.data.images.crop import CropBox
 from jaxbench.errors import first_line
 
-# Decoded it has 0.4 GB. A few bytes can claim far more.
+# 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
 _ORIENTATION = 0x0112  # EXIF's tag
 
@@ -75,7 +75,7 @@ class Image:
             self._pixels = _decode_jpeg(self._content, *self.size)
         return self._pixels
 
-    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, mirrored: bool = False) -> None:
+    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
 
         Raises:
@@ -84,7 +84,7 @@ class Image:
         import cv2
 
         out_height, out_width = out_HxWx3.shape[:2]
-        # How many times smaller it may be decoded and still be no smaller than needed.
+        # How many times smaller it may be decoded without being smaller than needed.
         scale = 1
         while scale < 8 and min(box.height // out_height, box.width // out_width) >= 2 * scale:
             scale *= 2
@@ -95,15 +95,15 @@ class Image:
             pixels = _decode_jpeg(self._content, *self.size, scale)
             box = CropBox(*(number // scale for number in box))
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-        # Averaging over what becomes one pixel, where it shrinks a lot both ways: no aliasing. It
-        # takes as long as decoding, so not where one side shrinks by a little more than 2.
+        # Averaging avoids aliasing if both sides shrink a lot. It takes as long as decoding, so not
+        # if one side shrinks by a little more than 2.
         shrinks = min(part.shape[0] / out_height, part.shape[1] / out_width) >= 2
-        how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
         try:
-            cv2.resize(part, (out_width, out_height), dst=out_HxWx3, interpolation=how)
+            cv2.resize(part, (out_width, out_height), dst=out_HxWx3, interpolation=method)
         except cv2.error as error:
             raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
-        if mirrored:
+        if flip:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
@@ -125,13 +125,12 @@ def _decode_with_pillow(content: bytes) -> np.ndarray:
     """Decode a PNG or a JPEG as a viewer shows it."""
     import PIL.Image
 
-    def opened() -> PIL.Image.Image:
-        return PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
-
     try:
-        image = opened()
+        image, again = (
+            PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) for _ in range(2)
+        )
         check_size(image.height, image.width)
-        opened().verify()  # a PNG's checksums, which decoding leaves out
+        again.verify()  # a PNG's checksums, which decoding leaves out
         image.load()
     except PIL.UnidentifiedImageError as error:
         raise CorruptImageError("no JPEG or PNG that can be decoded") from error

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.crop_box import NUM_CROP_DRAWS, draw_crop_box
+from jaxbench.data.images.crop import NUM_CROP_DRAWS, draw_crop_box
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.images.resize import centre_crop
 
-# More than any image that is decoded takes. A file with holes claims any size.
+# More than any image that is decoded takes.
 _MAX_BYTES = 2**30
 # What tells one data set from another of its size.
 _SAMPLE_NAMES, _SAMPLE_IMAGES = 1000, 16
@@ -31,12 +31,12 @@ def read_image_file(path: str) -> bytes:
     # Non-blocking: a pipe with an image's name must not block the run for ever.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise CorruptImageError("not an ordinary file")
-        if found.st_size > _MAX_BYTES:
-            raise CorruptImageError(f"{found.st_size:,} bytes, the limit is {_MAX_BYTES:,}")
-        return os.read(file, found.st_size)
+        if status.st_size > _MAX_BYTES:
+            raise CorruptImageError(f"{status.st_size:,} bytes, the limit is {_MAX_BYTES:,}")
+        return os.read(file, status.st_size)
     finally:
         os.close(file)
 
@@ -50,7 +50,7 @@ class Source(Protocol):
         """Return an encoded image and its label; raise CorruptImageError or OSError."""
 
     def name(self, index: int) -> str:
-        """Return what a person finds the example by."""
+        """Return the example's file, or its split and number."""
 
     def files(self) -> Sequence[str]:
         """Return the files that hold the examples."""
@@ -125,23 +125,21 @@ class EncodedSplit:
 
     def checksum(self) -> int:
         """Return the CRC-32 of the examples' names, without their folder; no image is read."""
-        found = 0
-        for index in range(len(self)):
-            parts = self.source.name(index).split(os.sep)[-2:]  # class and file
-            found = zlib.crc32("/".join(parts).encode(errors="surrogateescape"), found)
-        return found
+        return zlib.crc32(b"/".join(self._short_name(index) for index in range(len(self))))
 
     def sample_checksum(self) -> int:
         """Return the CRC-32 of some examples' names, without their folder, and of fewer images."""
-        names = [self.source.name(i) for i in sample_indices(len(self), _SAMPLE_NAMES)]
-        read = [
-            "/".join(name.split(os.sep)[-2:]).encode(errors="surrogateescape") for name in names
-        ]
+        sample = [self._short_name(index) for index in sample_indices(len(self), _SAMPLE_NAMES)]
         for index in sample_indices(len(self), _SAMPLE_IMAGES):
             with contextlib.suppress(OSError, CorruptImageError):
                 content, label = self.source.read(int(index))
-                read += [content, str(label).encode()]
-        return zlib.crc32(b"\0".join(read))
+                sample += [content, str(label).encode()]
+        return zlib.crc32(b"\0".join(sample))
+
+    def _short_name(self, index: int) -> bytes:
+        """Return an example's class and file."""
+        parts = self.source.name(index).split(os.sep)[-2:]
+        return "/".join(parts).encode(errors="surrogateescape")
 
     def first(self, num_examples: int) -> "EncodedSplit":
         """Return a split of the first `num_examples`, of all for 0."""
@@ -170,12 +168,12 @@ class EncodedSplit:
         except OSError as error:
             raise CorruptImageError(error.strerror or str(error)) from error
         image = Image(content)
-        mirrored = draws is not None and flip and draws[0] < 0.5
+        flipped = draws is not None and flip and draws[0] < 0.5
         if draws is not None and random_crop:
-            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, mirrored=mirrored)
+            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, flip=flipped)
         else:
             cropped_HxWx3 = centre_crop(image.whole(), *out_HxWx3.shape[:2])
-            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if mirrored else cropped_HxWx3
+            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if flipped else cropped_HxWx3
         return label
 
 
@@ -194,7 +192,7 @@ class ExampleDraws:
         self._state["state"]["counter"][2] = 1  # at 0 the epoch's order is drawn with this key
 
     def of(self, index: int) -> list[float]:
-        """Return an example's draws, evenly from [0, 1): one for mirroring, then the crop's."""
+        """Return an example's draws, evenly from [0, 1): one for the flip, then the crop's."""
         self._state["state"]["counter"][3] = index
         self._bits.state = self._state
         return self._generator.random(1 + NUM_CROP_DRAWS).tolist()

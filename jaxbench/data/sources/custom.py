@@ -1,4 +1,4 @@
-"""A data set of the user's own: any sources with `__len__` and `__getitem__`, read into memory.
+"""A custom data set: any sources with `__len__` and `__getitem__`, read into memory.
 
 Grain's, PyTorch's, Hugging Face's and TFDS's sets are such sources.
 """
@@ -38,11 +38,11 @@ def load(
         raise BadInput(describe_error(f"data.load ({name}) fails", error)) from error
     wanted = {data.train_split: data.train_examples, data.eval_split: data.eval_examples}
     if not isinstance(sources, Mapping) or not set(wanted) <= set(sources):
-        found = type(sources).__name__
+        keys = ""
         if isinstance(sources, Mapping):
-            found += f" with {', '.join(map(repr, sources)) or 'nothing'}"
+            keys = f" with {', '.join(map(repr, sources)) or 'nothing'}"
         raise BadInput(
-            f"data.load: {name} returned a {found}, expected a dict with "
+            f"data.load: {name} returned a {type(sources).__name__}{keys}, expected a dict with "
             f"{' and '.join(map(repr, wanted))}"
         )
     splits = [
@@ -77,15 +77,13 @@ def _read(
     watch = Stopwatch()
     for index in range(count):
         try:
-            example = source[index]
-        except Exception as error:
-            raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
-        try:
-            image, label = _pair(example)
-            images_NxHxWxC[index] = _image(image, data)
-            labels_Nx[index] = convert_label(label, data)
+            image, label = _pair(source[index])
+            images_NxHxWxC[index] = _image(_as_array(image, "image"), data)
+            labels_Nx[index] = convert_label(_as_array(label, "label"), data)
         except _Mismatch as mismatch:
             raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
+        except Exception as error:
+            raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
         if watch.elapsed_s() > _PROGRESS_S:
             watch = Stopwatch()
             progress(f"read {index + 1:,} of {count:,} examples of {split}")
@@ -94,35 +92,38 @@ def _read(
 
 def _pair(example: Any) -> tuple[Any, Any]:
     """Return an example's image and label."""
-    if isinstance(example, Mapping):
-        if {"image", "label"} <= set(example):
-            return example["image"], example["label"]
-        raise _Mismatch(f"it has {', '.join(map(repr, example))}, expected 'image' and 'label'")
+    if isinstance(example, Mapping) and {"image", "label"} <= set(example):
+        return example["image"], example["label"]
     if isinstance(example, (tuple, list)) and len(example) == 2:
         return example[0], example[1]
-    raise _Mismatch(f"it is a {type(example).__name__}, expected (image, label)")
+    keys = f" with {', '.join(map(repr, example))}" if isinstance(example, Mapping) else ""
+    raise _Mismatch(
+        f"it is a {type(example).__name__}{keys}, expected (image, label) or a dict with 'image' "
+        "and 'label'"
+    )
 
 
-def _image(image: Any, data: DataConfig) -> np.ndarray:
+def _as_array(value: Any, noun: str) -> np.ndarray:
+    """Return what NumPy makes of a value: PIL's images and PyTorch's tensors, too."""
+    if getattr(value, "mode", None) in ("P", "PA"):
+        raise _Mismatch(f"the {noun} is PIL's of a palette, expected convert('RGB') or ('L')")
+    return np.asarray(value)
+
+
+def _image(image: np.ndarray, data: DataConfig) -> np.ndarray:
     """Return image_HxWxC in uint8."""
-    shape = tuple(data.image_shape)
-    if getattr(image, "mode", None) in ("P", "PA"):
-        raise _Mismatch("the image is PIL's of a palette, expected convert('RGB') or ('L')")
-    image = _as_array(image, "image")
+    shape, (low, high) = tuple(data.image_shape), data.value_range
     if image.ndim == 2:
         image = image[..., None]
     if image.shape != shape:
-        hint = ""
-        if image.ndim == 3 and (*image.shape[1:], image.shape[0]) == shape:
-            hint = ": channels come last"
-        elif image.ndim == 3:
-            hint = f"; --experiment.data.image_shape='{image.shape}' changes it"
-        raise _Mismatch(f"the image has shape {image.shape}, expected {shape}{hint}")
+        raise _Mismatch(
+            f"the image has shape {image.shape}, expected (height, width, channels) {shape}; "
+            "--experiment.data.image_shape=(H,W,C) changes it"
+        )
     if image.dtype == np.uint8:
         return image
     if image.dtype.kind != "f":
         raise _Mismatch(f"the image is {image.dtype}, expected uint8 or float")
-    low, high = data.value_range
     # Written so that nan fails it too.
     if not (image.min() >= low and image.max() <= high):
         raise _Mismatch(
@@ -132,39 +133,21 @@ def _image(image: Any, data: DataConfig) -> np.ndarray:
     return np.rint((image.astype(np.float64) - low) * (255 / (high - low))).astype(np.uint8)
 
 
-def _label(label: Any, data: DataConfig) -> int:
-    label, classes = _as_array(label, "label"), data.num_classes
-    if label.shape in ((), (1,)) and label.dtype.kind in "iu":
-        number = int(label.reshape(()))
-        if 0 <= number < classes:
-            return number
-        raise _Mismatch(f"the label is {number}, expected 0 to {classes - 1}")
-    if label.shape == (classes,) and label.dtype.kind in "biuf":
-        if np.count_nonzero(label) == 1 and label.max() == 1:
-            return int(label.argmax())
-        raise _Mismatch(f"the label of {classes} numbers is not one-hot")
+def _label(label: np.ndarray, data: DataConfig) -> int:
+    classes = data.num_classes
+    if label.shape == (classes,) and np.count_nonzero(label) == 1 and label.max() == 1:
+        return int(label.argmax())
+    if label.shape in ((), (1,)) and label.dtype.kind in "iu" and 0 <= label.item() < classes:
+        return label.item()
+    value = f" {label.item()!r}" if label.size == 1 else ""
     raise _Mismatch(
-        f"the label is {label.dtype} of shape {label.shape}, expected a whole number or one-hot "
-        f"of data.num_classes={classes}"
+        f"the label{value} is {label.dtype} of shape {label.shape}, expected a whole number from 0 "
+        f"to {classes - 1}, or one-hot of data.num_classes={classes}"
     )
 
 
-def _mask(mask: Any, data: DataConfig) -> np.ndarray:
-    mask, expected = _as_array(mask, "mask"), tuple(data.image_shape[:2])
-    if mask.dtype.kind not in "biuf":
-        raise _Mismatch(f"the mask is {mask.dtype}, expected numbers")
-    if mask.shape == (*expected, 1):
-        mask = mask[..., 0]
-    if mask.shape != expected:
-        raise _Mismatch(f"the mask has shape {mask.shape}, expected {expected}")
-    return mask != 0
-
-
-def _as_array(value: Any, what: str) -> np.ndarray:
-    """Return what NumPy makes of a value: PIL's images and PyTorch's tensors, too."""
-    try:
-        return np.asarray(value)
-    except Exception as error:
-        raise _Mismatch(
-            f"the {what} is a {type(value).__name__}, which NumPy cannot read ({error})"
-        ) from error
+def _mask(mask: np.ndarray, data: DataConfig) -> np.ndarray:
+    shape = tuple(data.image_shape[:2])
+    if mask.dtype.kind not in "biuf" or mask.shape not in (shape, (*shape, 1)):
+        raise _Mismatch(f"the mask is {mask.dtype} of shape {mask.shape}, expected {shape}")
+    return mask.reshape(shape) != 0

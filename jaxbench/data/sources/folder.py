@@ -3,7 +3,7 @@
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,26 +40,22 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
         )
     if image_shape[-1] != 3:
         raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
-    listed = [_list_split(root, name) for name in splits]
-    classes = sorted(listed[0])
-    for name, files in zip(splits, listed, strict=True):
-        unknown = sorted(set(files) - set(classes))
-        if unknown:
-            raise BadInput(f"{root / name}: class {unknown[0]} is not in {splits[0]}/")
-    read = []
-    limits = (data.train_examples, data.eval_examples)
-    for name, files, limit in zip(splits, listed, limits, strict=True):
-        examples = _in_turn(classes, files)[: limit or None]
+    train_files, eval_files = (_list_split(root, name) for name in splits)
+    classes = sorted(train_files)
+    if unknown := sorted(set(eval_files) - set(classes)):
+        raise BadInput(f"{root / splits[1]}: class {unknown[0]} is not in {splits[0]}/")
+
+    def read(name: str, files: dict[str, list[str]], limit: int) -> Split | EncodedSplit:
+        paths, labels = zip(*_interleave(classes, files)[: limit or None], strict=True)
+        labels_N = np.array(labels, np.int32)
         if data.decodes_on_the_fly:
-            paths, labels = zip(*examples, strict=True)
-            source = Files(paths, np.array(labels, np.int32))
-            read.append(EncodedSplit(source, image_shape, len(examples)))
-        else:
-            read.append(_read_split(root / name, examples, image_shape, progress))
+            return EncodedSplit(Files(paths, labels_N), image_shape, len(paths))
+        return _decode_split(root / name, paths, labels_N, image_shape, progress)
+
     return Dataset(
         description=f"folder {root.name}",
-        train=read[0],
-        eval=read[1],
+        train=read(splits[0], train_files, data.train_examples),
+        eval=read(splits[1], eval_files, data.eval_examples),
         num_classes=len(classes),
         statistics="ImageNet's",
     )
@@ -69,10 +65,10 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
     """Return {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million."""
     folder = root / name
     if not folder.is_dir():
-        there = sorted(path.name for path in root.iterdir() if path.is_dir())
+        names = sorted(path.name for path in root.iterdir() if path.is_dir())
         raise BadInput(
-            f"{root} has no folder {name!r}; it has {', '.join(there[:10]) or 'none'}"
-            + nearest(name, there)
+            f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}"
+            + nearest(name, names)
         )
     files = {
         sub.name: sorted(
@@ -93,7 +89,7 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
     return files
 
 
-def _in_turn(classes, files) -> list[tuple[str, int]]:
+def _interleave(classes: list[str], files: dict[str, list[str]]) -> list[tuple[str, int]]:
     """Return (path, label) of each class in turn, so that a limit keeps the classes balanced."""
     deepest = max(map(len, files.values()))
     return [
@@ -104,22 +100,23 @@ def _in_turn(classes, files) -> list[tuple[str, int]]:
     ]
 
 
-def _read_split(folder, examples, image_shape, progress) -> Split:
-    needed_bytes = len(examples) * math.prod(image_shape)
-    check_fits_in_memory(f"{folder}, {len(examples):,} images", needed_bytes)
-    images = np.empty((len(examples), *image_shape), np.uint8)
-    labels = np.array([label for _, label in examples], np.int32)
-    for place, (file, _) in enumerate(examples):
-        images[place] = _decode(file, image_shape)
-        if (place + 1) % _REPORT_EVERY == 0:
-            progress(f"{folder.name}: {place + 1:,} of {len(examples):,} images")
-    return Split(images, labels)
-
-
-def _decode(file: str, image_shape: tuple[int, int, int]) -> np.ndarray:
-    try:
-        return centre_crop(Image(read_image_file(file)).whole(), *image_shape[:2])
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}") from error
-    except CorruptImageError as error:
-        raise BadInput(f"{file}: cannot be decoded as an image: {error}") from error
+def _decode_split(
+    folder: pathlib.Path,
+    paths: Sequence[str],
+    labels_N: np.ndarray,
+    image_shape: tuple[int, ...],
+    progress: Callable[[str], None],
+) -> Split:
+    check_fits_in_memory(f"{folder}, {len(paths):,} images", len(paths) * math.prod(image_shape))
+    images_NxHxWxC = np.empty((len(paths), *image_shape), np.uint8)
+    for row, path in enumerate(paths):
+        try:
+            pixels = Image(read_image_file(path)).whole()
+            images_NxHxWxC[row] = centre_crop(pixels, *image_shape[:2])
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
+        except CorruptImageError as error:
+            raise BadInput(f"{path}: cannot be decoded as an image: {error}") from error
+        if (row + 1) % _REPORT_EVERY == 0:
+            progress(f"{folder.name}: {row + 1:,} of {len(paths):,} images")
+    return Split(images_NxHxWxC, labels_N)

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable
 
 from jaxbench.config import Config
-from jaxbench.data.dataset import Dataset, check_image_shape
+from jaxbench.data.dataset import Dataset
 from jaxbench.data.sources import (
-    cifar10_batches,
+    cifar10,
     custom,
     digits,
     folder,
@@ -29,7 +29,7 @@ from jaxbench.tasks import get_task
 _SOURCES = {
     "digits": digits.load,
     "tfds": tfds.load,
-    "cifar10_batches": cifar10_batches.load,
+    "cifar10_batches": cifar10.load,
     "npz": npz.load,
     "folder": folder.load,
     "text": text.load,
@@ -62,9 +62,13 @@ def load_dataset(
 
 
 def _check_fits(dataset: Dataset, config: Config) -> None:
-    """Raise BadInput where a data set is not what the experiment is made for."""
-    data = config.data
-    check_image_shape(dataset.description, dataset.image_shape, data.example_shape)
+    """Raise BadInput if a data set is not what the experiment is made for."""
+    data, shape = config.data, dataset.image_shape
+    if shape != data.example_shape:
+        raise BadInput(
+            f"{dataset.description}: images are {shape}, the experiment is made for "
+            f"{data.example_shape}; --experiment.data.image_shape='{shape}' changes it"
+        )
     if dataset.num_classes != data.num_classes:
         raise BadInput(
             f"{dataset.description}: has {dataset.num_classes} classes, the experiment is made for "

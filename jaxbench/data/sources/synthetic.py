@@ -8,11 +8,9 @@ import math
 from typing import Any
 
 import numpy as np
-import psutil
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
-from jaxbench.errors import BadInput
+from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 
 _DEFAULT_TRAIN, _DEFAULT_EVAL = 2048, 512
 # Sequences count to at most this and begin again; one token in so many is drawn at random instead.
@@ -33,12 +31,9 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     shape, token_bytes = data.example_shape, np.dtype(data.example_dtype).itemsize
     num_train = data.train_examples or _DEFAULT_TRAIN
     num_eval = data.eval_examples or _DEFAULT_EVAL
-    wanted_bytes = (num_train + num_eval) * math.prod(shape) * token_bytes
-    if wanted_bytes > psutil.virtual_memory().available // 4:
-        raise BadInput(
-            f"data.train_examples={num_train}, data.eval_examples={num_eval}: synthetic examples "
-            f"of {wanted_bytes / 2**30:,.1f} GiB do not fit in memory"
-        )
+    # Noise has 16 bits while it is added.
+    made_bytes = 2 * (num_train + num_eval) * math.prod(shape) * token_bytes
+    check_fits_in_memory(f"{num_train + num_eval:,} synthetic examples", made_bytes)
     generator = np.random.Generator(np.random.Philox(key=0))
     if data.sequence_length:
         return _sequences(generator, data, num_train, num_eval)

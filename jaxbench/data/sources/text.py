@@ -1,9 +1,8 @@
-"""Text as sequences of bytes: a file of the user's, or text that ships with Python.
+"""Text as sequences of bytes: any file, or text that ships with Python.
 
-A token is a byte, so no tokenizer is needed and any file will do. The text is cut at fixed places
-into windows of `data.sequence_length` tokens, one after the other; the label of a token is the one
-behind it. The last tenth of the bytes is held out. In both parts every token but the first is the
-label of one place, save for the rest at the end that fills no window.
+A token is a byte, so no tokenizer is needed. The last tenth of the bytes is held out. Each part is
+cut into consecutive windows of `data.sequence_length` tokens; an incomplete last window is dropped.
+The label of a token is the next one.
 """
 
 import hashlib

@@ -7,6 +7,7 @@ Only preparing a data set needs TensorFlow, and that happens in a child process
 import contextlib
 import importlib.util
 import io
+import json
 import math
 import os
 import pathlib
@@ -21,13 +22,8 @@ from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.data.images.decode import MAX_PIXELS
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
-from jaxbench.data.sources import download, official
+from jaxbench.data.sources import cifar10, download
 from jaxbench.data.sources.download import Bar
-from jaxbench.data.sources.feature_classes import (
-    check_folders_below,
-    check_prepared_folder,
-    read_json,
-)
 from jaxbench.errors import BadInput, nearest
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable
@@ -38,6 +34,8 @@ _MASKED_CHUNK = 256
 # The mask's value that is background, 0 unless named here. oxford_iiit_pet: 1 pet, 2 background,
 # 3 the border between them, which counts as pet.
 _BACKGROUND = {"oxford_iiit_pet": 2}
+# TFDS makes nothing of a module of its package but its feature classes.
+_FEATURE_CLASSES = "tensorflow_datasets.core.features."
 
 
 def load(
@@ -65,16 +63,16 @@ def load(
     data_dir = _data_dir(data.path)
     folder = _find(data.name, data_dir)
     if folder is None:
-        _check_near_misses(data.name, data_dir)
-        if official.has(data, masks):
-            return official.load(data, progress, bar)
+        _refuse_misspelling(data.name, data_dir)
+        if cifar10.is_official(data, masks):
+            return cifar10.load_official(data, progress, bar)
         folder = _prepare(data, data_dir)
     # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     import tensorflow_datasets as tfds
 
-    with _corrupt_is_bad_input(folder):
-        check_prepared_folder(folder)
+    with _unreadable_is_bad_input(folder):
+        check_feature_classes(folder)
         # It prints at length that it lacks TensorFlow for some features.
         with contextlib.redirect_stdout(io.StringIO()):
             builder = tfds.builder_from_directory(folder)
@@ -82,12 +80,11 @@ def load(
     _check_contents(builder, data, masks)
 
     def read(split: str, limit: int) -> Split | EncodedSplit:
-        with _corrupt_is_bad_input(folder):
+        with _unreadable_is_bad_input(folder):
             if data.decodes_on_the_fly:
                 return _open_split(builder, split, data.image_shape)
-            if masks:
-                return _read_masked_split(builder, split, limit, data.image_shape[:2], progress)
-            return _read_split(builder, split, limit, progress)
+            mask_shape = data.image_shape[:2] if masks else None
+            return _read_split(builder, split, limit, mask_shape, progress)
 
     return Dataset(
         description=f"tfds {builder.info.full_name}",
@@ -99,7 +96,7 @@ def load(
 
 
 def _check_contents(builder, data: DataConfig, masks: bool) -> None:
-    """Raise BadInput where the data set lacks the features or the splits."""
+    """Raise BadInput if the data set lacks the features or the splits."""
     features, splits = builder.info.features, list(builder.info.splits)
     needed = ("image", "segmentation_mask" if masks else "label")
     if not set(needed) <= set(features):
@@ -115,56 +112,57 @@ def _check_contents(builder, data: DataConfig, masks: bool) -> None:
             )
 
 
-def _read_split(builder, split: str, limit: int, progress: Callable[[str], None]) -> Split:
+def _read_split(
+    builder,
+    split: str,
+    limit: int,
+    mask_shape: tuple[int, ...] | None,
+    progress: Callable[[str], None],
+) -> Split:
+    """Read a split whole; with `mask_shape` images and masks, resized to that (height, width)."""
     source = builder.as_data_source(split=split)
     count = min(limit or len(source), len(source))
     shape = source[0]["image"].shape if count else ()
-    check_fits_in_memory(
-        f"{builder.info.full_name}, split {split}, {count:,} images of {shape}",
-        count * math.prod(shape),
-    )
+    shape = (*mask_shape, *shape[2:]) if mask_shape else shape
+    subject = f"{builder.info.full_name}, split {split}"
+    needed_bytes = count * (math.prod(shape) + math.prod(mask_shape or ()))
+    check_fits_in_memory(f"{subject}, {count:,} images of {shape}", needed_bytes)
     images = np.empty((count, *shape), np.uint8)
-    labels = np.empty(count, np.int32)
-    for place, example in _examples(source, split, count, _CHUNK, progress):
+    labels = np.empty((count, *(mask_shape or ())), np.uint8 if mask_shape else np.int32)
+    for row, example in _examples(
+        source, split, count, _MASKED_CHUNK if mask_shape else _CHUNK, progress
+    ):
+        if mask_shape:
+            images[row], labels[row] = _resize_masked(builder.info.name, example, shape)
+            continue
         if example["image"].shape != shape:
             raise BadInput(
-                f"{builder.info.full_name}, split {split}: images differ in size "
-                f"({example['image'].shape} and {shape}); a set that is read whole needs one size"
+                f"{subject}: images differ in size ({example['image'].shape} and {shape}); a set "
+                "that is read whole needs one size"
             )
-        images[place], labels[place] = example["image"], example["label"]
+        images[row], labels[row] = example["image"], example["label"]
     return Split(images, labels)
 
 
-def _read_masked_split(
-    builder, split: str, limit: int, shape: tuple[int, int], progress: Callable[[str], None]
-) -> Split:
+def _resize_masked(
+    name: str, example: dict[str, Any], shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     import cv2
 
-    source = builder.as_data_source(split=split)
-    count = min(limit or len(source), len(source))
-    channels = builder.info.features["image"].shape[-1] or 3
-    check_fits_in_memory(
-        f"{builder.info.full_name}, split {split}, {count:,} images of {shape[0]}x{shape[1]}",
-        count * math.prod(shape) * (channels + 1),
+    (height, width), image = shape[:2], example["image"]
+    mask_HxW = example["segmentation_mask"].reshape(image.shape[:2]) != _BACKGROUND.get(name, 0)
+    shrinks = image.shape[0] > height or image.shape[1] > width
+    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return (
+        cv2.resize(image, (width, height), interpolation=method).reshape(shape),
+        cv2.resize(mask_HxW.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST),
     )
-    background = _BACKGROUND.get(builder.info.name, 0)
-    images = np.empty((count, *shape, channels), np.uint8)
-    masks = np.empty((count, *shape), np.uint8)
-    size = shape[::-1]  # OpenCV's (width, height)
-    for place, example in _examples(source, split, count, _MASKED_CHUNK, progress):
-        image, mask = example["image"], example["segmentation_mask"]
-        shrinks = image.shape[0] > shape[0] or image.shape[1] > shape[1]
-        how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-        images[place] = cv2.resize(image, size, interpolation=how).reshape(images.shape[1:])
-        mask = (mask.reshape(mask.shape[:2]) != background).astype(np.uint8)
-        masks[place] = cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST)
-    return Split(images, masks)
 
 
 def _examples(
     source: Any, split: str, count: int, chunk: int, progress: Callable[[str], None]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the first `count` examples with their places, read `chunk` at a time."""
+    """Yield the first `count` examples with their numbers, read `chunk` at a time."""
     for start in range(0, count, chunk):
         done = min(start + chunk, count)
         yield from enumerate(source.__getitems__(range(start, done)), start)
@@ -182,8 +180,8 @@ def _open_split(builder, split: str, shape: tuple[int, int, int]) -> EncodedSpli
 
 
 @contextlib.contextmanager
-def _corrupt_is_bad_input(folder: pathlib.Path):
-    """Raise BadInput for anything that TFDS and the readers below it raise for corrupt files."""
+def _unreadable_is_bad_input(folder: pathlib.Path):
+    """Raise BadInput for anything that TFDS and the readers below it raise for damaged files."""
     try:
         yield
     except BadInput:
@@ -193,57 +191,75 @@ def _corrupt_is_bad_input(folder: pathlib.Path):
         raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
 
 
-def _data_dir(given: str) -> pathlib.Path:
+def _data_dir(path: str) -> pathlib.Path:
     """Return the folder of all prepared data sets."""
     default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    data_dir = user_path(given or default, "give data.path")
-    if given and not data_dir.is_dir():
-        hint = "; for an .npz file add data.source=npz" if given.endswith(".npz") else ""
-        raise BadInput(f"data.path={given!r}: no such folder{hint}")
-    if any((data_dir / f"data_batch_1{suffix}").is_file() for suffix in ("", ".bin")):
-        raise BadInput(
-            f"data.path={given!r} holds CIFAR-10 batches: add data.source=cifar10_batches"
-        )
+    data_dir = user_path(path or default, "give data.path")
+    if path and not data_dir.is_dir():
+        raise BadInput(f"data.path={path!r}: no such folder of data.source=tfds")
     return data_dir
 
 
-def _check_near_misses(name: str, data_dir: pathlib.Path) -> None:
-    """Raise BadInput where a prepared data set is so near that this one is a misspelling."""
+def check_feature_classes(folder: pathlib.Path) -> None:
+    """Raise BadInput if a prepared folder names classes that are not TFDS's.
+
+    features.json names Python classes, and TFDS imports the modules that it names, from the working
+    directory too: a data folder could run code.
+    """
+    file = folder / "features.json"
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        for key, value in pairs:
+            if not isinstance(value, str):
+                continue
+            # As JSON has it, as protobuf has it, and before TFDS 4.6.
+            names_class = key in ("pythonClassName", "python_class_name", "type")
+            if names_class and not value.startswith(_FEATURE_CLASSES):
+                raise BadInput(
+                    f"{file}: names the class {value[:200]!r}, which TFDS would import; only those "
+                    f"of {_FEATURE_CLASSES}* are read"
+                )
+            if "{" in value:  # older features are JSON in a text, which TFDS reads in turn
+                with contextlib.suppress(ValueError):
+                    json.loads(value, object_pairs_hook=check)
+
+    if file.exists():
+        json.loads(file.read_text(), object_pairs_hook=check)
+
+
+def _refuse_misspelling(name: str, data_dir: pathlib.Path) -> None:
+    """Raise BadInput if a prepared data set is so near that this one is a misspelling."""
     path, _, version = name.partition(":")
     versions = sorted(info.parent.name for info in (data_dir / path).glob("*/dataset_info.json"))
     if version and versions:
         raise BadInput(f"data.name={name!r}: {data_dir} has version {', '.join(versions)} of it")
-    above = data_dir
-    for _ in range(2):
-        if above.name == path.split("/")[0] and _find(path, above.parent):
-            raise BadInput(f"data.path={str(data_dir)!r}: name its parent, {above.parent}")
-        above = above.parent
-    there = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
-    close = nearest(path, there)
-    if close:
-        raise BadInput(f"data.name={name!r}: {data_dir} has {', '.join(there)}{close}")
+    prepared = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
+    if hint := nearest(path, prepared):
+        raise BadInput(f"data.name={name!r}: {data_dir} has {', '.join(prepared)}{hint}")
 
 
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
+    """Return the folder of a prepared data set, the newest version if none is named."""
     path, _, version = name.partition(":")
-    folders = []
-    for info in (data_dir / path).glob("*/dataset_info.json"):
-        number = info.parent.name
-        if version in ("", number) and all(part.isdigit() for part in number.split(".")):
-            folders.append((tuple(map(int, number.split("."))), info))
+    folders = [
+        info.parent
+        for info in (data_dir / path).glob("*/dataset_info.json")
+        if version in ("", info.parent.name)
+        and all(part.isdigit() for part in info.parent.name.split("."))
+    ]
     if not folders:
         return None
-    info = max(folders)[1]
-    with _corrupt_is_bad_input(info.parent):
-        file_format = read_json(info).get("fileFormat", "tfrecord")
+    folder = max(folders, key=lambda folder: tuple(map(int, folder.name.split("."))))
+    with _unreadable_is_bad_input(folder):
+        information = json.loads((folder / "dataset_info.json").read_text())
+        file_format = information.get("fileFormat", "tfrecord")
     if file_format != "array_record":
-        found = printable(str(file_format)[:100])
         raise BadInput(
-            f"{info.parent} is prepared as {found}, which only TensorFlow reads; prepare it "
-            f"once more as ArrayRecord: pip install 'jaxbench[prepare]', then tfds build {path} "
-            "--file_format=array_record --data_dir=ANOTHER_FOLDER"
+            f"{folder} is prepared as {printable(str(file_format)[:100])}, which only TensorFlow "
+            "reads; prepare it once more as ArrayRecord: pip install 'jaxbench[prepare]', then "
+            f"tfds build {path} --file_format=array_record --data_dir=ANOTHER_FOLDER"
         )
-    return info.parent
+    return folder
 
 
 def _prepare(data: DataConfig, data_dir: pathlib.Path) -> pathlib.Path:
@@ -256,8 +272,9 @@ def _prepare(data: DataConfig, data_dir: pathlib.Path) -> pathlib.Path:
     elif importlib.util.find_spec("tensorflow") is None:
         reason = "TensorFlow, which prepares it, is not installed: pip install 'jaxbench[prepare]'"
     else:
-        with _corrupt_is_bad_input(root):
-            check_folders_below(root)
+        with _unreadable_is_bad_input(root):
+            for features in root.rglob("features.json"):
+                check_feature_classes(features.parent)
         child = subprocess.run(
             [sys.executable, "-m", "jaxbench.data.sources.prepare", name, str(data_dir)],
             # The accelerator belongs to the training process.

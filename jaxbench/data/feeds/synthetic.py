@@ -1,26 +1,25 @@
 """The synthetic feed: one batch of random pixels or tokens stays on the devices, for every step.
 
-It measures the devices alone: nothing is read, prepared, sent or gathered.
+It measures only the devices: nothing is read, prepared, sent or gathered.
 """
 
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD
-from jaxbench.data.feeds.base import Feed, FeedResources
 from jaxbench.parallel.mesh import DataMesh
 
 
-class SyntheticFeed(Feed):
+class SyntheticFeed:
     """Holds one batch, the same for training and evaluation; `label_shape` is () or a mask's."""
 
     name = "synthetic"
+    corrupt: dict[str, str] = {}
     steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
@@ -49,29 +48,31 @@ class SyntheticFeed(Feed):
         }
         self._batch = mesh.shard(batch)
         statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-        self.train_data = self.eval_data = mesh.replicate(
-            {}
-            if data.sequence_length
-            else {
-                name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
-                for name, values in statistics.items()
-            }
-        )
-        self.num_eval = layout.images_per_step
-        self.resources = FeedResources(
-            resident_bytes_per_device=sum(leaf.nbytes for leaf in jax.tree.leaves(self.train_data))
-            + sum(leaf.nbytes // shape[0] for leaf in batch.values()),
-            sent_bytes_per_step=0.0,
-        )
+        if data.sequence_length:
+            statistics = {}
+        statistics_C = {
+            name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
+            for name, values in statistics.items()
+        }
+        self.train_data = self.eval_data = mesh.replicate(statistics_C)
+        self.num_eval = self.eval_count = layout.images_per_step
+        resident = [*statistics_C.values(), *(leaf[0] for leaf in batch.values())]
+        self.resources = {
+            "num_threads": None,
+            "num_workers": None,
+            "resident_bytes_per_device": sum(array.nbytes for array in resident),
+            "sent_bytes_per_step": 0.0,
+        }
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
-        """Yield the one batch again and again."""
         del epoch, first_step
         return itertools.repeat(self._batch, num_steps)
 
     def eval_batches(self) -> Iterator[Any]:
-        """Yield the one batch."""
         return iter([self._batch])
+
+    def close(self) -> None:
+        pass
 
 
 def _draw(
@@ -80,7 +81,7 @@ def _draw(
     shape: tuple[int, ...],
     label_shape: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a batch's images and labels, or its tokens and those behind them."""
+    """Return a batch's images and labels, or its tokens and the token after each."""
     if data.sequence_length:
         whole = (*shape, data.sequence_length + 1)
         tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
