@@ -22,8 +22,7 @@ import numpy as np
 
 from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
-from jaxbench.models.conv_layer import conv_layer
-from jaxbench.models.layers import Network, max_pool, norm_layer
+from jaxbench.models.layers import Network, max_pool
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.
@@ -127,12 +126,8 @@ class SpeedNet(Network):
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = functools.partial(
-            norm_layer(self.dtype, self.param_dtype, self.norm_axis, train),
-            momentum=self.norm_momentum,
-            use_scale=False,
-        )
+        conv, norm = self.layers(train)
+        norm = functools.partial(norm, momentum=self.norm_momentum, use_scale=False)
         outputs = 2 * _SIDE**2 * images_BxHxWxC.shape[-1]
         whiten = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whiten")
         x = _gelu(whiten(images_BxHxWxC))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
-from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.models.layers import keep_products_and_sums
 
 # What a model's `attention` field offers: see `choose_attention`.
 ATTENTION = ("auto", "xla", "cudnn")

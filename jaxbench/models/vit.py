@@ -31,8 +31,7 @@ import jax.numpy as jnp
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, plain
 from jaxbench.model_config import ModelConfig
-from jaxbench.models.layers import Network
-from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.models.layers import Network, keep_products_and_sums
 from jaxbench.models.transformer_block import (
     ATTENTION,
     ATTENTION_HELP,

@@ -17,8 +17,7 @@ from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.conv_layer import conv_layer
-from jaxbench.models.layers import classify, dropout, norm_layer
+from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.setup import prepare_run

@@ -115,9 +115,9 @@ def test_no_batch_norm_has_no_examples():
     "batch_norm, norms, found",
     [
         ("sync", ("ignored", "ignored"), "local"),
-        ("sync", ("given", "ignored"), "partly sync"),
+        ("sync", ("given", "ignored"), "local and sync"),
         ("local", ("always", "always"), "sync"),
-        ("local", ("given", "always"), "partly sync"),
+        ("local", ("given", "always"), "local and sync"),
     ],
 )
 def test_an_axis_that_batch_norm_ignores(batch_norm, norms, found):
@@ -323,8 +323,8 @@ class HandNetConfig(ModelConfig):
         (("twice",), "sync"),
         (("looped", "twice"), "sync"),
         # As many exchanges as there are layers, and yet one of them is each device's own.
-        (("twice", "own"), "partly sync"),
-        (("pairs",), "partly sync"),
+        (("twice", "own"), "local and sync"),
+        (("pairs",), "local"),
     ],
 )
 def test_statistics_are_followed_to_the_images(kinds, found):
