@@ -1,6 +1,6 @@
 """The small network of the fastest published recipes for 94 % top-1 on CIFAR-10.
 
-    whiten  2x2 convolution that decorrelates patches, GELU
+    whitening  2x2 convolution that decorrelates patches, GELU
     three groups: 3x3 convolution, 2x2 max-pool, batch norm, GELU, 3x3 convolution, batch norm, GELU
       (or SiLU)
     max-pool over what is left (3x3 of 32x32 images), dense without bias, scaled down
@@ -41,13 +41,13 @@ _ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
 @dataclasses.dataclass(kw_only=True)
 class SpeedNetConfig(ModelConfig):
     channels: tuple[int, ...] = number((64, 256, 256), low=1, help="Channels of the three groups.")
-    whiten_images: int = number(
+    whitening_images: int = number(
         5000,
         low=0,
         help="Training images from which the first convolution's kernel is computed, to whiten "
         "their patches; the kernel is then not trained. 0 draws the kernel and trains it.",
     )
-    whiten_bias_epochs: float = number(
+    whitening_bias_epochs: float = number(
         3.0,
         low=0,
         help="Epochs in which the first convolution's bias is trained, at a rate that falls to 0.",
@@ -70,14 +70,14 @@ class SpeedNetConfig(ModelConfig):
         )
 
     def num_init_images(self):
-        return self.whiten_images
+        return self.whitening_images
 
     def parameters_from_images(self, images_NxHxWxC):
-        return {"whiten": {"kernel": whitening_kernel(images_NxHxWxC)}}
+        return {"whitening": {"kernel": whitening_kernel(images_NxHxWxC)}}
 
     def trainable_epochs(self):
-        kernel = {"whiten/kernel": 0.0} if self.whiten_images else {}
-        return kernel | {"whiten/bias": self.whiten_bias_epochs}
+        kernel = {"whitening/kernel": 0.0} if self.whitening_images else {}
+        return kernel | {"whitening/bias": self.whitening_bias_epochs}
 
 
 def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
@@ -129,8 +129,8 @@ class SpeedNet(Network):
         conv, norm = self.layers(train)
         norm = functools.partial(norm, momentum=self.norm_momentum, use_scale=False)
         outputs = 2 * _SIDE**2 * images_BxHxWxC.shape[-1]
-        whiten = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whiten")
-        x = _gelu(whiten(images_BxHxWxC))
+        whitening = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whitening")
+        x = _gelu(whitening(images_BxHxWxC))
         conv = functools.partial(conv, kernel_size=(3, 3), kernel_init=identity_first)
         activation = _ACTIVATIONS[self.activation]
         for group, channels in enumerate(self.channels, 1):
