@@ -158,11 +158,16 @@ def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -
         return largest, position
 
     def backward(position, dy):
-        wide = jax.ShapeDtypeStruct(x_BxHxWxC.shape, jnp.promote_types(dy.dtype, jnp.float32))
-        parts = [
-            jnp.where(position == index, dy, 0).astype(wide.dtype) for index in range(window**2)
-        ]
-        [dx] = jax.linear_transpose(parts_of, wide)(parts)
+        dtype = jnp.promote_types(dy.dtype, jnp.float32)
+        dx = 0
+        for index in range(window**2):
+            # Spread to the pixels at this position of the windows; negative margins cut off.
+            margins = [(0, 0, 0)]
+            for axis, first in enumerate(divmod(index, window), 1):
+                end = (dy.shape[axis] - 1) * stride + first - padding + 1
+                margins.append((first - padding, x_BxHxWxC.shape[axis] - end, stride - 1))
+            part = jnp.where(position == index, dy, 0).astype(dtype)
+            dx += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
         return (dx.astype(dy.dtype),)
 
     gathering.defvjp(forward, backward)
