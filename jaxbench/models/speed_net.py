@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, max_pool
 
 _SIDE = 2  # of a patch
@@ -61,12 +61,12 @@ class SpeedNetConfig(ModelConfig):
         help="Activation of the three groups; the whitened patches always go through GELU.",
     )
 
-    def create(self, **given):
+    def create(self, **options):
         return SpeedNet(
             channels=self.channels,
             norm_momentum=self.norm_momentum,
             activation=self.activation,
-            **given,
+            **options,
         )
 
     def num_init_images(self):

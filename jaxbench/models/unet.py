@@ -16,9 +16,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, max_pool
 
 
@@ -42,10 +42,10 @@ class UNetConfig(ModelConfig):
         "bias. none: nothing, as in the 2015 paper.",
     )
 
-    def create(self, *, num_classes, **given):
+    def create(self, *, num_classes, **options):
         if num_classes != 2:
             raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
-        return UNet(**vars(self), **given)
+        return UNet(**vars(self), **options)
 
 
 class DoubleConv(Network):

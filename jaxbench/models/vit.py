@@ -68,8 +68,8 @@ class ViTConfig(ModelConfig):
         why = f"the positions and model.heads={self.heads}"
         check_width(self.width, math.lcm(4, self.heads), why)
 
-    def create(self, **given):
-        return ViT(**vars(self) | given)
+    def create(self, **options):
+        return ViT(**vars(self) | options)
 
 
 class ViT(Network):
