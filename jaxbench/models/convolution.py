@@ -74,7 +74,7 @@ class Conv2dConfig(Experiment):
         if len(self.image_shape) != 2:
             raise BadInput(f"image_shape={self.image_shape}: must be (height, width)")
         if self.parallelism == "fsdp":
-            raise BadInput("parallelism='fsdp': a convolution has no state to split")
+            raise BadInput("parallelism='fsdp': a convolution alone has no state to split")
         height, width = self.image_shape
         if max(self.kernels) > min(height, width):
             raise BadInput(
