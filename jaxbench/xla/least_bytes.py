@@ -5,12 +5,12 @@ computed twice, and no whole activation stays in a cache. Memory then holds the 
 and smaller values computed from them (pooled activations, sums of two) that a product reads or
 batch norm averages. Bytes moved for each, in multiples of its size:
 
-  written forward                    1, and the other terms of a sum are read for it
-  each product that reads it         2: forward, and for the kernel's gradient
-  its gradient, if a product reads it  1 written, and 1 read for each further term of the gradient
-  each gradient of the product that made it  1 read, less if it follows from a smaller gradient (of
-                                     a pooled activation); a network's first product has only one
-  statistics of batch norm           3 read: for the backward sums, and by either gradient before it
+  its write            1, and the other terms of a sum are read for it
+  a product's read     2: forward, and for the kernel's gradient
+  its gradient         1 written if a product reads the value, and 1 read for each further term
+  a gradient of the    1 read, less if it follows from a smaller gradient (of a pooled activation);
+  product that made it   a network's first product has only one
+  batch statistics     3 read: for the backward sums, and by either gradient before them
 
 So a convolution between others of its size, with batch norm and ReLU, moves nine times its output.
 Masks, positions of maxima and statistics count nothing. Networks with a product of two activations
