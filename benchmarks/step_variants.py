@@ -150,8 +150,7 @@ class Form:
         from jaxbench.modes.throughput import repeat_train_step
         from jaxbench.precision import get_precision
         from jaxbench.train import build_program
-        from jaxbench.xla.collectives import count_collectives
-        from jaxbench.xla.hlo_work import count_work
+        from jaxbench.xla.hlo import count_collectives, count_work
 
         self.name = variant.name
         steps, options = variant.steps_per_call, variant.xla_options

@@ -66,7 +66,7 @@ def variant_2025(config: Config) -> Config:
     """
     # The bias of the whitening trains for 7 steps of 32.
     config.model = SpeedNetConfig(
-        activation="silu", whiten_images=960, whiten_bias_epochs=0.22, norm_momentum=0.5566
+        activation="silu", whitening_images=960, whitening_bias_epochs=0.22, norm_momentum=0.5566
     )
     # There in units of the pixels' standard deviation: 0.1399 times 64 grey levels.
     config.data.brightness = 8.9
@@ -91,7 +91,7 @@ def variant_2025(config: Config) -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, an eighth of the channels, two epochs, or one and a half."""
     config.model.channels = (8, 32, 32)
-    config.model.whiten_images = 100
+    config.model.whitening_images = 100
     config.data = config.data.synthetic()
     config.num_devices = 0
     config.precision = "fp32"

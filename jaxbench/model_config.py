@@ -28,9 +28,8 @@ class ModelConfig:
           param_dtype: what parameters and batch-norm statistics are stored in.
           norm_axis: the mesh axis over which batch norm averages, or None for per-device.
 
-        Where `has_blocks` is true it is also given `block`, the class of the blocks: the plain one,
-        or one of which the backward pass keeps less; and `attention`, the implementation for these
-        devices.
+        If `has_blocks`, it also gets `block`, the class of the blocks (the plain one, or a form
+        whose backward pass keeps less), and `attention`, the implementation for these devices.
         """
         raise TypeError(f"{type(self).__name__} does not say how to create its network")
 

@@ -27,7 +27,7 @@ from jaxbench.data import augment
 from jaxbench.data.feeds.feed import UNPACK_BATCH
 from jaxbench.errors import Terminated
 from jaxbench.hardware.environment import process_memory_bytes
-from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.models.layers import keep_products_and_sums
 from jaxbench.parallel.fsdp import mean_gradients
 from jaxbench.parallel.mesh import AXIS, DataMesh, peak_memory_bytes
 from jaxbench.parallel.signals import defer_signals, graceful_stop

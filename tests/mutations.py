@@ -85,7 +85,7 @@ metrics_of_one_device train.py: train_step throughput train
 - sums_M = jax.lax.psum(sums_M, AXIS)
 + sums_M = sums_M + 0
 
-synchronised_statistics_are_local models/batch_norm.py: layers collectives
+synchronised_statistics_are_local models/batch_norm.py: layers hlo
 - sums_2xC = jax.lax.pmean(sums_2xC, axis_name)
 + sums_2xC = sums_2xC + 0
 
@@ -491,15 +491,15 @@ half_of_a_ring_all_reduce analysis/scaling_model.py: scaling_model
 - return 2 * (num_devices - 1) / num_devices * size
 + return (num_devices - 1) / num_devices * size
 
-gradient_of_the_first_layers_input_not_in_mfu training/network_facts.py: models
-- for product, macs in find_needed(images=True)
-+ for product, macs in find_needed(images=False)
+gradient_of_the_first_layers_input_not_in_mfu training/network_analysis.py: models
+- for op, macs in find_needed(by_images=True)
++ for op, macs in find_needed(by_images=False)
 
-macs_of_one_pixel_less xla/flops.py: models
+macs_of_one_pixel_less xla/jaxpr.py: models
 - pixels = [output[axis] for axis in (spec.out_spec[0], *spec.out_spec[2:])]
 + pixels = [output[axis] for axis in spec.out_spec[2:]][1:]
 
-zeros_of_a_transposed_convolution_counted xla/flops.py: flops
+zeros_of_a_transposed_convolution_counted xla/jaxpr.py: jaxpr
 - if math.prod(equation.params["lhs_dilation"]) > 1:
 + if math.prod(equation.params["lhs_dilation"]) > 9:
 
@@ -507,7 +507,7 @@ parts_by_device data/sampler.py: train_step
 - order_SxPxDxN.transpose(2, 0, 1, 3)
 + order_SxN.reshape(steps, num_devices, num_parts, -1).transpose(1, 0, 2, 3)
 
-batch_norm_not_checked training/network_facts.py: network_facts
+batch_norm_not_checked training/network_analysis.py: network_analysis
 - if self.batch_norm not in (None, config.batch_norm):
 + if self.batch_norm is config:
 
@@ -515,7 +515,7 @@ mfu_of_one_device hardware/peaks.py: peaks
 - flops_per_s = images_per_s * flops_per_image / mesh.num_devices
 + flops_per_s = images_per_s * flops_per_image
 
-asynchronous_collectives_left_out xla/collectives.py: collectives
+asynchronous_collectives_left_out xla/hlo.py: hlo
 - operation = instruction.opcode.removesuffix("-start")
 + operation = instruction.opcode
 

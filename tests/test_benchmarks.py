@@ -19,8 +19,7 @@ from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
 from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
-from jaxbench.xla.hlo import instructions
-from jaxbench.xla.hlo_work import count_work
+from jaxbench.xla.hlo import count_work, instructions
 from tests.conftest import ROOT
 
 

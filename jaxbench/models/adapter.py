@@ -1,8 +1,9 @@
-"""Call any flax network in the one way in which the steps call networks."""
+"""Call any flax network in the way in which the steps call networks."""
 
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -18,26 +19,26 @@ _OPTIONS = ("train", "keys_B")
 class NetworkAdapter:
     """A linen or NNX module that may do without `train` and `keys_B`.
 
-    Logits come back in at least `logits_dtype`. What draws dropout's masks for a whole array, as
-    `nn.Dropout` does, gets the key of the device's first example: its masks, unlike those of
-    `jaxbench.models.layers.dropout`, depend on how many devices share the batch. The initial values
-    of the parameters are those of `drawn`, the same network with narrower types, if it is given.
+    Logits come back in at least `logits_dtype`. A layer that draws one dropout mask for a whole
+    array, as `nn.Dropout` does, gets the key of the device's first example: unlike the masks of
+    `jaxbench.models.layers.dropout`, its masks depend on how many devices share the batch. If
+    `drawn`, the same network with narrower types, is given, it draws the parameters.
 
     Attributes:
       label: the name of its class.
-      takes_train: whether the network knows training from evaluation.
+      takes_train: whether the network can tell training from evaluation.
     """
 
     def __init__(self, module: nn.Module, logits_dtype: Any, drawn: nn.Module | None = None):
         self._module, self._logits_dtype, self._drawn = module, logits_dtype, drawn
-        # Imported by networks of NNX alone: it would be a tenth of a start's imports.
+        # Only a network of NNX has imported it: that would be a tenth of a start's imports.
         nnx = sys.modules.get("flax.nnx")
         self._is_nnx = nnx is not None and isinstance(module, nnx.bridge.ToLinen)
-        of = module.nnx_class if self._is_nnx else type(module)
-        self.label = getattr(of, "__qualname__", type(of).__qualname__)
-        # Only a call of it knows what module a function makes.
-        self._takes = set() if self._is_nnx else _check_parameters(of, self.label)
-        # NNX modules have modes in its place.
+        cls = module.nnx_class if self._is_nnx else type(module)
+        self.label = getattr(cls, "__qualname__", type(cls).__qualname__)
+        # `nnx_class` may be a function: only a call shows which module it makes.
+        self._takes = set() if self._is_nnx else _accepted_options(cls, self.label)
+        # NNX modules have modes in place of `train`.
         self.takes_train = self._is_nnx or "train" in self._takes
 
     def init(self, key: jax.Array, images_BxHxWxC: jax.Array) -> dict[str, Any]:
@@ -58,20 +59,13 @@ class NetworkAdapter:
                 f"{self.label} keeps variables in {', '.join(map(repr, others))}: a network may "
                 "keep params and batch_stats"
             )
-        return _with_text_keys({name: variables.get(name, {}) for name in _COLLECTIONS})
+        return _map_keys({name: variables.get(name, {}) for name in _COLLECTIONS}, str)
 
     def apply(
-        self,
-        variables: dict[str, Any],
-        images_BxHxWxC: jax.Array,
-        *,
-        train: bool,
-        keys_B: jax.Array | None = None,
+        self, variables: dict[str, Any], images_BxHxWxC: jax.Array, **options: Any
     ) -> tuple[jax.Array, Any]:
         """Return outputs_Bx in at least `logits_dtype`, and batch_stats; see `forward`."""
-        outputs_Bx, batch_stats = self.forward(
-            variables, images_BxHxWxC, train=train, keys_B=keys_B
-        )
+        outputs_Bx, batch_stats = self.forward(variables, images_BxHxWxC, **options)
         dtype = jnp.promote_types(outputs_Bx.dtype, self._logits_dtype)
         return outputs_Bx.astype(dtype), batch_stats
 
@@ -92,35 +86,34 @@ class NetworkAdapter:
           keys_B: each example's key, in training.
           dropout_key: the key for whole arrays; None takes the first of `keys_B`.
         """
-        if self._is_nnx:
-            variables = _with_number_keys(nn.meta.unbox(variables))
-        arguments = self._arguments(train, keys_B)
-        if not train:
+        if self._is_nnx:  # numbers the items of a list
+            variables = _map_keys(
+                nn.meta.unbox(variables), lambda key: int(key) if key.isdecimal() else key
+            )
+        arguments, updated = self._arguments(train, keys_B), {}
+        if train:
+            rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key}
+            outputs_Bx, updated = self._module.apply(
+                variables, images_BxHxWxC, rngs=rngs, mutable=["batch_stats"], **arguments
+            )
+        else:
             outputs_Bx = self._module.apply(variables, images_BxHxWxC, **arguments)
-            return self._checked(outputs_Bx), variables["batch_stats"]
-        rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key}
-        outputs_Bx, updated = self._module.apply(
-            variables, images_BxHxWxC, rngs=rngs, mutable=["batch_stats"], **arguments
-        )
-        # A network without batch norm has no statistics to update.
-        batch_stats = updated.get("batch_stats", variables["batch_stats"])
-        return self._checked(outputs_Bx), _with_text_keys(batch_stats)
-
-    def _arguments(self, train: bool, keys_B: jax.Array | None) -> dict[str, Any]:
-        given = {"train": train, "keys_B": keys_B}
-        if self._is_nnx:
-            return {"nnx_method": functools.partial(_call_in_mode, given, self.label)}
-        return {name: value for name, value in given.items() if name in self._takes}
-
-    def _checked(self, outputs_Bx: jax.Array) -> jax.Array:
         if not isinstance(outputs_Bx, jax.Array):
             raise BadInput(
                 f"{self.label} returns a {type(outputs_Bx).__name__}, expected one array of logits"
             )
-        return outputs_Bx
+        # An evaluation, and a network without batch norm, update no statistics.
+        batch_stats = updated.get("batch_stats", variables["batch_stats"])
+        return outputs_Bx, _map_keys(batch_stats, str)
+
+    def _arguments(self, train: bool, keys_B: jax.Array | None) -> dict[str, Any]:
+        options = {"train": train, "keys_B": keys_B}
+        if self._is_nnx:
+            return {"nnx_method": functools.partial(_call_in_mode, options, self.label)}
+        return {name: value for name, value in options.items() if name in self._takes}
 
 
-def _check_parameters(cls: type, label: str) -> set[str]:
+def _accepted_options(cls: type, label: str) -> set[str]:
     """Return which of `train` and `keys_B` a module is called with.
 
     Raises:
@@ -135,32 +128,23 @@ def _check_parameters(cls: type, label: str) -> set[str]:
         and parameter.name not in _OPTIONS
     ]
     if not parameters or needed:
-        what = f"needs {', '.join(needed)}" if needed else "takes no images"
+        problem = f"needs {', '.join(needed)}" if needed else "takes no images"
         raise BadInput(
-            f"{label}.__call__ {what}; it is called with the images and, by name, those of "
+            f"{label}.__call__ {problem}; it is called with the images and, by name, those of "
             f"{' and '.join(_OPTIONS)} that it takes"
         )
     return {parameter.name for parameter in parameters} & set(_OPTIONS)
 
 
-def _call_in_mode(given: dict[str, Any], label: str, module: Any, images_BxHxWxC: Any) -> Any:
-    """Call an NNX module with those of `given` that it takes, all layers in training or not."""
-    takes = _check_parameters(type(module), label)
-    module.train() if given["train"] else module.eval()
-    return module(images_BxHxWxC, **{n: value for n, value in given.items() if n in takes})
+def _call_in_mode(options: dict[str, Any], label: str, module: Any, images_BxHxWxC: Any) -> Any:
+    """Call an NNX module with the options that it takes, all layers in training or not."""
+    takes = _accepted_options(type(module), label)
+    module.train() if options["train"] else module.eval()
+    return module(images_BxHxWxC, **{n: value for n, value in options.items() if n in takes})
 
 
-def _with_text_keys(tree: Any) -> Any:
-    """Return nested dicts whose keys are text: NNX numbers the items of a list."""
+def _map_keys(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return nested dicts with other keys."""
     if not isinstance(tree, dict):
         return tree
-    return {str(key): _with_text_keys(value) for key, value in tree.items()}
-
-
-def _with_number_keys(tree: Any) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    return {
-        int(key) if key.isdecimal() else key: _with_number_keys(value)
-        for key, value in tree.items()
-    }
+    return {function(key): _map_keys(value, function) for key, value in tree.items()}

@@ -1,9 +1,8 @@
-"""Batch norm whose backward pass reads the convolution's output and its gradient alone.
+"""Batch norm (Ioffe and Szegedy 2015) with a gradient that reads each activation five times.
 
-Ioffe and Szegedy (2015), with flax's variables and, to rounding, its numbers. Automatic
-differentiation has XLA:GPU write the gradient behind the ReLU to memory and read it two times more;
-the gradient written by hand here takes one pass for the sums over the batch and one for the
-input's gradient (`benchmarks/step_variants.py`, docs/decisions/step.md).
+Variables are flax's, and numbers too, to rounding. XLA:GPU differentiates flax's layer with seven
+reads or writes of an activation. The gradient by hand takes one pass for the sums over the batch
+and one for the input's gradient, and writes nothing between them (docs/decisions/step.md).
 """
 
 import functools
@@ -17,13 +16,12 @@ import jax.numpy as jnp
 class BatchNorm(nn.Module):
     """Normalise each channel to mean 0 and deviation 1 over the batch, then scale and shift it.
 
-    Its variables are those of `flax.linen.BatchNorm`: params `scale` and `bias`, batch_stats `mean`
-    and `var`. Statistics and all arithmetic are in at least float32, whatever the input's type.
+    Statistics and all arithmetic are in at least float32, whatever the input's type.
 
     Attributes:
       use_running_average: use the running averages as statistics, and do not update them.
       relu: apply a ReLU to the output.
-      momentum: the share of the running averages that a step keeps.
+      momentum: the fraction of the running averages that a step keeps.
       dtype, param_dtype: of the output and of the variables.
       axis_name: the mesh axis over which statistics are averaged; None for each device's own.
       use_scale: whether there is a scale; without one it is 1.
@@ -52,8 +50,8 @@ class BatchNorm(nn.Module):
             rstd_C = jax.lax.rsqrt(var.value + self.epsilon)
             y = (x_BxHxWxC.astype(self.param_dtype) - mean.value) * (rstd_C * scale_C) + bias_C
             return (jnp.maximum(y, 0) if self.relu else y).astype(self.dtype)
-        how = (self.epsilon, self.axis_name, self.relu, self.dtype)
-        y_BxHxWxC, mean_C, var_C = _normalize(x_BxHxWxC, scale_C, bias_C, how)
+        options = (self.epsilon, self.axis_name, self.relu, self.dtype)
+        y_BxHxWxC, mean_C, var_C = _normalize(x_BxHxWxC, scale_C, bias_C, options)
         if not self.is_initializing():
             for average, now_C in ((mean, mean_C), (var, var_C)):
                 average.value = self.momentum * average.value + (1 - self.momentum) * now_C
@@ -61,20 +59,20 @@ class BatchNorm(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _normalize(x_BxHxWxC, scale_C, bias_C, how):
+def _normalize(x_BxHxWxC, scale_C, bias_C, options):
     """Return the output, and the batch's mean and variance, which are not differentiated."""
-    return _forward(x_BxHxWxC, scale_C, bias_C, how)[0]
+    return _forward(x_BxHxWxC, scale_C, bias_C, options)[0]
 
 
-def _forward(x_BxHxWxC, scale_C, bias_C, how):
-    epsilon, axis_name, relu, dtype = how
+def _forward(x_BxHxWxC, scale_C, bias_C, options):
+    epsilon, axis_name, relu, dtype = options
     x = x_BxHxWxC.astype(scale_C.dtype)
     # Both sums in one pass over x, and in one exchange.
     sums_2xC = jnp.stack([jnp.mean(x, (0, 1, 2)), jnp.mean(jnp.square(x), (0, 1, 2))])
     if axis_name is not None:
         sums_2xC = jax.lax.pmean(sums_2xC, axis_name)
     mean_C = sums_2xC[0]
-    # Rounding may leave less than nothing of a channel that is constant.
+    # Rounding may leave less than 0 of a channel that is constant.
     var_C = jnp.maximum(sums_2xC[1] - jnp.square(mean_C), 0)
     rstd_C = jax.lax.rsqrt(var_C + epsilon)
     factor_C = rstd_C * scale_C
@@ -84,19 +82,18 @@ def _forward(x_BxHxWxC, scale_C, bias_C, how):
     return (y, mean_C, var_C), (x_BxHxWxC, mean_C, rstd_C, factor_C, offset_C)
 
 
-def _backward(how, kept, cotangents):
-    _, axis_name, relu, _ = how
-    x_BxHxWxC, mean_C, rstd_C, factor_C, offset_C = kept
+def _backward(options, residuals, cotangents):
+    _, axis_name, relu, _ = options
+    x_BxHxWxC, mean_C, rstd_C, factor_C, offset_C = residuals
     dtype = factor_C.dtype
 
-    def terms(pass_of):
+    def terms(value_of_pass):
         """Return the gradient before the ReLU, and the input, computed anew in each pass.
 
-        The barrier, which holds a value of the pass too, keeps XLA from computing them once and
-        writing them to memory. So does the ReLU's mask as a number: XLA would write the result of
-        a comparison, which is small, rather than compare twice.
+        The barrier keeps XLA from computing them once and writing them to memory. The ReLU's mask
+        is a factor, because XLA would write the boolean result of a comparison.
         """
-        x = jax.lax.optimization_barrier((x_BxHxWxC, pass_of))[0].astype(dtype)
+        x = jax.lax.optimization_barrier((x_BxHxWxC, value_of_pass))[0].astype(dtype)
         dy = cotangents[0].astype(dtype)
         if relu:
             most = jnp.finfo(dtype).max  # makes at least 1 of any normal number above 0

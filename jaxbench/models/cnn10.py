@@ -11,8 +11,8 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify
 
 
@@ -24,8 +24,8 @@ class Cnn10Config(ModelConfig):
         help="Channels at full, half and quarter resolution, three convolutions each.",
     )
 
-    def create(self, **given):
-        return Cnn10(**vars(self), **given)
+    def create(self, **options):
+        return Cnn10(**vars(self), **options)
 
 
 class Cnn10(Network):

@@ -1,7 +1,7 @@
 """A decoder language model with the shapes of GPT-2 (Radford et al. 2019).
 
-Learned or rotary positions, pre-norm blocks in which each token sees itself and those before it, a
-last norm, and logits by the embedding of the tokens itself (tied). The vocabulary is
+Learned or rotary positions, causal pre-norm blocks, a last norm, and logits by the embedding of the
+tokens (tied). The vocabulary is
 `data.num_classes`, the longest sequence `data.sequence_length`. Norms have flax's epsilon, 1e-6.
 
     GPT-2 small  width 768, 12 blocks of 12 heads, 1024 learned positions:
@@ -56,8 +56,8 @@ class GptConfig(ModelConfig):
     positions: str = choice(
         "learned",
         "rotary",
-        help="How the network knows the order of the tokens. learned: a vector for each place is "
-        "added to its token. rotary: queries and keys are turned by their places (RoPE).",
+        help="How the network knows the order of the tokens. learned: a vector for each position, "
+        "added to its token. rotary: queries and keys are rotated by their positions (RoPE).",
     )
     attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
 
@@ -66,8 +66,8 @@ class GptConfig(ModelConfig):
         why = f"model.heads={self.heads} with {self.positions} positions"
         check_width(self.width, multiple, why)
 
-    def create(self, **given):
-        return Gpt(**vars(self) | given)
+    def create(self, **options):
+        return Gpt(**vars(self) | options)
 
 
 class Gpt(Network):
@@ -89,10 +89,10 @@ class Gpt(Network):
         embed = nn.Embed(self.num_classes, self.width, name="tokens", embedding_init=init, **types)
         x_BxTxD = embed(tokens_BxT)
         if self.positions == "learned":
-            places_T = jnp.arange(tokens_BxT.shape[1])
+            positions_T = jnp.arange(tokens_BxT.shape[1])
             x_BxTxD += nn.Embed(
-                len(places_T), self.width, name="positions", embedding_init=init, **types
-            )(places_T)
+                len(positions_T), self.width, name="positions", embedding_init=init, **types
+            )(positions_T)
         for index in range(1, self.depth + 1):
             x_BxTxD = self.block(
                 heads=self.heads,
@@ -115,30 +115,30 @@ class Gpt(Network):
 
 @jax.custom_vjp
 def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) -> jax.Array:
-    """Return logits_BxTxK in at least float32 of operands that may be narrower.
+    """Return logits_BxTxK in at least float32, from operands that may be narrower.
 
-    So are the products of the backward pass: JAX's own would multiply the gradient in float32,
-    which takes GPUs and TPUs several times as long.
+    The backward products are as narrow: JAX's own would multiply the gradient in float32, which
+    takes GPUs and TPUs several times as long.
 
     Args:
       x_BxTxD, embedding_KxD: the operands.
-      part: a device's part of the embedding, in a box. The backward pass keeps it in place of the
-        embedding, which it gathers again.
+      part: a device's part of the embedding, in a box, which the backward pass keeps in place of
+        the embedding and gathers again.
     """
     dtype = jnp.promote_types(x_BxTxD.dtype, jnp.float32)
     return jnp.einsum("btd,kd->btk", x_BxTxD, embedding_KxD, preferred_element_type=dtype)
 
 
 def _tied_logits_forward(x_BxTxD, embedding_KxD, part=None):
-    kept = embedding_KxD if part is None else part
-    return tied_logits(x_BxTxD, embedding_KxD, part), (x_BxTxD, kept)
+    residuals = x_BxTxD, embedding_KxD if part is None else part
+    return tied_logits(x_BxTxD, embedding_KxD, part), residuals
 
 
-def _tied_logits_backward(kept, dlogits_BxTxK):
-    x_BxTxD, embedding_KxD = kept
+def _tied_logits_backward(residuals, dlogits_BxTxK):
+    x_BxTxD, embedding_KxD = residuals
     dlogits_BxTxK = dlogits_BxTxK.astype(x_BxTxD.dtype)
     if isinstance(embedding_KxD, nn.meta.AxisMetadata):
-        # Behind the barrier, or XLA would keep what the forward pass has gathered.
+        # Without the barrier XLA would keep what the forward pass has gathered.
         part, dlogits_BxTxK = jax.lax.optimization_barrier((embedding_KxD, dlogits_BxTxK))
         embedding_KxD = part.unbox().astype(x_BxTxD.dtype)
     return (

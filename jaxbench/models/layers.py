@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.models.batch_norm import BatchNorm
-from jaxbench.models.conv_layer import conv_layer
+
+# Besides products and sums it is cuDNN's attention, as JAX names it.
+_KEPT = (
+    "conv_general_dilated",
+    "dot_general",
+    "dot_product_attention_fwd_wrapper",
+    "reduce_sum",
+    "psum",
+)
 
 
 class Network(nn.Module):
@@ -41,6 +49,42 @@ class Network(nn.Module):
         )
 
 
+def conv_layer(dtype: Any, param_dtype: Any) -> Any:
+    """Return a 2-D convolution layer without bias, for batch norm to follow."""
+    return functools.partial(
+        nn.Conv,
+        use_bias=False,
+        padding="SAME",
+        # He initialisation by fan-out keeps the variance of the gradients.
+        kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+        conv_general_dilated=_conv_general_dilated,
+        dtype=dtype,
+        param_dtype=param_dtype,
+    )
+
+
+def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
+    """Convolve, on CPUs with a 1x1 kernel as a product of matrices.
+
+    For a kernel's gradient XLA:CPU copies the images into an order with the batch last: a quarter
+    of ResNet-50's step (docs/decisions/versus-pytorch.md).
+    """
+
+    def convolution(x_BxHxWxC, kernel):
+        return jax.lax.conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options)
+
+    def product(x_BxHxWxC, kernel_1x1xCxF):
+        rows, columns = strides
+        x_BxhxwxC = x_BxHxWxC[:, ::rows, ::columns]
+        # As one matrix: XLA transposes the operands of a product over several axes.
+        x_NxC = x_BxhxwxC.reshape(-1, x_BxhxwxC.shape[-1])
+        return (x_NxC @ kernel_1x1xCxF[0, 0]).reshape(*x_BxhxwxC.shape[:3], -1)
+
+    if kernel.shape[:3] != (1, 1, x_BxHxWxC.shape[-1]) or padding != "SAME":
+        return convolution(x_BxHxWxC, kernel)
+    return jax.lax.platform_dependent(x_BxHxWxC, kernel, cpu=product, default=convolution)
+
+
 def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool) -> Any:
     """Return a batch norm layer with arithmetic in at least float32 and output in `dtype`."""
     return functools.partial(
@@ -62,10 +106,10 @@ def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax
 
 
 def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:
-    """Set a share `rate` of the values to 0 and scale the others up.
+    """Set a fraction `rate` of the values to 0 and scale the others up.
 
-    The mask depends on the example's key and the layer's index alone: not on the device, nor on the
-    example's place in the batch.
+    The mask depends only on the example's key and the layer's index: not on the device, nor on the
+    example's position in the batch.
     """
 
     def one(key, x):
@@ -77,82 +121,64 @@ def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.
     return jax.vmap(one)(keys_B, x_Bx)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -> jax.Array:
     """Return the maximum of each square window; padding is never the maximum.
 
-    Its gradient is gathered, not scattered, but on TPUs. XLA differentiates a maximum over windows
-    by finding the place of each maximum again, on GPUs as four numbers of 32 bits, and adding into
-    an array of zeros there. Here the forward pass keeps the place, in 8 bits, and each pixel of the
-    gradient sums over the windows that hold it. TPUs have an instruction for XLA's way, and would
-    write each term of these sums.
-
-    Where several values are the maximum, the gradient goes to the first of them, row by row. A
-    window's side is at most 16; windows may reach `padding` pixels beyond each edge.
+    The gradient goes to the first maximum of a window, row by row. XLA's gradient searches for each
+    maximum again and scatters; TPUs have an instruction for that, but GPUs write four int32 arrays.
+    So other platforms keep the position of each maximum in 8 bits, and each pixel sums over the
+    windows that contain it (docs/decisions/bytes.md). A window's side is at most 16.
     """
-    return _flax_max_pool(x_BxHxWxC, window, stride, padding)
+
+    def scattering(x):
+        sides = ((padding, padding), (padding, padding))
+        return nn.max_pool(x, (window, window), (stride, stride), sides)
+
+    def parts_of(x):
+        """Return, for each position in a window, the value that each window has there."""
+        margins = ((0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0))
+        padded = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), margins)
+        ends = [size - window + 1 for size in padded.shape[1:3]]
+        return [
+            padded[:, top : top + ends[0] : stride, left : left + ends[1] : stride]
+            for top in range(window)
+            for left in range(window)
+        ]
+
+    @jax.custom_vjp
+    def gathering(x):
+        return forward(x)[0]
+
+    def forward(x):
+        largest, *others = parts_of(x)
+        position = jnp.zeros(largest.shape, jnp.uint8)
+        for index, part in enumerate(others, 1):
+            position = jnp.where(part > largest, jnp.uint8(index), position)
+            largest = jnp.maximum(largest, part)
+        return largest, position
+
+    def backward(position, dy):
+        dtype = jnp.promote_types(dy.dtype, jnp.float32)
+        dx = 0
+        for index in range(window**2):
+            # Spread to the pixels at this position of the windows; negative margins cut off.
+            margins = [(0, 0, 0)]
+            for axis, first in enumerate(divmod(index, window), 1):
+                end = (dy.shape[axis] - 1) * stride + first - padding + 1
+                margins.append((first - padding, x_BxHxWxC.shape[axis] - end, stride - 1))
+            part = jnp.where(position == index, dy, 0).astype(dtype)
+            dx += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
+        return (dx.astype(dy.dtype),)
+
+    gathering.defvjp(forward, backward)
+    return jax.lax.platform_dependent(x_BxHxWxC, tpu=scattering, default=gathering)
 
 
-def _flax_max_pool(x_BxHxWxC, window, stride, padding):
-    sides = ((padding, padding), (padding, padding))
-    return nn.max_pool(x_BxHxWxC, (window, window), (stride, stride), sides)
+def keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Return whether the backward pass keeps a primitive's output; it computes all others again.
 
-
-def _max_pool_forward(x_BxHxWxC, window, stride, padding):
-    def on_tpu(x):
-        largest = _flax_max_pool(x, window, stride, padding)
-        return largest, jnp.zeros(largest.shape, jnp.uint8)
-
-    find = functools.partial(_find_largest, window, stride, padding)
-    largest, place = jax.lax.platform_dependent(x_BxHxWxC, tpu=on_tpu, default=find)
-    # A platform keeps that one of both which it needs: XLA drops the other.
-    return largest, (x_BxHxWxC, place)
-
-
-def _max_pool_backward(window, stride, padding, kept, dy_Bxhxw):
-    def on_tpu(x, place, dy):
-        pool = functools.partial(_flax_max_pool, window=window, stride=stride, padding=padding)
-        return jax.vjp(pool, x)[1](dy)[0]
-
-    gather = functools.partial(_gather_gradient, window, stride, padding)
-    return (jax.lax.platform_dependent(*kept, dy_Bxhxw, tpu=on_tpu, default=gather),)
-
-
-def _find_largest(window, stride, padding, x_BxHxWxC):
-    """Return the maximum of each window, and its place there."""
-    batch, *sizes, channels = x_BxHxWxC.shape
-    height, width = ((size + 2 * padding - window) // stride + 1 for size in sizes)
-    margins = ((0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0))
-    padded = jax.lax.pad(x_BxHxWxC, jnp.array(-jnp.inf, x_BxHxWxC.dtype), margins)
-    largest, place = None, None
-    for number, (top, left) in enumerate(_places(window)):
-        bottom, right = top + (height - 1) * stride + 1, left + (width - 1) * stride + 1
-        corners = (0, top, left, 0), (batch, bottom, right, channels)
-        part = jax.lax.slice(padded, *corners, (1, stride, stride, 1))
-        if largest is None:
-            largest, place = part, jnp.zeros(part.shape, jnp.uint8)
-            continue
-        place = jnp.where(part > largest, jnp.uint8(number), place)
-        largest = jnp.maximum(largest, part)
-    return largest, place
-
-
-def _gather_gradient(window, stride, padding, x_BxHxWxC, place, dy_Bxhxw):
-    dtype = jnp.promote_types(dy_Bxhxw.dtype, jnp.float32)
-    total = 0
-    for number, corner in enumerate(_places(window)):
-        part = jnp.where(place == number, dy_Bxhxw, 0).astype(dtype)
-        # Spread to the pixels at this place of the windows; negative margins cut off.
-        margins = [(0, 0, 0)]
-        for size, count, first in zip(x_BxHxWxC.shape[1:3], place.shape[1:3], corner, strict=True):
-            before = first - padding
-            margins.append((before, size - before - (count - 1) * stride - 1, stride - 1))
-        total += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
-    return total.astype(dy_Bxhxw.dtype)
-
-
-def _places(window: int) -> list[tuple[int, int]]:
-    return [(top, left) for top in range(window) for left in range(window)]
-
-
-max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+    A policy for `jax.checkpoint`, for `Config.remat=save_dots`. Batch norm takes its statistics
+    from sums, over the batch and over devices. Under fsdp no gathered parameter is kept: it is
+    gathered again.
+    """
+    return primitive.name in _KEPT

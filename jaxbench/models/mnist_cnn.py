@@ -8,8 +8,8 @@ import dataclasses
 
 import flax.linen as nn
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 
@@ -24,8 +24,8 @@ class MnistCnnConfig(ModelConfig):
         help="Dropout rates after the pooling and after the hidden layer.",
     )
 
-    def create(self, **given):
-        return MnistCnn(**vars(self), **given)
+    def create(self, **options):
+        return MnistCnn(**vars(self), **options)
 
 
 class MnistCnn(Network):

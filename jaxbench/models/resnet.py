@@ -13,8 +13,8 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import number, plain
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
 
 
@@ -34,8 +34,8 @@ class ResNetConfig(ModelConfig):
         "(Goyal et al. 2017).",
     )
 
-    def create(self, **given):
-        return ResNet(**vars(self), **given)
+    def create(self, **options):
+        return ResNet(**vars(self), **options)
 
 
 class Bottleneck(Network):

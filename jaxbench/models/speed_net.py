@@ -1,6 +1,6 @@
 """The small network of the fastest published recipes for 94 % top-1 on CIFAR-10.
 
-    whiten  2x2 convolution that decorrelates patches, GELU
+    whitening  2x2 convolution that decorrelates patches, GELU
     three groups: 3x3 convolution, 2x2 max-pool, batch norm, GELU, 3x3 convolution, batch norm, GELU
       (or SiLU)
     max-pool over what is left (3x3 of 32x32 images), dense without bias, scaled down
@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
-from jaxbench.models.conv_layer import conv_layer
-from jaxbench.models.layers import Network, max_pool, norm_layer
+from jaxbench.model_config import ModelConfig
+from jaxbench.models.layers import Network, max_pool
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.
@@ -42,13 +41,13 @@ _ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
 @dataclasses.dataclass(kw_only=True)
 class SpeedNetConfig(ModelConfig):
     channels: tuple[int, ...] = number((64, 256, 256), low=1, help="Channels of the three groups.")
-    whiten_images: int = number(
+    whitening_images: int = number(
         5000,
         low=0,
         help="Training images from which the first convolution's kernel is computed, to whiten "
         "their patches; the kernel is then not trained. 0 draws the kernel and trains it.",
     )
-    whiten_bias_epochs: float = number(
+    whitening_bias_epochs: float = number(
         3.0,
         low=0,
         help="Epochs in which the first convolution's bias is trained, at a rate that falls to 0.",
@@ -62,23 +61,23 @@ class SpeedNetConfig(ModelConfig):
         help="Activation of the three groups; the whitened patches always go through GELU.",
     )
 
-    def create(self, **given):
+    def create(self, **options):
         return SpeedNet(
             channels=self.channels,
             norm_momentum=self.norm_momentum,
             activation=self.activation,
-            **given,
+            **options,
         )
 
     def num_init_images(self):
-        return self.whiten_images
+        return self.whitening_images
 
     def parameters_from_images(self, images_NxHxWxC):
-        return {"whiten": {"kernel": whitening_kernel(images_NxHxWxC)}}
+        return {"whitening": {"kernel": whitening_kernel(images_NxHxWxC)}}
 
     def trainable_epochs(self):
-        kernel = {"whiten/kernel": 0.0} if self.whiten_images else {}
-        return kernel | {"whiten/bias": self.whiten_bias_epochs}
+        kernel = {"whitening/kernel": 0.0} if self.whitening_images else {}
+        return kernel | {"whitening/bias": self.whitening_bias_epochs}
 
 
 def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
@@ -127,15 +126,11 @@ class SpeedNet(Network):
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        conv = conv_layer(self.dtype, self.param_dtype)
-        norm = functools.partial(
-            norm_layer(self.dtype, self.param_dtype, self.norm_axis, train),
-            momentum=self.norm_momentum,
-            use_scale=False,
-        )
+        conv, norm = self.layers(train)
+        norm = functools.partial(norm, momentum=self.norm_momentum, use_scale=False)
         outputs = 2 * _SIDE**2 * images_BxHxWxC.shape[-1]
-        whiten = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whiten")
-        x = _gelu(whiten(images_BxHxWxC))
+        whitening = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whitening")
+        x = _gelu(whitening(images_BxHxWxC))
         conv = functools.partial(conv, kernel_size=(3, 3), kernel_init=identity_first)
         activation = _ACTIVATIONS[self.activation]
         for group, channels in enumerate(self.channels, 1):

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
-from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.models.layers import keep_products_and_sums
 
-# What a model's `attention` field offers: see `choose_attention`.
+# The choices of a model's `attention` field, see `choose_attention`.
 ATTENTION = ("auto", "xla", "cudnn")
 ATTENTION_HELP = (
     "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
     "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
-    "flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn where it can, "
-    "else xla; run.json says which (`attention`)."
+    "flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn if it can, "
+    "else xla; run.json records which (`attention`)."
 )
 # The least that cuDNN's flash attention runs on, by NVIDIA's support matrix of it, and the limit on
 # all that have it; the width of a head is a multiple of 8.
@@ -39,7 +39,7 @@ class TransformerBlock(nn.Module):
       dtype: what it computes in; norms and the softmax compute in at least float32.
       param_dtype: what parameters are stored in.
       causal: whether each token attends only to itself and to those before it.
-      rotary: whether queries and keys are turned by their places; see `rotate`.
+      rotary: whether queries and keys are rotated by their positions; see `rotate`.
       attention: xla or cudnn.
       kernel_init: of the kernels.
       residual_init: of the kernels of `out` and `mlp2`, whose outputs are added to the tokens; None
@@ -80,9 +80,9 @@ class TransformerBlock(nn.Module):
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """Apply GELU in its tanh form, as GPT-2 does; of fp16 values in float32.
+    """Apply GELU in its tanh form, as GPT-2 does; to fp16 values in float32.
 
-    In fp16 the cube in it overflows from 41 on, and its gradient is nan from about 150 on.
+    In fp16 its cube overflows from 41 on, and its gradient is nan from about 150 on.
     """
     if x.dtype == jnp.float16:
         return nn.gelu(x.astype(jnp.float32)).astype(x.dtype)
@@ -90,7 +90,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def check_width(width: int, multiple: int, why: str) -> None:
-    """Raise BadInput for a width of the tokens that is no multiple; the message has those near."""
+    """Raise BadInput for a width of the tokens that is no multiple."""
     if width % multiple:
         below = width // multiple * multiple
         near = [str(near) for near in (below, below + multiple) if near]
@@ -113,6 +113,19 @@ def block_options(config: Config, compute_capability: float | None, dtype: Any) 
     return {"block": block_class(config.remat, config.parallelism), "attention": attention}
 
 
+def block_class(remat: str, parallelism: str) -> Any:
+    """Return `TransformerBlock`, or a form of it whose backward pass keeps less.
+
+    With `remat=blocks` it keeps only the input, and computes the rest of each block again,
+    one block after the other. Under fsdp it keeps what `remat=save_dots` keeps: no parameter.
+    """
+    if remat == "blocks":
+        return nn.remat(TransformerBlock)
+    if parallelism == "fsdp" and remat == "none":
+        return nn.remat(TransformerBlock, policy=keep_products_and_sums)
+    return TransformerBlock
+
+
 def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -> str:
     """Return xla or cudnn: the implementation that `model.attention` means on these devices.
 
@@ -124,24 +137,21 @@ def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -
     Raises:
       BadInput: cuDNN cannot do it.
     """
-    head_width = model.width // model.heads
-    reasons = [
-        (
-            (compute_capability or 0) < _CUDNN_CAPABILITY,
-            f"for NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more, and "
-            + (f"here it is {compute_capability}" if compute_capability else "here are none"),
-        ),
-        (jnp.dtype(dtype).itemsize != 2, "for precision=bf16 or fp16"),
-        (
-            head_width % 8 or head_width > _CUDNN_HEAD_WIDTH,
-            f"for heads whose width is a multiple of 8 and at most {_CUDNN_HEAD_WIDTH}, and here "
-            f"it is {head_width}",
-        ),
-    ]
-    refused = [reason for applies, reason in reasons if applies]
-    if model.attention == "cudnn" and refused:
-        raise BadInput(f"model.attention='cudnn': it is {refused[0]}")
-    return "xla" if refused or model.attention == "xla" else "cudnn"
+    head_width, refusal = model.width // model.heads, ""
+    if (compute_capability or 0) < _CUDNN_CAPABILITY:
+        here = f"here it is {compute_capability}" if compute_capability else "here are none"
+        refusal = f"NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more, and "
+        refusal += here
+    elif jnp.dtype(dtype).itemsize != 2:
+        refusal = "precision=bf16 or fp16"
+    elif head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
+        refusal = (
+            f"heads whose width is a multiple of 8 and at most {_CUDNN_HEAD_WIDTH}, and here it "
+            f"is {head_width}"
+        )
+    if model.attention == "cudnn" and refusal:
+        raise BadInput(f"model.attention='cudnn': it is for {refusal}")
+    return "xla" if refusal or model.attention == "xla" else "cudnn"
 
 
 def attend(
@@ -155,8 +165,8 @@ def attend(
     arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
     if attention != "xla" or dtype not in (jnp.float16, jnp.float64):
         return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
-    # JAX's asks for fp16 products by a name (F16_F16_F32) that CPUs and TPUs refuse, and takes the
-    # softmax of fp64, which is for checking, in float32.
+    # JAX's function asks for fp16 products by a name (F16_F16_F32) that CPUs and TPUs refuse, and
+    # takes the softmax of fp64 in float32.
     query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
     scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
     scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))
@@ -167,24 +177,11 @@ def attend(
     return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
 
 
-def block_class(remat: str, parallelism: str) -> Any:
-    """Return `TransformerBlock`, or one of which the backward pass keeps less.
-
-    With `remat=blocks` it keeps only the input, and computes the rest of each block again,
-    one block after the other. Under fsdp it keeps what `remat=save_dots` keeps: no parameter.
-    """
-    if remat == "blocks":
-        return nn.remat(TransformerBlock)
-    if parallelism == "fsdp" and remat == "none":
-        return nn.remat(TransformerBlock, policy=keep_products_and_sums)
-    return TransformerBlock
-
-
 def rotate(x_BxTxNxF: jax.Array, base: float = 10_000.0) -> jax.Array:
-    """Turn each head's vectors by angles that grow with their places (Su et al. 2021, RoPE).
+    """Rotate each head's vectors by angles that grow with their positions (Su et al. 2021, RoPE).
 
     The first and second half of F are the two coordinates of F / 2 planes; the angle of plane i at
-    place t is t / base^(2i / F). Products of queries and keys then depend on distances alone.
+    position t is t / base^(2i / F). Products of queries and keys then depend only on distances.
     Computed in at least float32. F is even.
     """
     tokens, half = x_BxTxNxF.shape[1], x_BxTxNxF.shape[-1] // 2

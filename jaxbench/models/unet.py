@@ -11,16 +11,14 @@ Without batch norm and for one channel that is 31,030,593 parameters, with eithe
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
-from jaxbench.models.by_platform import train_by_platform
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, max_pool
 
 
@@ -44,10 +42,10 @@ class UNetConfig(ModelConfig):
         "bias. none: nothing, as in the 2015 paper.",
     )
 
-    def create(self, *, num_classes, **given):
+    def create(self, *, num_classes, **options):
         if num_classes != 2:
             raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
-        return UNet(**vars(self), **given)
+        return UNet(**vars(self), **options)
 
 
 class DoubleConv(Network):
@@ -65,95 +63,6 @@ class DoubleConv(Network):
             x = conv(self.channels, (3, 3), use_bias=use_bias, name=f"conv{number_}")(x)
             x = norm(name=f"norm{number_}", relu=True)(x) if self.norm == "batch" else nn.relu(x)
         return x
-
-
-class ResizeConv(nn.Module):
-    """A 2x2 convolution of the image with each pixel repeated 2x2; variables as of `nn.Conv`."""
-
-    channels: int
-    dtype: Any
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(self, x_BxHxWxC: jax.Array) -> jax.Array:
-        shape = (2, 2, x_BxHxWxC.shape[-1], self.channels)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
-        bias_F = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
-        return _resize_conv(x_BxHxWxC.astype(self.dtype), kernel, bias_F.astype(self.dtype))
-
-
-def _repeat_first(x_BxHxWxC, kernel_2x2xCxF, bias_F):
-    # Each pixel four times: cheaper than jax.image.resize, and the same for "nearest".
-    x_BxHxWxC = jnp.repeat(jnp.repeat(x_BxHxWxC, 2, axis=1), 2, axis=2)
-    return _convolve(x_BxHxWxC, kernel_2x2xCxF) + bias_F
-
-
-def _place_after(x_BxHxWxC, kernel_2x2xCxF, bias_F):
-    """Return the same; the image of repeated pixels is never made.
-
-    The outputs of even rows lie on one row of pixels, those of odd rows on two; columns alike. So
-    one convolution of the small image gives the four outputs of each pixel, with as much arithmetic
-    and a quarter of the input.
-    """
-    batch, height, width, inputs = x_BxHxWxC.shape
-    channels = len(bias_F)
-    # 2x2xCx2x2xF: the taps, then an output's place in its row and column.
-    kernel = _for_even_and_odd(_for_even_and_odd(kernel_2x2xCxF, axis=1), axis=0)
-    outputs = _convolve(x_BxHxWxC, kernel.reshape(2, 2, inputs, 4 * channels))
-    # The bias before the pixels take their places: cuDNN adds it.
-    outputs += jnp.tile(bias_F, 4)
-    outputs = outputs.reshape(batch, height, width, 2, 2, channels).transpose(0, 1, 4, 2, 3, 5)
-    return outputs.reshape(batch, 2 * height, 2 * width, channels)
-
-
-def _convolve(x_BxHxWxC, kernel):
-    return jax.lax.conv_general_dilated(
-        x_BxHxWxC,
-        kernel.astype(x_BxHxWxC.dtype),
-        window_strides=(1, 1),
-        padding="SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
-
-
-def _for_even_and_odd(kernel: jax.Array, axis: int) -> jax.Array:
-    """Return the taps of even and of odd outputs on an axis, in a new axis before the last."""
-    first, second = jnp.split(kernel, 2, axis)
-    even = jnp.concatenate([first + second, jnp.zeros_like(first)], axis)
-    return jnp.stack([even, kernel], axis=-2)
-
-
-# TPUs copy more to place the pixels than the repeated image takes.
-_resize_conv = train_by_platform(_repeat_first, tpu=_repeat_first, default=_place_after)
-
-
-class PixelLogit(nn.Module):
-    """A 1x1 convolution to one channel in `param_dtype`: half-precision logits cost accuracy.
-
-    Variables are those of `nn.Conv`.
-    """
-
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(self, x_BxHxWxC: jax.Array) -> jax.Array:
-        shape, zeros = (1, 1, x_BxHxWxC.shape[-1], 1), nn.initializers.zeros
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
-        bias = self.param("bias", zeros, (1,), self.param_dtype)
-        return _pixel_logit(x_BxHxWxC.astype(self.param_dtype), kernel, bias)
-
-
-def _pixel_convolution(x_BxHxWxC, kernel, bias):
-    return _convolve(x_BxHxWxC, kernel)[..., 0] + bias
-
-
-def _pixel_product(x_BxHxWxC, kernel, bias):
-    return x_BxHxWxC @ kernel[0, 0, :, 0] + bias
-
-
-# A product with a vector is fused on GPUs into what stands before it, so that no activation is
-# written in the type of the parameters. TPUs fuse the convolution.
-_pixel_logit = train_by_platform(_pixel_convolution, tpu=_pixel_convolution, default=_pixel_product)
 
 
 class UNet(Network):
@@ -186,10 +95,14 @@ class UNet(Network):
             channels = self.width * 2**level
             x = self._size_up(x, channels, f"up{level + 1}_resize")
             x = block(channels, f"up{level + 1}")(jnp.concatenate([kept[level], x], -1), train)
-        return PixelLogit(self.param_dtype, name="head")(x)
+        # In `param_dtype`: half-precision logits cost accuracy.
+        types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
+        return nn.Dense(1, name="head", **types)(x)[..., 0]
 
     def _size_up(self, x_BxHxWxC: jax.Array, channels: int, name: str) -> jax.Array:
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype, "name": name}
         if self.upsampling == "transposed":
             return nn.ConvTranspose(channels, (2, 2), (2, 2), **types)(x_BxHxWxC)
-        return ResizeConv(channels, **types)(x_BxHxWxC)
+        # Each pixel four times: cheaper than jax.image.resize, and the same as "nearest".
+        x_BxHxWxC = jnp.repeat(jnp.repeat(x_BxHxWxC, 2, axis=1), 2, axis=2)
+        return nn.Conv(channels, (2, 2), **types)(x_BxHxWxC)

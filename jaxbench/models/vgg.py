@@ -10,8 +10,8 @@ import dataclasses
 
 import flax.linen as nn
 
-from jaxbench.config import ModelConfig
 from jaxbench.fields import choice, number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 
@@ -34,8 +34,8 @@ class VggConfig(ModelConfig):
         "norm.",
     )
 
-    def create(self, **given):
-        return Vgg(**vars(self), **given)
+    def create(self, **options):
+        return Vgg(**vars(self), **options)
 
 
 class Vgg(Network):

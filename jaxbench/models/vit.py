@@ -31,8 +31,7 @@ import jax.numpy as jnp
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number, plain
 from jaxbench.model_config import ModelConfig
-from jaxbench.models.layers import Network
-from jaxbench.models.remat import keep_products_and_sums
+from jaxbench.models.layers import Network, keep_products_and_sums
 from jaxbench.models.transformer_block import (
     ATTENTION,
     ATTENTION_HELP,
@@ -69,8 +68,8 @@ class ViTConfig(ModelConfig):
         why = f"the positions and model.heads={self.heads}"
         check_width(self.width, math.lcm(4, self.heads), why)
 
-    def create(self, **given):
-        return ViT(**vars(self) | given)
+    def create(self, **options):
+        return ViT(**vars(self) | options)
 
 
 class ViT(Network):

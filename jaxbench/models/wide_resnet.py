@@ -9,9 +9,9 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.fields import number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify
 
 
@@ -30,8 +30,8 @@ class WideResNetConfig(ModelConfig):
                 f"; near it: {below} and {below + 6}"
             )
 
-    def create(self, **given):
-        return WideResNet(**vars(self), **given)
+    def create(self, **options):
+        return WideResNet(**vars(self), **options)
 
 
 class WideBlock(Network):

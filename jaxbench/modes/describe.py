@@ -24,7 +24,7 @@ from jaxbench.terminal import printable, wrap
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from jaxbench.training.program import Program
-from jaxbench.xla.flops import find_products
+from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
 # Names of a group that are shown whole.
 _MOST_NAMES = 4
@@ -87,7 +87,7 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
     with nn.intercept_methods(mark):
         traced = program.trace_network()
     macs = Counter()
-    for product in find_products(traced.jaxpr.jaxpr):
+    for product in find_matmuls_and_convs(traced.jaxpr.jaxpr):
         # NNX modules are no scopes: their products are the whole network's.
         macs[(re.findall("<(.*?)>", product.scope) or [""])[-1]] += product.macs
     parameters = Counter()

@@ -28,7 +28,7 @@ from jaxbench.records.writers.console import Console, create_console
 from jaxbench.train import TrainState, build_program
 from jaxbench.training.compilation import compile_step, in_background
 from jaxbench.training.program import Program
-from jaxbench.xla.flops import FLOPS_PER_MAC
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 
 @dataclasses.dataclass(frozen=True)

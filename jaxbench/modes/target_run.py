@@ -40,7 +40,7 @@ from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_with_text
 from jaxbench.training.program import Program
-from jaxbench.xla.hlo_work import count_work
+from jaxbench.xla.hlo import count_work
 
 
 def devices_of(target: Target) -> tuple[Any, ...]:

@@ -10,8 +10,8 @@ import jax
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.parallel.mesh import device_memory_bytes
 from jaxbench.records.schema import CompileRecord
-from jaxbench.xla.collectives import count_collectives
 from jaxbench.xla.compile_cache import CacheWatch
+from jaxbench.xla.hlo import count_collectives
 
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:

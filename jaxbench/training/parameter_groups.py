@@ -10,8 +10,7 @@ import jax
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
-from jaxbench.xla.dataflow import Dataflow
-from jaxbench.xla.flops import PRODUCTS
+from jaxbench.xla.jaxpr import MATMULS_AND_CONVS, Dataflow
 
 
 class ParameterUses(NamedTuple):
@@ -56,7 +55,7 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
             looked_up.update(inputs[0].parameters)
             return [_Value(None)]
         weights = union(*(value.parameters or () for value in inputs))
-        if name not in PRODUCTS or not weights:
+        if name not in MATMULS_AND_CONVS or not weights:
             return None
         multiplied.update(weights)
         return [merge(inputs)._replace(last=weights, joined=frozenset())]

@@ -23,16 +23,16 @@ from jaxbench.parallel.fsdp import StateSharding
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.tasks import Task, get_task, sums_by_name
-from jaxbench.training.network_facts import (
-    NetworkFacts,
+from jaxbench.training.network_analysis import (
+    NetworkAnalysis,
     TrainingWork,
+    analyze_network,
     count_training,
-    read_facts,
     trace_network,
 )
 from jaxbench.training.optimizers import create_optimizer, create_schedule, describe_groups
 from jaxbench.training.parameter_groups import ParameterUses, read_uses
-from jaxbench.xla.flops import FLOPS_PER_MAC
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 
 class Program:
@@ -193,7 +193,7 @@ class Program:
         self._check_update_rule(state)
         check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
 
-    def _check_modes(self, state: Any, facts: NetworkFacts) -> None:
+    def _check_modes(self, state: Any, facts: NetworkAnalysis) -> None:
         """Raise BadInput where a network needs `train` and does not take it."""
         if self.model.takes_train:
             return
@@ -247,9 +247,9 @@ class Program:
         return jax.ShapeDtypeStruct(shape, dtype)
 
     @functools.cached_property
-    def facts(self) -> NetworkFacts:
+    def facts(self) -> NetworkAnalysis:
         """What the network does, found by tracing it."""
-        return read_facts(self._traced)
+        return analyze_network(self._traced)
 
     @functools.cached_property
     def work(self) -> TrainingWork:
@@ -305,7 +305,7 @@ class Program:
 
         Args:
           fast_rate: the rate of fast algorithms for convolutions, which need fewer operations (see
-            `Product.reduction`), as a fraction of the peak; 0 if there are none.
+            `MatmulOrConv.reduction`), as a fraction of the peak; 0 if there are none.
         """
         return FLOPS_PER_MAC * sum(
             macs / max(1.0, reduction * fast_rate)

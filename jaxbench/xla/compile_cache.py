@@ -28,26 +28,26 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
         code's names, not those of the code that filled the cache.
 
     Returns:
-      The folder; None where the cache is off, or where the user has no folder that can be written.
+      The folder; None if the cache is off, or if the user has no folder that can be written.
 
     Raises:
-      BadInput: the given folder cannot be written.
+      BadInput: the folder of the setting or of the variable cannot be written.
     """
-    if setting == "off":
-        jax.config.update("jax_enable_compilation_cache", False)
-        return None
-    given = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    try:
-        folder = cache_folder(setting)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError("cannot be written")
-    except (BadInput, OSError) as error:
-        if given:
-            reason = getattr(error, "strerror", None) or error
-            raise BadInput(
-                f"--compile_cache={given}: {reason}; give a folder that can be written, or off"
-            ) from error
+    folder = None
+    if setting != "off":
+        try:
+            folder = cache_folder(setting)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError("cannot be written")
+        except (BadInput, OSError) as error:
+            folder = None
+            if chosen := setting or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+                reason = getattr(error, "strerror", None) or error
+                raise BadInput(
+                    f"--compile_cache={chosen}: {reason}; give a folder that can be written, or off"
+                ) from error
+    if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -59,9 +59,9 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
 
 
 def cache_folder(setting: str = "") -> pathlib.Path:
-    """Return the folder of `use_compile_cache`; raise BadInput where a home folder is missing."""
-    given = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return (user_path(given) if given else user_cache("xla")).resolve()
+    """Return the folder of `use_compile_cache`; raise BadInput if there is no home folder."""
+    chosen = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    return (user_path(chosen) if chosen else user_cache("xla")).resolve()
 
 
 class CacheWatch:

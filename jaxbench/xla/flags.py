@@ -1,9 +1,8 @@
 """Check flags for XLA's compiler and add them to XLA_FLAGS.
 
 XLA reads XLA_FLAGS once, and aborts the process at a flag that it does not know. The known flags
-differ from release to release, so a process of 0.1 s tries each flag first.
-`lowered.compile(compiler_options=...)` would not do: it comes too late for flags that make the
-devices (--xla_force_host_platform_device_count), and `jax.pmap` takes no such options.
+differ from release to release, so a process of 0.1 s tries each flag first. Options of `compile`
+come too late for flags that make the devices.
 """
 
 import os
@@ -16,7 +15,7 @@ from jaxbench.errors import BadInput
 
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: ")
 _ERROR = re.compile(r"^E\d+ .*?\] (.*?)\.?$", re.MULTILINE)
-# Has XLA read XLA_FLAGS; creates no device.
+# Makes XLA read XLA_FLAGS; creates no device.
 _READ = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 
@@ -41,18 +40,15 @@ def add_xla_flags(text: str) -> list[str]:
       BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
         environment.
     """
-    check_xla_flags(text)
-    environment = os.environ.get("XLA_FLAGS", "").split()
-    for flag in environment:
-        if refusal := _refusal(flag):
-            raise BadInput(f"XLA_FLAGS in the environment: {_explain(flag, refusal)}")
-    known, unknown = [], []
-    for flag in check_xla_flags(text):
-        refusal = _refusal(flag)
-        if refusal and not _UNKNOWN.search(refusal):
-            raise BadInput(f"--xla_flags={text}: {_explain(flag, refusal)}")
-        (unknown if refusal else known).append(flag)
-    os.environ["XLA_FLAGS"] = " ".join([*environment, *known])
+    flags, before = check_xla_flags(text), os.environ.get("XLA_FLAGS", "")
+    for reason in refused_xla_flags(before):
+        raise BadInput(f"XLA_FLAGS in the environment: {reason}")
+    refusals = {flag: _refusal(flag) for flag in flags}
+    unknown = [flag for flag in flags if refusals[flag] and _UNKNOWN.search(refusals[flag])]
+    for flag in flags:
+        if refusals[flag] and flag not in unknown:
+            raise BadInput(f"--xla_flags={text}: {_explain(flag, refusals[flag])}")
+    os.environ["XLA_FLAGS"] = " ".join([*before.split(), *(f for f in flags if f not in unknown)])
     return unknown
 
 
@@ -61,15 +57,14 @@ def refused_xla_flags(text: str) -> list[str]:
     flags = text.split()
     if not flags or not _refusal(text):
         return []
-    refusals = {flag: refusal for flag in flags if (refusal := _refusal(flag))}
-    return [_explain(flag, refusal) for flag, refusal in refusals.items()]
+    return [_explain(flag, refusal) for flag in flags if (refusal := _refusal(flag))]
 
 
-def _refusal(flag: str) -> str | None:
-    """Return what XLA prints where it aborts over a flag, or flags; None where it takes them."""
+def _refusal(flags: str) -> str | None:
+    """Return what XLA prints when it aborts at flags; None if it accepts them."""
     done = subprocess.run(
         [sys.executable, "-c", _READ],
-        env=os.environ | {"XLA_FLAGS": flag},
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
     )
@@ -81,12 +76,12 @@ def _explain(flag: str, refusal: str) -> str:
     if _UNKNOWN.search(refusal):
         return f"XLA does not know {flag}"
     error = _ERROR.search(refusal)
-    why = error[1] if error else f"XLA does not take {flag}"
+    reason = error[1] if error else f"XLA does not take {flag}"
     # XLA lists all flags as `<tab>--xla_NAME=DEFAULT<tab>TYPE<tab>PURPOSE`, cut off at some length.
     name = flag.partition("=")[0]
     listed = re.search(rf"^\t{name}=(.*?) *\t(\w+)\t(.*)$", refusal, re.MULTILINE)
     if not listed:
-        return why
+        return reason
     default, kind, purpose = listed.groups()
     purpose = textwrap.shorten(purpose, 200, placeholder=" ...")
-    return f"{why}; it takes {kind}, {default} by default: {purpose}"
+    return f"{reason}; it takes {kind}, {default} by default: {purpose}"

@@ -1,10 +1,10 @@
-"""The environment variables that affect figures."""
+"""The environment variables that affect measurements."""
 
 import os
 import re
 
 _RELEVANT = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
-# The place of compiled programs affects no figure.
+# Where compiled programs are kept affects no measurement.
 _CACHE = re.compile(r"^JAX_(COMPILATION_CACHE|PERSISTENT_CACHE|ENABLE_COMPILATION_CACHE)")
 
 # The flags that jaxbench itself has added to XLA_FLAGS in this process.
@@ -21,7 +21,7 @@ def decisive_variables() -> dict[str, str]:
 
     XLA_FLAGS lacks the flags that jaxbench added in this process: they are the machine's.
     """
-    given = relevant_variables()
-    flags = [flag for flag in given.pop("XLA_FLAGS", "").split() if flag not in added_flags]
-    given |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
-    return {name: value for name, value in sorted(given.items()) if not _CACHE.match(name)}
+    variables = relevant_variables()
+    flags = [flag for flag in variables.pop("XLA_FLAGS", "").split() if flag not in added_flags]
+    variables |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
+    return {name: value for name, value in sorted(variables.items()) if not _CACHE.match(name)}

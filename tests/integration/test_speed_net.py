@@ -29,8 +29,8 @@ def result(tmp_path_factory):
 
 def test_whitening_stays_and_its_bias_learns(result):
     params = jax.device_get(result.state.params)
-    assert np.array_equal(params["whiten"]["kernel"], whitening_kernel(images()[:100]))
-    assert params["whiten"]["bias"].any()
+    assert np.array_equal(params["whitening"]["kernel"], whitening_kernel(images()[:100]))
+    assert params["whitening"]["bias"].any()
     assert "scale" not in params["norm1_1"]
     assert result.summary["phases_s"]["init_from_images"] > 0
 

@@ -8,7 +8,7 @@ from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.microbench import collectives
 from jaxbench.microbench.collectives import Collective
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.xla.collectives import count_collectives
+from jaxbench.xla.hlo import count_collectives
 
 
 @pytest.fixture(params=["pmap", "shard_map"])

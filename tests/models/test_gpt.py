@@ -12,7 +12,7 @@ from jaxbench.models.transformer_block import choose_attention
 from jaxbench.models.vit import ViTConfig
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
-from jaxbench.xla.flops import find_products
+from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
 TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "attention": "xla"}
 
@@ -79,7 +79,7 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
     half = [jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in (x, embedding)]
     traced = jax.jit(jax.grad(total(tied_logits), (0, 1))).trace(*half)
     assert jax.eval_shape(tied_logits, *half).dtype == jnp.float32
-    products = list(find_products(traced.jaxpr.jaxpr))
+    products = list(find_matmuls_and_convs(traced.jaxpr.jaxpr))
     # One of them is the forward pass's.
     assert [product.dtype for product in products] == 3 * ["bfloat16"]
 
@@ -131,7 +131,7 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
             return jax.grad(lambda *args: jnp.sum(attend(*args)), (0, 1, 2))(*args)
 
         function = gradients if differentiated else attend
-        return list(find_products(jax.jit(function).trace(*shapes).jaxpr.jaxpr))
+        return list(find_matmuls_and_convs(jax.jit(function).trace(*shapes).jaxpr.jaxpr))
 
     assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
     [own] = products("cudnn")

@@ -1,4 +1,4 @@
-"""Layers of our own are flax's to rounding, forwards and backwards."""
+"""The shared layers compute what flax's do to rounding, forwards and backwards."""
 
 import flax.linen as nn
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxbench.models.batch_norm import BatchNorm
-from jaxbench.models.layers import max_pool
+from jaxbench.models.layers import conv_layer, max_pool
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from tests.conftest import needs_devices
 
@@ -143,7 +143,41 @@ def test_max_pooling_and_its_gradient_are_flaxs(window, stride, padding, size):
 
 
 @pytest.mark.parametrize(("platform", "scatters"), [("tpu", True), ("cuda", False), ("cpu", False)])
-def test_the_gradient_of_max_pooling_is_scattered_on_tpus_alone(platform, scatters):
+def test_only_tpus_scatter_the_gradient_of_max_pooling(platform, scatters):
     gradient = jax.jit(jax.grad(lambda x: max_pool(x, 2, 2).sum()))
     lowered = gradient.trace(jnp.ones((2, 4, 4, 3))).lower(lowering_platforms=(platform,))
     assert ("select_and_scatter" in lowered.as_text()) == scatters
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_a_convolution_is_flaxs_in_fp64(kernel, strides):
+    with jax.enable_x64(True):
+        generator = np.random.default_rng(0)
+        x = jnp.asarray(generator.normal(size=(2, 5, 6, 7)))
+        types = {"dtype": jnp.float64, "param_dtype": jnp.float64}
+        layers = (
+            conv_layer(**types)(4, kernel, strides),
+            nn.Conv(4, kernel, strides, use_bias=False, **types),
+        )
+        variables = layers[0].init(jax.random.key(0), x)
+        results = [jax.vjp(layer.apply, variables, x) for layer in layers]
+        dy = jnp.asarray(generator.normal(size=results[0][0].shape))
+        ours, flaxs = (jax.tree.leaves((y, back(dy))) for y, back in results)
+        for a, b in zip(ours, flaxs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("platform", "convolves"), [("cpu", False), ("cuda", True), ("tpu", True)])
+def test_only_cpus_train_a_1x1_kernel_as_a_product(platform, convolves):
+    layer = conv_layer(jnp.float32, jnp.float32)(4, (1, 1), (2, 2))
+    x = jnp.ones((2, 6, 6, 3))
+    variables = layer.init(jax.random.key(0), x)
+
+    def step(variables, x):
+        y, back = jax.vjp(layer.apply, variables, x)
+        return y, back(jnp.ones_like(y))
+
+    text = jax.jit(step).trace(variables, x).lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.convolution" in text) == convolves
+    assert ("stablehlo.dot_general" in text) != convolves

@@ -155,7 +155,7 @@ def test_the_record_of_2025_is_as_published():
     assert rates == pytest.approx((0.0573 * 1536, 0.5415 * 1536), rel=1e-3)
     assert optimizer.weight_decay == pytest.approx(1.0418e-6 * 1536, rel=1e-3)
     assert config.data.brightness == pytest.approx(0.1399 * 64, rel=0.01)
-    assert round(config.model.whiten_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
+    assert round(config.model.whitening_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
     # SiLU is a function that the program calls; GELU stands in its place.
     used = [str(own.trace_network().jaxpr) for own in (base_program, program)]
     assert [len(re.findall(r"\berfc?\b", text)) for text in used] == [7, 1]
@@ -175,7 +175,7 @@ def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
     needs_devices(2)
     config = config_with(num_devices=2, **fields)
     with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
-        kernels = jax.device_get(job.place_train_state().params)["whiten"]["kernel"]
+        kernels = jax.device_get(job.place_train_state().params)["whitening"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
         assert np.array_equal(kernel, expected)
@@ -194,7 +194,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
     look = _data_dependent_params(config_with(), dataset, mesh, Clock())
-    assert look() is look() and list(look()) == ["whiten"]
+    assert look() is look() and list(look()) == ["whitening"]
     assert done == ["the parameters from images", "sent"]
 
 

@@ -83,4 +83,4 @@ def test_the_groups_of_parameters_have_their_rates_and_decays():
         ("head", 40, 0.004),
         ("bias", 2, 0.004),
     ]
-    assert (by_name["whiten/kernel"]["epochs"], by_name["whiten/bias"]["epochs"]) == (0, 3)
+    assert (by_name["whitening/kernel"]["epochs"], by_name["whitening/bias"]["epochs"]) == (0, 3)

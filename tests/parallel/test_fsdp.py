@@ -16,7 +16,7 @@ from jaxbench.models.vit import ViTConfig
 from jaxbench.parallel.fsdp import Shard, split_axis
 from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.train import build_program
-from jaxbench.xla.flops import inner_jaxprs
+from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
 from tests.conftest import MICRO, needs_devices, set_fields, step_losses
 

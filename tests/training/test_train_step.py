@@ -17,8 +17,7 @@ from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.conv_layer import conv_layer
-from jaxbench.models.layers import classify, dropout, norm_layer
+from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.setup import prepare_run
@@ -27,9 +26,9 @@ from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from jaxbench.training.optimizers import create_schedule
+from jaxbench.xla.jaxpr import find_matmuls_and_convs
 from tests.conftest import (
     MICRO,
-    equations,
     needs_devices,
     records,
     set_fields,
@@ -406,14 +405,9 @@ def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision
 
     jaxpr = jax.make_jaxpr(forward)(state.params, state.batch_stats, image)
     assert jaxpr.out_avals[0].dtype == jnp.float32
-    types = [
-        equation.outvars[0].aval.dtype
-        for equation in equations(jaxpr.jaxpr)
-        if equation.primitive.name == "conv_general_dilated"
-    ]
-    if experiment.startswith("unet"):  # its last one makes the logits
-        assert types.pop() == jnp.float32
-    assert len(types) >= 9 and set(types) == {jnp.dtype(half)}
+    types = [op.dtype for op in find_matmuls_and_convs(jaxpr.jaxpr)]
+    assert types.pop() == "float32"  # the last one makes the logits
+    assert len(types) >= 9 and set(types) == {jnp.dtype(half).name}
 
 
 def test_seeds_differ_and_repeat(train):

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxbench.xla.flops import find_products
+from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
 
 def macs(function, *shapes):
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     traced = jax.jit(function).trace(*args)
-    return sum(product.macs for product in find_products(traced.jaxpr.jaxpr))
+    return sum(product.macs for product in find_matmuls_and_convs(traced.jaxpr.jaxpr))
 
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -65,5 +65,5 @@ def test_fast_algorithms_leave_two_multiplications_a_pixel(kernel, stride, reduc
     shapes = (2, 16, 16, 3), (kernel, kernel, 3, 5)
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     gradient = jax.jit(jax.grad(lambda *args: convolve(*args).sum(), (0, 1))).trace(*args)
-    products = find_products(gradient.jaxpr.jaxpr)
+    products = find_matmuls_and_convs(gradient.jaxpr.jaxpr)
     assert {product.reduction for product in products} == {reduction}

@@ -1,11 +1,10 @@
 """What a network does with the options that it is given, read from its traced passes.
 
-A network of one's own may ignore its `dtype` or `norm_axis`. Then a record of the config's
-`precision` and `batch_norm` would be false.
+A custom network may ignore its `dtype` or `norm_axis`. Then a record of the config's `precision`
+and `batch_norm` would be false.
 """
 
 import dataclasses
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,36 +20,35 @@ from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
-from jaxbench.xla.dataflow import Dataflow
-from jaxbench.xla.flops import CUDNN_ATTENTION, Product, find_products
+from jaxbench.xla.jaxpr import CUDNN_ATTENTION, Dataflow, MatmulOrConv, find_matmuls_and_convs
 from jaxbench.xla.least_bytes import count_activation_bytes
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkFacts:
-    """What training on one image does; what names no pass is of the forward pass.
+class NetworkAnalysis:
+    """What the forward pass of training does with one image.
 
     Attributes:
       output_shape: of one image.
       macs_by_dtype: multiply-accumulates by the type of their operands.
-      batch_norm: whose images the statistics that it updates come from: all devices' (`sync`),
-        each one's own (`local`), or some of each (`partly sync`); None without any.
+      batch_norm: whose images the statistics that it updates come from: each device's (`local`),
+        all devices' (`sync`), or both (`local and sync`); None without any.
       macs_once: multiply-accumulates with each loop's body counted once, as XLA does.
       output_dtype: of its outputs, before they are widened for the loss.
       cudnn_attention: whether attention is cuDNN's.
       draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
-      activation_bytes: the least of activations that training moves, see `least_bytes`; None
-        where its rules do not say.
+      activation_bytes: the least bytes of activations that training moves, see `least_bytes`; None
+        if its rules do not cover the network.
     """
 
     output_shape: tuple[int, ...]
     macs_by_dtype: dict[str, int]
     batch_norm: str | None
     macs_once: int
-    output_dtype: str = "float32"
-    cudnn_attention: bool = False
-    draws_by_device: bool = False
-    activation_bytes: int | None = None
+    output_dtype: str
+    cudnn_attention: bool
+    draws_by_device: bool
+    activation_bytes: int | None
 
     @property
     def forward_macs(self) -> int:
@@ -62,7 +60,7 @@ class NetworkFacts:
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
 
     def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
-        """Return the least bytes that a step moves on a device; None where the rules do not say.
+        """Return the least bytes that a step moves on a device, or None.
 
         Args:
           images: of the step on the device.
@@ -73,7 +71,7 @@ class NetworkFacts:
         return images * self.activation_bytes + 2 * state_bytes
 
     def check(self, config: Config) -> None:
-        """Raise BadInput where batch norm takes its statistics elsewhere than the config says."""
+        """Raise BadInput if batch norm does not take its statistics as the config says."""
         if self.batch_norm not in (None, config.batch_norm):
             raise BadInput(
                 f"batch_norm={config.batch_norm}: the network's batch norm is {self.batch_norm}; "
@@ -81,8 +79,15 @@ class NetworkFacts:
             )
 
     def warnings(self, config: Config, precision: Precision) -> list[str]:
-        """Return what the network does and the config's fields do not say."""
-        warnings = self._precision_warnings(config, precision)
+        """Return what the network does that differs from the config's fields."""
+        warnings = []
+        compute_macs = self.macs_by_dtype.get(np.dtype(precision.compute_dtype).name, 0)
+        if 2 * compute_macs < self.forward_macs:
+            warnings.append(
+                f"precision={config.precision}, but {1 - compute_macs / self.forward_macs:.0%} of "
+                f"the network's multiplications are in {self.main_dtype}; "
+                f"{config.model.hand_on('dtype', 'the layers')}"
+            )
         narrow = np.dtype(self.output_dtype)
         if narrow != np.promote_types(narrow, np.float32) and narrow.itemsize < 4:
             warnings.append(
@@ -95,17 +100,6 @@ class NetworkFacts:
                 "number of devices; jaxbench.models.layers.dropout draws for each example"
             )
         return warnings
-
-    def _precision_warnings(self, config: Config, precision: Precision) -> list[str]:
-        share = self.macs_by_dtype.get(np.dtype(precision.compute_dtype).name, 0) / max(
-            1, self.forward_macs
-        )
-        if share >= 0.5 or not self.forward_macs:
-            return []
-        return [
-            f"precision={config.precision}, but {1 - share:.0%} of the network's multiplications "
-            f"are in {self.main_dtype}; {config.model.hand_on('dtype', 'the layers')}"
-        ]
 
 
 def trace_network(
@@ -133,35 +127,45 @@ def trace_network(
     return step.trace(key, params, batch_stats, image)
 
 
-def read_facts(traced: Any) -> NetworkFacts:
-    """Return the facts of a traced training forward pass, see `trace_network`."""
+def analyze_network(traced: Any) -> NetworkAnalysis:
+    """Analyse a training forward pass that `trace_network` traced."""
     jaxpr = traced.jaxpr.jaxpr
     macs_by_dtype, macs_once, primitives = Counter(), 0, set()
-    for product in find_products(jaxpr):
-        primitives.add(product.primitive)
-        macs_by_dtype[product.dtype] += product.macs
-        macs_once += product.macs // product.times
-    num_inputs, num_outputs = len(jaxpr.invars), len(jaxpr.outvars)
-    # The image is the last input; the updated statistics are the last outputs.
-    origins = _ORIGINS.outputs(jaxpr, [0] * (num_inputs - 1) + [_LOCAL])
+    for op in find_matmuls_and_convs(jaxpr):
+        primitives.add(op.primitive)
+        macs_by_dtype[op.dtype] += op.macs
+        macs_once += op.macs // op.times
+    # The key is the first input, the image the last; the last outputs are the updated statistics.
+    inputs = [{"key"}, *[set()] * (len(jaxpr.invars) - 2), {"local"}]
+    depends = Dataflow(lambda parts: set().union(*parts), _exchanged).outputs(jaxpr, inputs)
     output, updated = traced.out_info
-    num_statistics = len(jax.tree.leaves(updated))
-    found = {*origins[num_outputs - num_statistics :]} - {0}
-    batch_norm = _NAMES[found.pop() if len(found) == 1 else _PARTLY] if found else None
-    # The key is the first input, and what comes of it is followed as images are.
-    drawn = _ORIGINS.outputs(jaxpr, [_LOCAL] + [0] * (num_inputs - 1))[
-        : num_outputs - num_statistics
-    ]
-    return NetworkFacts(
+    num_outputs = len(depends) - len(jax.tree.leaves(updated))
+    statistics = set().union(*depends[num_outputs:])
+    return NetworkAnalysis(
         output.shape[1:],
         dict(macs_by_dtype),
-        batch_norm,
+        " and ".join(sorted(statistics - {"key"})) or None,
         macs_once,
         output_dtype=output.dtype.name,
         cudnn_attention=CUDNN_ATTENTION in primitives,
-        draws_by_device=any(drawn),
+        draws_by_device=any("key" in parts for parts in depends[:num_outputs]),
         activation_bytes=count_activation_bytes(jaxpr),
     )
+
+
+def _exchanged(equation: Any, inputs: list[set[str]]) -> list[set[str]] | None:
+    """Return what a collective over all devices makes of values that depend on a device's images.
+
+    Returns None for any other equation.
+    """
+    params = equation.params
+    if equation.primitive.name not in ("psum", "pmax", "pmin", "all_gather"):
+        return None
+    axes = params.get("axes", params.get("axis_name", ()))
+    axes = axes if isinstance(axes, (tuple, list)) else (axes,)
+    if AXIS not in axes or params.get("axis_index_groups") is not None:
+        return None
+    return [{"sync" if part == "local" else part for part in parts} for parts in inputs]
 
 
 class TrainingWork(NamedTuple):
@@ -169,8 +173,8 @@ class TrainingWork(NamedTuple):
 
     Attributes:
       training_macs: of the forward and the backward pass, for MFU.
-      step_macs: those that a step must do, {`Product.reduction`: count}: without gradients that no
-        update needs, and without what a causal mask hides from cuDNN's attention.
+      step_macs: those that a step must do, {`MatmulOrConv.reduction`: count}: without gradients
+        that no update needs, and without what a causal mask hides from cuDNN's attention.
       step_macs_once: those with each loop's body counted once.
     """
 
@@ -192,7 +196,7 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
       updates: for each parameter whether an update needs its gradient.
     """
     forward = _without_remat(traced.jaxpr)
-    num_params = len(updates)
+    num_params, num_results = len(updates), len(forward.out_avals)
 
     def trace_gradient(by_images: bool) -> Any:
         def differentiate(key, *arrays):
@@ -210,44 +214,36 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
         inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in forward.in_avals]
         return jax.jit(differentiate).trace(*inputs).jaxpr.jaxpr
 
-    if jnp.issubdtype(forward.in_avals[-1].dtype, jnp.inexact):
-        try:
-            gradient = trace_gradient(by_images=True)
-        except Exception:  # a network need not be differentiable by its images
-            gradient = trace_gradient(by_images=False)
-    else:  # tokens
-        gradient = trace_gradient(by_images=False)
-    num_results = len(forward.out_avals)
-    num_images = len(gradient.outvars) - num_results - num_params
+    try:  # tokens are not differentiable, and a network need not be by its images
+        gradient, num_images = trace_gradient(by_images=True), 1
+    except Exception:
+        gradient, num_images = trace_gradient(by_images=False), 0
 
-    # A gradient counts as its product: padding makes the sizes of their convolutions differ.
-    counted = defaultdict(set)
-    for product in find_products(forward.jaxpr):
-        counted[product.sizes].add(product.macs // product.times)
+    # A gradient counts as its forward operation: padding makes the sizes of convolutions differ.
+    forward_macs = defaultdict(set)
+    for op in find_matmuls_and_convs(forward.jaxpr):
+        forward_macs[op.sizes].add(op.macs // op.times)
 
-    def find_needed(images: bool) -> Iterator[tuple[Product, int]]:
-        """Yield the products that are needed, and how many multiply-accumulates one of each is."""
-        needed = [True] * num_results + list(updates) + [images] * num_images
-        for product in find_products(dce_jaxpr(gradient, needed)[0]):
-            macs = product.macs // product.times
-            near = min(counted[product.sizes] or {macs}, key=lambda other: abs(other - macs))
-            yield product, near
+    def find_needed(by_images: bool) -> Iterator[tuple[MatmulOrConv, int]]:
+        """Yield the operations that are needed, and the multiply-accumulates of each."""
+        needed = [True] * num_results + list(updates) + [by_images] * num_images
+        for op in find_matmuls_and_convs(dce_jaxpr(gradient, needed)[0]):
+            macs = op.macs // op.times
+            yield op, min(forward_macs[op.sizes] or {macs}, key=lambda near: abs(near - macs))
 
     step_macs, trained, once = Counter(), set(), 0
-    for product, macs in find_needed(images=False):
-        step_macs[product.reduction] += product.times * macs - product.masked_macs
+    for op, macs in find_needed(by_images=False):
+        step_macs[op.reduction] += op.times * macs - op.masked_macs
         once += macs
-        trained.add(product.scope)
+        trained.add(op.scope)
     training_macs = sum(
-        product.times * macs
-        for product, macs in find_needed(images=True)
-        if product.scope in trained
+        op.times * macs for op, macs in find_needed(by_images=True) if op.scope in trained
     )
     return TrainingWork(training_macs, dict(step_macs), once)
 
 
 def _without_remat(value: Any) -> Any:
-    """Return a jaxpr, or what holds some, in which the backward pass computes nothing again."""
+    """Return a jaxpr, or what contains some, in which the backward pass computes nothing again."""
     if type(value) in (tuple, list):
         return type(value)(map(_without_remat, value))
     if not isinstance(value, (ClosedJaxpr, Jaxpr)):
@@ -262,25 +258,3 @@ def _without_remat(value: Any) -> Any:
             params["policy"] = jax.checkpoint_policies.everything_saveable
         equations.append(equation.replace(params=params))
     return value.replace(eqns=equations)
-
-
-# Whose images a value comes from: nobody's (0), all devices', those of some, the device's own.
-_SYNC, _PARTLY, _LOCAL = 1, 2, 3
-_NAMES = {_SYNC: "sync", _PARTLY: "partly sync", _LOCAL: "local"}
-_REDUCTIONS = ("psum", "pmax", "pmin", "all_gather")
-
-
-def _exchanged(equation: Any, origins: list[int]) -> list[int] | None:
-    """Return the origins of what devices exchange; None for any other equation."""
-    params = equation.params
-    if equation.primitive.name not in _REDUCTIONS:
-        return None
-    axes = params.get("axes", params.get("axis_name", ()))
-    if AXIS not in (axes if isinstance(axes, (tuple, list)) else (axes,)):
-        return None
-    exchanged = _SYNC if params.get("axis_index_groups") is None else _PARTLY
-    return [min(origin, exchanged) for origin in origins]
-
-
-# A value that comes from several is the one of them that fewest devices share.
-_ORIGINS = Dataflow(functools.partial(max, default=0), _exchanged)
