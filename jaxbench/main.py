@@ -21,7 +21,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.targets import describe_targets, is_asked, split_targets
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
@@ -66,9 +66,9 @@ def main() -> int:
 
     prepare_backend(main_flags.BACKEND_FLAGS.value)
     config = process_flags.coordinator_config(one_host=mode != "describe")
-    with coordination.process_group(config, process_flags.exit_status):
-        if coordination.count() > 1:
-            coordination.check_same("the command", _common_facts(experiment, mode))
+    with processes.process_group(config, process_flags.exit_status):
+        if processes.count() > 1:
+            processes.check_same("the command", _common_facts(experiment, mode))
         if mode == "describe":
             return _describe(experiment)
         return _run(experiment, mode)
@@ -81,7 +81,7 @@ def _common_facts(experiment: Experiment, mode: str) -> dict[str, Any]:
     fields = flat(config_record(experiment))
     own = {f"data.{name}" for name in main_flags.OF_EACH}
     return {
-        "--num_processes": coordination.count(),
+        "--num_processes": processes.count(),
         "--mode": mode,
         **{f"--{name}": flags.FLAGS[name].value for name in main_flags.OF_ALL},
         **{f"--experiment.{name}": value for name, value in fields if name not in own},

@@ -11,7 +11,7 @@ from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, check_same, find_re
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.modes.setup import RunSetup
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.training.program import Program
 from jaxbench.training.run import RunProgress
@@ -20,7 +20,7 @@ from jaxbench.training.run import RunProgress
 @contextlib.contextmanager
 def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[Resume | None]:
     """Hold the run to resume, in the first process only; None if a new run begins."""
-    resumed = find_resume(workdir, resume, config.name) if coordination.is_primary() else None
+    resumed = find_resume(workdir, resume, config.name) if processes.is_primary() else None
     with contextlib.closing(resumed) if resumed else contextlib.nullcontext():
         if resumed:
             check_same(resumed, config)
@@ -31,7 +31,7 @@ def restore(setup: RunSetup, resumed: Resume | None, workdir: str | None) -> Che
     """Return the checkpoint to resume from, in every process; None if the run begins."""
     with setup.clock.phase("restore"):
         checkpoint = _read(setup, resumed, workdir) if resumed else None
-        if coordination.count() > 1:
+        if processes.count() > 1:
             checkpoint = _broadcast(checkpoint, setup.program)
     if checkpoint:
         setup.clock.add(checkpoint.metadata["totals_s"])
@@ -70,7 +70,7 @@ def _read(setup: RunSetup, resumed: Resume, workdir: str | None) -> Checkpoint |
 
 def _broadcast(checkpoint: Checkpoint | None, program: Program) -> Checkpoint | None:
     """Send every process the checkpoint of the first; the others need not see its disk."""
-    shared = coordination.broadcast_value(checkpoint and [checkpoint.name, checkpoint.metadata])
+    shared = processes.broadcast_value(checkpoint and [checkpoint.name, checkpoint.metadata])
     if shared is None:
         return None
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), program.abstract_placed_state())

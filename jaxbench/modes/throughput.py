@@ -23,7 +23,7 @@ from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warn
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings
-from jaxbench.parallel.coordination import barrier_before_first_step, broadcast_value
+from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible

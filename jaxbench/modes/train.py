@@ -20,8 +20,8 @@ from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.modes.restore import restore, run_to_resume
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run
-from jaxbench.parallel import coordination
-from jaxbench.parallel.coordination import barrier_before_first_step
+from jaxbench.parallel import processes
+from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.attempts import describe_changes
 from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput, read_attempts
@@ -82,7 +82,7 @@ def train_and_evaluate(
     config.validate()
     with contextlib.ExitStack() as stack:
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
-        if coordination.broadcast_value(resumed is not None and resumed.is_done):
+        if processes.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, MixedDevices, first_line
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
@@ -46,7 +46,7 @@ class DataMesh:
     @property
     def process(self) -> tuple[int, int]:
         """Return the index of this process and the number of processes."""
-        return coordination.index(), self.num_devices // len(self.local_devices)
+        return processes.index(), self.num_devices // len(self.local_devices)
 
     def replicate(self, tree: Any) -> Any:
         """Place a copy of every array on every device; all processes pass the same arrays."""
@@ -146,7 +146,7 @@ class DataMesh:
 
 def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
     """Return the devices of this process; only they have memory statistics here."""
-    own = coordination.index()
+    own = processes.index()
     return tuple(device for device in devices if device.process_index == own)
 
 
@@ -165,7 +165,7 @@ def create_mesh(config: Experiment) -> DataMesh:
             + first_line(error)
         ) from error
     count = jax.process_count()
-    if count != coordination.count():
+    if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "
             "command with --distributed=auto on every host"
@@ -209,7 +209,7 @@ def broadcast_arrays(tree: Any) -> Any:
 
     # As bytes: JAX broadcasts by summing, and -0.0 + 0.0 is 0.0.
     as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
-    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_primary())
+    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=processes.is_primary())
     return jax.tree.map(
         lambda leaf, data: np.asarray(data).view(leaf.dtype).reshape(leaf.shape), tree, sent
     )

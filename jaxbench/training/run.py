@@ -16,7 +16,7 @@ from jaxbench.data.feeds.feed import Feed
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.signals import defer_first_signal
 from jaxbench.records.schema import EpochRecord, Record, record_from_json
 from jaxbench.records.validity import impossible_arithmetic
@@ -311,7 +311,7 @@ class TrainRun:
         due = self.checkpoints is not None and self.checkpoints.due(epochs_done, last)
         if not self.program.is_state_across_processes:
             return due
-        return epochs_done is not None and coordination.broadcast_value(due)
+        return epochs_done is not None and processes.broadcast_value(due)
 
     def save_checkpoint(self, state: Any) -> None:
         """Save a checkpoint, where any are written; nothing may be queued on the devices."""

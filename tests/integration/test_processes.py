@@ -288,23 +288,23 @@ def test_throughput_over_two_processes(tmp_path):
 AGREEING = """
 import sys
 from jaxbench import errors
-from jaxbench.parallel import coordination, coordinator, signals, watch
+from jaxbench.parallel import processes, coordinator, signals, watch
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
 config = coordinator.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
 def exit_status(error):
     return watch.ExitStatus("failed", "no", 7, str(error))
-with coordination.process_group(config, exit_status):
-    print([coordination.broadcast_value([index, turn]) for turn in range(3)])
-    coordination.barrier("here")
-    coordination.check_same("facts", {"a": (1, 2), "b": lambda: None})
+with processes.process_group(config, exit_status):
+    print([processes.broadcast_value([index, turn]) for turn in range(3)])
+    processes.barrier("here")
+    processes.check_same("facts", {"a": (1, 2), "b": lambda: None})
     try:
-        coordination.check_same("others", {"a": index, "b": index // 2})
+        processes.check_same("others", {"a": index, "b": index // 2})
     except errors.BadInput as error:
         print(error)
     if index == 1:
         raise ValueError("something broke")
-    coordination.barrier("a place that nobody else comes to")
+    processes.barrier("a place that nobody else comes to")
 """
 
 

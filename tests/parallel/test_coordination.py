@@ -6,8 +6,8 @@ import threading
 from jaxbench.cli import registry
 from jaxbench.clock import Clock
 from jaxbench.modes.train import train_and_evaluate
-from jaxbench.parallel import coordination
-from jaxbench.parallel.coordination import barrier_before_first_step
+from jaxbench.parallel import processes
+from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.watch import Store
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, set_fields
@@ -16,11 +16,11 @@ from tests.conftest import MICRO, records, set_fields
 def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     """gloo's first collective fails where a process comes 30 s late."""
     places = []
-    monkeypatch.setattr(coordination, "barrier", places.append)
+    monkeypatch.setattr(processes, "barrier", places.append)
     clock = Clock()
     barrier_before_first_step(clock)
     assert places == [] and "barrier" not in clock.totals_s()
-    monkeypatch.setattr(coordination, "count", lambda: 2)
+    monkeypatch.setattr(processes, "count", lambda: 2)
     barrier_before_first_step(clock)
     assert places == ["the first step"] and "barrier" in clock.totals_s()
     monkeypatch.undo()
@@ -58,7 +58,7 @@ def test_what_a_barrier_costs_grows_with_the_processes_not_with_their_square():
     keys = {}
     clients = [Client(keys) for _ in range(64)]
     threads = [
-        threading.Thread(target=coordination._barrier, args=(Store(client, index, 64), "here"))
+        threading.Thread(target=processes._barrier, args=(Store(client, index, 64), "here"))
         for index, client in enumerate(clients)
     ]
     for thread in threads[1:]:
