@@ -1,4 +1,4 @@
-"""Many processes: the numbers of one, records from the first alone, one end for all."""
+"""Many processes: the numbers of one, records from the first only, one end for all."""
 
 import contextlib
 import csv
@@ -288,16 +288,16 @@ def test_throughput_over_two_processes(tmp_path):
 AGREEING = """
 import sys
 from jaxbench import errors
-from jaxbench.parallel import processes, coordinator, signals, watch
+from jaxbench.parallel import processes, signals
 signals.raise_on_signals()
 port, index = int(sys.argv[1]), int(sys.argv[2])
-config = coordinator.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
+config = processes.CoordinatorConfig(f"localhost:{port}", 2, index, 60, 5)
 def exit_status(error):
-    return watch.ExitStatus("failed", "no", 7, str(error))
+    return processes.ExitStatus("failed", "no", 7, str(error))
 with processes.process_group(config, exit_status):
     print([processes.broadcast_value([index, turn]) for turn in range(3)])
     processes.barrier("here")
-    processes.check_same("facts", {"a": (1, 2), "b": lambda: None})
+    processes.check_same("settings", {"a": (1, 2), "b": lambda: None})
     try:
         processes.check_same("others", {"a": index, "b": index // 2})
     except errors.BadInput as error:
