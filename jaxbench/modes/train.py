@@ -8,7 +8,13 @@ from typing import Any
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
-from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
+from jaxbench.checkpoints.resume import (
+    CHECKPOINTS,
+    Resume,
+    restore,
+    resume_run_dir,
+    run_to_resume,
+)
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.custom.code import config_record
@@ -17,7 +23,6 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.modes.restore import restore, run_to_resume
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run
 from jaxbench.parallel import processes
@@ -88,7 +93,7 @@ def train_and_evaluate(
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         _check_steps(setup, options)
-        saved = restore(setup, resumed, workdir)
+        saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
         training = Training(setup, options, saved, import_s)
         into = None
         if resumed:
