@@ -59,8 +59,7 @@ class Child:
     Args:
       command: the program's absolute path and its arguments.
       log: the file for its output.
-      timeout_s: seconds until SIGTERM; SIGKILL follows after the program's --grace_period_s and
-        2 s more.
+      timeout_s: seconds to SIGTERM; SIGKILL follows 2 s after the program's --grace_period_s.
       memory_limit_mb: MiB of private memory for each of its processes.
       variables: of its environment, besides those of this process.
     """
@@ -135,11 +134,9 @@ def run_child(
     watch: Callable[[str], None] = lambda line: None,
     **limits: Any,
 ) -> ProcessResult:
-    """Run a program to its end; an exception in this process ends the program first.
+    """Run a program to its end, see `Child`; `watch` sees its last line of output now and then.
 
-    Args:
-      command, log, **limits: see `Child`.
-      watch: called now and then with its last line of output.
+    An exception in this process ends the program first.
     """
     child = Child(command, log, **limits)
     try:

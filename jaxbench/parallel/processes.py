@@ -11,7 +11,6 @@ JAX is imported only to connect: a program that runs nothing starts without it.
 import contextlib
 import ctypes
 import dataclasses
-import ipaddress
 import itertools
 import json
 import os
@@ -49,20 +48,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 @dataclasses.dataclass(frozen=True)
 class CoordinatorConfig:
-    """How process `index` of `count` joins the others of a run.
+    """How process `index` of `count` joins the others of a run."""
 
-    Attributes:
-      address: HOST:PORT of process 0, whose coordination service listens there; None if JAX
-        detects the cluster (Cloud TPU, Slurm and others that `jax.distributed` knows).
-      initialization_timeout_s: how long the processes wait for one another.
-      heartbeat_timeout_s: a process that is silent for so long is lost.
-    """
-
-    address: str | None
+    address: str | None  # HOST:PORT of process 0; None if JAX detects the cluster
     count: int
     index: int
-    initialization_timeout_s: int
-    heartbeat_timeout_s: int
+    initialization_timeout_s: int  # how long the processes wait for one another
+    heartbeat_timeout_s: int  # a process that is silent for so long is lost
 
 
 def detect_cluster(
@@ -70,8 +62,7 @@ def detect_cluster(
 ) -> CoordinatorConfig | None:
     """Return how to join the processes of the cluster that JAX detects; None for a single process.
 
-    Raises:
-      BadInput: JAX detects no cluster.
+    Raise BadInput if JAX detects no cluster.
     """
     with defer_signals():
         from jax._src.clusters import ClusterEnv
@@ -100,8 +91,7 @@ def check_single_host(
 ) -> None:
     """Raise BadInput on one of several hosts of a TPU slice, on which a single process would hang.
 
-    Args:
-      todo: what the message tells the user to do.
+    `todo` is the advice at the message's end.
     """
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     # Whoever has set these has separated the host's own chips from the slice.
@@ -283,9 +273,6 @@ def _connect(config: CoordinatorConfig) -> Any:
 
     JAX aborts a process (LOG(FATAL), exit code 134) that cannot connect in time, and nothing
     interrupts it meanwhile. So it connects in a thread, and its own timeout comes later.
-
-    Raises:
-      Unreachable: the processes do not come together in time.
     """
     # The coordination service prints errors only.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -295,6 +282,10 @@ def _connect(config: CoordinatorConfig) -> Any:
     # JAX's preemption service would take SIGTERM from our handler.
     jax.config.update("jax_enable_preemption_service", False)
     address, errors, watch = config.address, [], Stopwatch()
+    # Process 0 listens at its address only, not everywhere as is JAX's default. A name may stand
+    # for another address on the other hosts (Debian resolves a host's name to 127.0.1.1).
+    host = address.rpartition(":")[0].strip("[]") if address else ""
+    is_exact = host == "localhost" or bool(re.fullmatch(r"[\d.]+|[\da-fA-F]*:[\da-fA-F:.]+", host))
 
     def initialize() -> None:
         try:
@@ -302,7 +293,7 @@ def _connect(config: CoordinatorConfig) -> Any:
                 address,
                 config.count,
                 config.index,
-                coordinator_bind_address=_listening_address(address),
+                coordinator_bind_address=address if is_exact else None,
                 initialization_timeout=config.initialization_timeout_s + _JAX_MARGIN_S,
                 heartbeat_timeout_seconds=config.heartbeat_timeout_s + _JAX_MARGIN_S,
                 shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT_S,
@@ -329,19 +320,6 @@ def _connect(config: CoordinatorConfig) -> Any:
             + (", with different --process_id" if at else "")
         )
     return global_state.client
-
-
-def _listening_address(address: str | None) -> str | None:
-    """Return where process 0 listens: at its address only; None lets JAX listen everywhere.
-
-    A name may stand for another address on the other hosts (Debian resolves a host's name to
-    127.0.1.1).
-    """
-    host = address.rpartition(":")[0].strip("[]") if address else ""
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host):
-            return address
-    return None
 
 
 def _exit_on_abort(line: str) -> None:
