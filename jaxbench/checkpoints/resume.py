@@ -100,12 +100,9 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
     """Return the run that `--resume` names; None if a new one begins.
 
-    Args:
-      workdir: as given to `check_workdir`.
-      resume: `none`; `auto` for the run in `workdir`, or a new run if that is empty; or the path
-        of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or,
-        without one, in its own folder.
-      run_name: the experiment's.
+    `resume` is `none`; `auto` for the run in `workdir`, or a new run if that is empty; or the path
+    of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or, without
+    one, in its own folder.
 
     Raises:
       BadInput: there is no such run, it is still running or has diverged, or `workdir` is not
@@ -196,15 +193,15 @@ def restore(
 
     Only the first process knows `resumed` and reads its disk.
     """
-    state = program.abstract_placed_state()
     with clock.phase("restore"):
-        checkpoint = _read(resumed, state, console, workdir) if resumed else None
+        checkpoint = _read(resumed, program, console, workdir) if resumed else None
         if processes.count() > 1:
             shared = processes.broadcast_value(
                 checkpoint and [checkpoint.name, checkpoint.metadata]
             )
             if shared is not None:
-                zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), state)
+                shapes = program.abstract_placed_state()
+                zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
                 arrays = broadcast_arrays(checkpoint.state if checkpoint else zeros)
                 damaged = checkpoint.damaged if checkpoint else {}
                 checkpoint = Checkpoint(shared[0], arrays, shared[1], damaged)
@@ -213,9 +210,11 @@ def restore(
     return checkpoint
 
 
-def _read(resumed: Resume, state: Any, console: Console, workdir: str | None) -> Checkpoint | None:
+def _read(
+    resumed: Resume, program: Any, console: Console, workdir: str | None
+) -> Checkpoint | None:
     """Read the checkpoint to resume from, and the epochs' records up to it."""
-    path, say = resumed.path, console.say
+    path, say, state = resumed.path, console.say, program.abstract_placed_state()
     folder, set_aside = path / CHECKPOINTS, workdir is None or resumed.restart_allowed
     with console.phase("reading the checkpoint"):
         if resumed.checkpoint:

@@ -301,9 +301,10 @@ def _connect(config: CoordinatorConfig) -> Any:
         except Exception as error:
             errors.append(error)
 
+    lost = "process 0 was lost, or " if config.index else ""
     _exit_on_abort(
-        f"process {config.index} was aborted by JAX (above): process 0 was lost, or two processes "
-        "have one --process_id"
+        f"JAX aborted process {config.index} (above), most likely because {lost}two processes have "
+        "one --process_id"
     )
     thread = threading.Thread(target=initialize, name="connect", daemon=True)
     thread.start()
