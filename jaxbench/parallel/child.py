@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import OUT_OF_MEMORY
-from jaxbench.parallel.signals import GRACE_PERIOD_S, extend_grace_period
+from jaxbench.parallel.signals import GRACE_PERIOD_S, grace_period_s, set_grace_period
 
 # Seconds that a program has from the end of its grace period, at which it exits, to SIGKILL.
 _MARGIN_S = 2.0
@@ -76,7 +76,9 @@ class Child:
         self._log, self._timeout_s, self._memory_limit_mb = log, timeout_s, memory_limit_mb
         flags_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
         self._grace_s = ([GRACE_PERIOD_S, *flags_s])[-1] + _MARGIN_S
-        extend_grace_period(self._grace_s + _MARGIN_S)
+        set_grace_period(
+            max(self._grace_s + _MARGIN_S, grace_period_s())
+        )  # it ends the child first
         self._kills = _oom_kills()
         self._clock = Stopwatch()
         with open(log, "wb") as output:

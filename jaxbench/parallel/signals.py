@@ -82,11 +82,6 @@ def set_grace_period(seconds: float) -> None:
     _grace_period_s = seconds
 
 
-def extend_grace_period(seconds: float) -> None:
-    """Let this process take at least so long to end: it has to end another one first."""
-    set_grace_period(max(seconds, _grace_period_s))
-
-
 def grace_period_s() -> float:
     """Return how long this process may take from a signal to its end."""
     return _grace_period_s
