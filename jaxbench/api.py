@@ -17,7 +17,7 @@ from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Experiment
 from jaxbench.modes import find_mode, import_mode
 from jaxbench.modes.options import mode_keywords, options_of
-from jaxbench.parallel.coordinator import check_single_host
+from jaxbench.parallel.processes import check_single_host
 from jaxbench.parallel.signals import handle_ctrl_c
 from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison, Description, SweepResult, paths_of

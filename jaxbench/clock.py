@@ -104,7 +104,7 @@ def pause(time_s: float) -> None:
 
 
 def process_age_s() -> float | None:
-    """Return the seconds since this process was started; None where the system is not Linux."""
+    """Return the seconds since this process was started; None if the system is not Linux."""
     try:
         # Field 22 of proc_pid_stat(5), in ticks since the machine's start; the second, in brackets,
         # may hold blanks.
@@ -116,13 +116,13 @@ def process_age_s() -> float | None:
 
 
 def seconds_ago(moment: str) -> float | None:
-    """Return the age of an ISO date and time; None where it is none, or has no time zone."""
+    """Return the age of an ISO date and time; None if it is none, or has no time zone."""
     then_s = seconds_since_1970(moment)
     return None if then_s is None else now().timestamp() - then_s
 
 
 def seconds_since_1970(moment: str) -> float | None:
-    """Return an ISO date and time in seconds; None where it is none, or has no time zone."""
+    """Return an ISO date and time in seconds; None if it is none, or has no time zone."""
     try:
         date = datetime.datetime.fromisoformat(moment)
         return date.timestamp() if date.tzinfo else None

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# What is said where memory ran out: by XLA, C++, Python, cuDNN, the loader, the system, Slurm.
+# What reports that memory ran out: by XLA, C++, Python, cuDNN, the loader, the system, Slurm.
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED"
     r"|[Cc]annot allocate|[Ff]ailed to allocate|allocate of .* failed|oom.kill event"
@@ -66,7 +66,7 @@ class Terminated(BaseException):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
+    """Return the first line of an error's text, or its type if it has none."""
     return str(error).split("\n", 1)[0] or type(error).__name__
 
 

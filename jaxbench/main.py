@@ -20,7 +20,7 @@ from jaxbench.hardware.targets.target import list_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS, PRICED
 from jaxbench.modes.targets import describe_targets, is_asked, split_targets
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
@@ -60,9 +60,9 @@ def main() -> int:
 
     prepare_backend(flags.FLAGS.backend_flags)
     config = process_flags.coordinator_config(one_host=mode != "describe")
-    with coordination.process_group(config, process_flags.exit_status):
-        if coordination.count() > 1:
-            coordination.check_same("the command", _common_settings(experiment, mode))
+    with processes.process_group(config, process_flags.exit_status):
+        if processes.count() > 1:
+            processes.check_same("the command", _common_settings(experiment, mode))
         if mode == "describe":
             return _describe(experiment, target)
         return _run(experiment, mode, keywords)
@@ -75,7 +75,7 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     fields = flat(config_record(experiment))
     of_each = {f"data.{name}" for name in _OF_EACH}
     return {
-        "--num_processes": coordination.count(),
+        "--num_processes": processes.count(),
         "--mode": mode,
         **{f"--{name}": flags.FLAGS[name].value for name, one in OPTIONS.items() if one.same},
         **{f"--experiment.{name}": value for name, value in fields if name not in of_each},

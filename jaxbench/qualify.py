@@ -23,7 +23,7 @@ from absl import flags
 from jaxbench.cli import entry_point, process_flags
 from jaxbench.cli.importing import importing
 from jaxbench.errors import BadInput, nearest
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
 
@@ -96,12 +96,12 @@ def _qualify() -> int:
     use_compile_cache()
     prepare_backend()
     config = process_flags.coordinator_config(_ONE_PROCESS)
-    with coordination.process_group(config, process_flags.exit_status):
-        if coordination.count() > 1:
+    with processes.process_group(config, process_flags.exit_status):
+        if processes.count() > 1:
             for name in _OF_ONE_PROCESS:
                 if flags.FLAGS[name].present:
                     raise BadInput(f"--{name}: is not for several processes, which measure links")
-            coordination.check_same("the command", {"--minutes": _MINUTES.value, **describe_code()})
+            processes.check_same("the command", {"--minutes": _MINUTES.value, **describe_code()})
         return qualify(
             _MINUTES.value,
             _OUT.value,

@@ -297,7 +297,7 @@ a_pngs_checksums_are_believed data/images/decode.py: decode
 - again.verify()  # a PNG's checksums, which decoding leaves out
 + again.close()
 
-records_go_through_links files.py: links_and_pipes
+records_go_through_links files.py: files
 - flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
 + flags |= os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -370,11 +370,11 @@ epochs_after_the_checkpoint_count checkpoints/resume.py: resume
 + while lines.peek(1):
 
 digests_are_of_the_size_alone checkpoints/checkpoint.py: resume
-- if name not in modes or digest(path / name) != written:
-+ if name not in modes or digest(path / name)[0] != written[0]:
+- .is_file() or digest(path / name) != written:
++ .is_file() or digest(path / name)[0] != written[0]:
 
 records_are_not_set_back checkpoints/resume.py: resume
-- os.truncate(folder / name, marks[name][0])
+- os.truncate(path, marks[name][0])
 + pass
 
 a_claim_is_not_looked_at_again records/run_dir.py: run_dir
@@ -397,9 +397,9 @@ ctrl_c_saves_nothing train.py: resume
 - except (KeyboardInterrupt, Terminated):
 + except Terminated:
 
-each_signal_is_an_end_of_its_own parallel/signals.py: signals resume
-- number = _first[0]
-+ pass
+each_signal_is_an_end_of_its_own parallel/signals.py: signals
+- if number == signal.SIGINT and _first
++ if _first
 
 lost_work_counts_as_done_on_other_devices records/attempts.py: attempts
 - if starts[place] >= min(

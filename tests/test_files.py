@@ -11,7 +11,7 @@ from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text, unpack
+from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.targets.description import read_description
 from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
@@ -45,6 +45,17 @@ def test_every_reader_has_a_limit(tmp_path, name, kind):
     with pytest.raises(BadInput) as error:
         READERS[name](path)
     assert "\n" not in str(error.value) and str(path.parent) in str(error.value)
+
+
+def test_a_run_writes_through_no_link_and_waits_for_no_pipe(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "pipe")
+    for mode in ("r+", "w", "a"):
+        for name, message in (("pipe", "."), ("link", "is a link")):
+            with pytest.raises(OSError, match=message):
+                open_own(tmp_path / name, mode)
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 def test_a_file_as_large_as_its_limit_is_read(tmp_path):

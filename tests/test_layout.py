@@ -88,7 +88,7 @@ def test_pmap_and_shard_map_are_named_in_one_module():
 
 
 def test_jax_distributed_is_named_in_one_module():
-    assert _naming("jax.distributed") == {"jaxbench.parallel.connection"}
+    assert _naming("jax.distributed") == {"jaxbench.parallel.processes"}
 
 
 def _naming(*names: str) -> set[str]:

@@ -12,12 +12,10 @@ import json
 import math
 import os
 import pathlib
-import queue
 import re
 import shutil
-import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -26,19 +24,18 @@ from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
 from jaxbench.parallel.signals import grace_period_s
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _NAME = re.compile(r"step-(\d{9,})\.epoch-(\d{5,})")
-# Suffixes of a folder that is being written, is being removed, or is corrupt.
-_PARTIAL, _REMOVED, _CORRUPT = ".part", ".dead", ".corrupt"
+# Suffixes of a folder that is being written, is being removed, or is damaged.
+_PARTIAL, _REMOVED, _DAMAGED = ".part", ".dead", ".damaged"
 # A disk that stays full would fill the record with warnings.
 _MAX_WARNINGS = 10
 
 
-class CorruptCheckpointError(BadInput):
+class DamagedCheckpointError(BadInput):
     """A checkpoint differs from what was written; the message says where."""
 
 
@@ -48,7 +45,7 @@ class Checkpoint(NamedTuple):
     name: str  # of its folder
     state: Any  # with arrays of NumPy
     metadata: dict[str, Any]  # what was saved beside the state, see `Checkpoints.save`
-    corrupt: dict[str, str]  # {name: reason} of newer checkpoints that could not be read
+    damaged: dict[str, str]  # {name: reason} of newer checkpoints that could not be read
 
 
 class Policy(NamedTuple):
@@ -79,32 +76,23 @@ def check_policy(policy: Policy) -> None:
 class Checkpoints:
     """Write a run's checkpoints into a folder, in a thread, and remove old ones.
 
-    For the main thread of one process at a time.
-
-    Args:
-      folder: created with the first checkpoint.
-      policy: when to write, and which to keep.
-      say: prints a warning.
+    For the main thread of one process at a time. `say` prints a warning.
     """
 
     def __init__(self, folder: pathlib.Path, policy: Policy, say: Callable[[str], None]):
         self.folder = folder
-        self._policy = policy
-        self._say = say
-        self._watch = Stopwatch()
+        self.warnings: list[str] = []
+        self._policy, self._say = policy, say
+        self._watch = Stopwatch()  # since the last checkpoint
         self._orbax: Any = None
-        # Written in C: a signal's exception cannot leave it locked, as it can a Condition.
-        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._warning: str | None = None  # of the last write
         self._is_slow = False  # whether a write has taken longer than a signal leaves it
-        self.warnings: list[str] = []
 
     def due(self, epochs_done: int | None = None, last: bool = False) -> bool:
-        """Return whether it is time for a checkpoint.
+        """Return whether it is time for a checkpoint: at the end of the run (`last`) it always is.
 
-        Args:
-          epochs_done: after an epoch, how many are done; None between two steps.
-          last: whether the run is done; its final state is always kept.
+        `epochs_done` counts the epochs after one of them, and is None between two steps.
         """
         if last or (self._policy.minutes and self._watch.elapsed_s() >= 60 * self._policy.minutes):
             return True
@@ -131,35 +119,29 @@ class Checkpoints:
         if self._orbax is None:
             # In the main thread: an import in another thread fails while the process ends.
             self._orbax = create_orbax()
-            threading.Thread(target=self._work, name="checkpoints", daemon=True).start()
         # Always a copy: on a CPU `device_get` returns the device's own memory, which the next step
         # reuses.
         state = jax.tree.map(lambda leaf: np.array(leaf), jax.device_get(state))
-        self._requests.put(lambda: self._write(name, state, metadata, score))
+        arguments = (name, state, metadata, score)
+        self._thread = threading.Thread(target=self._write, args=arguments, daemon=True)
+        self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written; warn of a write that failed or was slow."""
-        if self._orbax is not None:
-            # Not Thread.join(): interrupted by a signal, it takes the thread for ended.
-            done = threading.Event()
-            self._requests.put(done.set)
-            done.wait()
-        if self._warning is not None:
-            warning, self._warning = self._warning, None
-            self._say(f"warning: {warning}")
-            if len(self.warnings) < _MAX_WARNINGS:
-                self.warnings.append(warning)
+        """Return when nothing is being written; warn of a write that failed or was slow.
 
-    def _work(self) -> None:
-        while True:
-            self._requests.get()()
+        Call it under `defer_signals`: a join that is interrupted takes the thread for ended.
+        """
+        if self._thread:
+            self._thread.join()
+        if self._warning is not None:
+            self._say(f"warning: {self._warning}")
+            self.warnings = [*self.warnings, self._warning][:_MAX_WARNINGS]
+            self._warning = None
 
     def _write(self, name: str, state: Any, metadata: dict[str, Any], score: float | None) -> None:
         """Write one checkpoint and remove old ones, in the thread."""
         watch = Stopwatch()
         try:
-            if self.folder.is_symlink():  # what it leads to is not ours to write and remove
-                raise OSError(errno.ELOOP, f"{self.folder.name} is a link")
             write_checkpoint(self._orbax, self.folder, name, state, metadata, score)
         except BaseException as error:  # whatever it is, the run continues without this one
             reason = f"{self.folder / name}: {_explain(error)}"
@@ -171,9 +153,8 @@ class Checkpoints:
                 f"a checkpoint took {watch.elapsed_s():.1f} s to write: one that a signal asks for "
                 f"is lost after {grace_period_s():g} s (--grace_period_s)"
             )
-        # Not Orbax's CheckpointManager: it takes any folder with a number for a name for a
-        # checkpoint, deletes the best one if a score is nan, and loses the save under way when the
-        # process ends (orbax-checkpoint 0.12.8).
+        # Not Orbax's CheckpointManager 0.12.8: it takes any folder with a number for a name for a
+        # checkpoint, deletes the best one if a score is nan, and loses a save at the process's end.
         names = list_checkpoints(self.folder)
         kept = {*names[-self._policy.keep :], best_checkpoint(self.folder)}
         with contextlib.suppress(OSError):
@@ -194,7 +175,7 @@ def best_checkpoint(folder: pathlib.Path) -> str | None:
     """Return the name of the checkpoint with the best score; None if no score is known."""
     scored = []
     for name in list_checkpoints(folder):
-        with contextlib.suppress(CorruptCheckpointError):
+        with contextlib.suppress(DamagedCheckpointError):
             if (score := _read_manifest(folder / name)["score"]) is not None:
                 scored.append((score, name))
     return max(scored)[1] if scored else None
@@ -220,10 +201,9 @@ def write_checkpoint(
     partial = folder / f"{name}{_PARTIAL}"
     try:
         partial.mkdir()
-        # Orbax must not meet a full disk: tensorstore's writers would print a traceback each. It
-        # takes (0.12.8, measured) up to 29 KB, 2 KB an array, and 1 % of large ones; and the run
-        # writes meanwhile.
-        sizes = [leaf.nbytes * 51 // 50 + 4096 for leaf in jax.tree.leaves(state)]
+        # On a full disk each of tensorstore's writers would print a traceback. Orbax 0.12.8 takes
+        # 29 KB, 2 KB an array and 1 % of large ones, and the run writes meanwhile.
+        sizes = [leaf.nbytes * 1.02 + 4096 for leaf in jax.tree.leaves(state)]
         disk = shutil.disk_usage(partial)
         if disk.total and disk.free < sum(sizes, start=96 * 1024):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -251,30 +231,23 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Checkpoint:
-    """Read one checkpoint.
+    """Read one checkpoint of a run's folder of checkpoints.
 
-    Args:
-      folder, name: of all checkpoints of the run; of this one.
-      abstract_state: the state's structure, with shapes and types as leaves; None for nested
-        dictionaries and lists of whatever was saved.
+    `abstract_state` has the state's structure, with shapes and types as leaves; None reads what
+    was saved as nested dictionaries and lists.
 
     Raises:
-      CorruptCheckpointError: it differs from what was written.
+      DamagedCheckpointError: it differs from what was written.
       BadInput: it holds another model's state.
     """
     path = folder / name
-    try:
-        body = _read_manifest(path)
-        _check_files(path, body["files"])
-        orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
+    body = _read_intact(path)
+    orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
+    if abstract_state is not None:
         _check_arrays(path, orbax.metadata(arrays).item_metadata.tree, abstract_state)
-        # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
-        leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
-        return Checkpoint(name, orbax.restore(arrays, leaves), body["metadata"], {})
-    except BadInput:
-        raise
-    except Exception as error:
-        raise CorruptCheckpointError(f"{path}: is corrupt: {_explain(error)}") from error
+    # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
+    leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
+    return Checkpoint(name, orbax.restore(arrays, leaves), body["metadata"], {})
 
 
 def read_newest(
@@ -286,28 +259,27 @@ def read_newest(
 ) -> Checkpoint | None:
     """Read the newest intact checkpoint as `read_checkpoint` does; return None if there is none.
 
-    `say` prints a line about each corrupt checkpoint, which is renamed with `set_aside`.
+    `say` prints a line about each damaged checkpoint, which is renamed with `set_aside`.
     """
-    corrupt: dict[str, str] = {}
+    damaged: dict[str, str] = {}
     for name in reversed(list_checkpoints(folder)):
         try:
-            return read_checkpoint(folder, name, abstract_state)._replace(corrupt=corrupt)
-        except CorruptCheckpointError as error:
-            corrupt[name] = str(error)
+            return read_checkpoint(folder, name, abstract_state)._replace(damaged=damaged)
+        except DamagedCheckpointError as error:
+            damaged[name] = str(error)
             say(f"warning: {error}; trying the checkpoint before")
             if set_aside:
                 with contextlib.suppress(OSError):
-                    os.rename(folder / name, folder / f"{name}{_CORRUPT}")
+                    os.rename(folder / name, folder / f"{name}{_DAMAGED}")
     return None
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, name: str) -> None:
     """Copy the files of a checkpoint's manifest to another folder, completely or not at all."""
-    partial, files = target / f"{name}{_PARTIAL}", _read_manifest(source / name)["files"]
-    _check_files(source / name, files)
-    for file in (*files, _MANIFEST):
+    partial = target / f"{name}{_PARTIAL}"
+    for file in (*_read_intact(source / name)["files"], _MANIFEST):
         (partial / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name / file, partial / file, follow_symlinks=False)
+        shutil.copyfile(source / name / file, partial / file)
     _commit(partial, target / name)
 
 
@@ -362,29 +334,9 @@ def _describe_arrays(state: Any) -> dict[str, tuple]:
     }
 
 
-def _check_files(path: pathlib.Path, files: Mapping[str, Any]) -> None:
-    """Raise CorruptCheckpointError unless the files {name: digest} are as they were written.
-
-    They are regular files below the checkpoint's folder. Nothing else but folders and other regular
-    files may be there: Orbax would follow a link, and wait for a pipe.
-    """
-    modes = {file.relative_to(path).as_posix(): file.lstat().st_mode for file in path.rglob("*")}
-    for name, mode in modes.items():
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise CorruptCheckpointError(f"{path}: is corrupt: {name} is no regular file")
-    for name, written in files.items():
-        if name not in modes or digest(path / name) != written:
-            raise CorruptCheckpointError(f"{path}: is corrupt: {name} is not as it was written")
-
-
 def _check_arrays(path: pathlib.Path, stored: Any, abstract_state: Any) -> None:
-    """Raise BadInput if a checkpoint's arrays are another model's, or claim more than they hold.
-
-    tensorstore allocates memory for whatever shape a file states, and aborts if it gets none.
-    `stored` is the tree of Orbax's metadata of each array.
-    """
-    saved = _describe_arrays(stored)
-    expected = saved if abstract_state is None else _describe_arrays(abstract_state)
+    """Raise BadInput if a checkpoint's arrays, by Orbax's metadata of them, are another model's."""
+    saved, expected = _describe_arrays(stored), _describe_arrays(abstract_state)
     if differing := {key for key in saved | expected if saved.get(key) != expected.get(key)}:
         key = min(differing)
         there, here = (
@@ -395,23 +347,26 @@ def _check_arrays(path: pathlib.Path, stored: Any, abstract_state: Any) -> None:
             f"{path}: holds another model's state: {len(differing)} of {len(saved)} arrays differ; "
             + printable(f"{key} is {there} there, {here} here")
         )
-    for array in jax.tree.leaves(stored):
-        chunk = array.storage.chunk_shape
-        if math.prod(chunk) > max(1, math.prod(array.shape)):
-            raise CorruptCheckpointError(f"{path}: is corrupt: chunks of shape {chunk}")
-    state_bytes = sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(stored))
-    np.empty(state_bytes, np.uint8)  # raises MemoryError for more than the machine has
+
+
+def _read_intact(path: pathlib.Path) -> dict[str, Any]:
+    """Return a checkpoint's manifest; raise DamagedCheckpointError if a file differs from it."""
+    body = _read_manifest(path)
+    for name, written in body["files"].items():
+        if not (path / name).is_file() or digest(path / name) != written:
+            raise DamagedCheckpointError(f"{path}: is damaged: {name} is not as it was written")
+    return body
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(read_text(path / _MANIFEST))
+        manifest = json.loads((path / _MANIFEST).read_text())
         if _seal(manifest["body"]) == manifest["seal"]:
             return manifest["body"]
         reason = "is not as it was written"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         reason = _explain(error)
-    raise CorruptCheckpointError(f"{path}: is corrupt: {_MANIFEST}: {reason}")
+    raise DamagedCheckpointError(f"{path}: is damaged: {_MANIFEST}: {reason}")
 
 
 def _seal(body: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Resume a run: find it, check that it may be resumed, set its records back to the checkpoint.
+"""Resume a run: find it, check that it may be resumed, restore it as it was at the checkpoint.
 
-metrics.jsonl is the source of truth, so that a run is resumed only if it is as it was written.
+metrics.jsonl is the source of truth, so a run is resumed only if it is as it was written.
 epochs.csv is made anew from it. telemetry.csv and TensorBoard's events hold what nothing else does:
-what is left of them is kept.
+they are kept, even if they are damaged.
 """
 
 import contextlib
@@ -12,20 +12,32 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jaxbench.checkpoints.checkpoint import Checkpoint, copy_checkpoint, digest, first_blocks
-from jaxbench.clock import now
+import jax
+import numpy as np
+
+from jaxbench.checkpoints.checkpoint import (
+    Checkpoint,
+    copy_checkpoint,
+    digest,
+    first_blocks,
+    read_checkpoint,
+    read_newest,
+)
+from jaxbench.clock import Clock, now
+from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.files import end_of_lines, open_own, open_regular, read_text
+from jaxbench.files import open_regular, read_text
+from jaxbench.parallel import processes
+from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
 from jaxbench.records.attempts import describe_attempt, last_attempt
 from jaxbench.records.goodput import end_attempt, is_phases, read_attempts
 from jaxbench.records.reader import flat
 from jaxbench.records.run_dir import (
-    EVENTS,
     RECORDS,
     RunDir,
     check_workdir,
@@ -34,17 +46,21 @@ from jaxbench.records.run_dir import (
 )
 from jaxbench.records.run_lock import is_running, lock_run
 from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.writers.console import Console
 
 CHECKPOINTS = "checkpoints"
 _METRICS, _EPOCHS, _TELEMETRY = RECORDS
-# Fields of a config that a resumed run may have otherwise: where and how fast it runs, and what it
+# Fields of a config that may differ in a resumed run: where and how fast it runs, and what it
 # prints. `num_devices` changes the losses with local batch norm; then a warning says so.
 _FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
     *("data.path", "data.download", "data.num_threads", "data.num_workers"),
     *("data.prefetch_batches", "data.cache", "data.cache_dir"),
 }
+_ANOTHER = "was made with another experiment"
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
 _ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d+\.?\d*)|\n[^,\n]*,(\d+\.?\d*),')
+
+# ------------------------------------------------------------------------------------- which run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,33 +87,37 @@ class Resume:
             os.close(self.lock)
 
 
+@contextlib.contextmanager
+def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[Resume | None]:
+    """Hold the run to resume, in the first process only; None if a new run begins."""
+    resumed = find_resume(workdir, resume, config.name) if processes.is_primary() else None
+    with contextlib.closing(resumed) if resumed else contextlib.nullcontext():
+        if resumed:
+            check_same(resumed, config)
+        yield resumed
+
+
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
     """Return the run that `--resume` names; None if a new one begins.
 
-    Args:
-      workdir: as given to `check_workdir`.
-      resume: `none`; `auto` for the run in `workdir`, or a new run if that is empty; or the path
-        of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or,
-        without one, in its own folder.
-      run_name: the experiment's.
+    `resume` is `none`; `auto` for the run in `workdir`, or a new run if that is empty; or the path
+    of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or, without
+    one, in its own folder.
 
     Raises:
       BadInput: there is no such run, it is still running or has diverged, or `workdir` is not
         empty.
     """
-    if resume == "none":
-        check_workdir(workdir, run_name)
-        return None
-    checkpoint = None
     if resume == "auto":
         if not workdir:
             raise BadInput("--resume=auto: give --workdir, the folder of the run")
         path = user_path(workdir)
-        if not (path / "run.json").exists():
-            check_workdir(workdir, run_name)
-            return None
-        return _open(path, None, in_place=True, restart_allowed=True)
-    path = user_path(resume)
+        if (path / "run.json").exists():
+            return _open(path, None, in_place=True, restart_allowed=True)
+    if resume in ("none", "auto"):
+        check_workdir(workdir, run_name)
+        return None
+    path, checkpoint = user_path(resume), None
     if path.parent.name == CHECKPOINTS and path.is_dir():
         path, checkpoint = path.parent.parent, path.name
     if workdir:
@@ -116,65 +136,104 @@ def _open(
     """Read a run directory that nobody writes to, and lock it if it is resumed in place."""
     if not (path / "run.json").is_file():
         raise BadInput(f"{path}: no run directory, it has no run.json")
-    if in_place and (path / CHECKPOINTS).is_symlink():
-        raise BadInput(
-            f"{path / CHECKPOINTS}: is a link, through which nothing is written; give a new "
-            "--workdir"
-        )
     if not in_place and is_running(path):
         raise BadInput(f"{path}: is still running in another process")
-    with contextlib.ExitStack() as stack:
-        lock = None
-        if in_place:
-            try:
-                lock = lock_run(path)
-            except OSError as error:
-                raise BadInput(f"{path}: {error.strerror}") from error
-            stack.callback(os.close, lock)
-        document = _read_document(path)
+    try:
+        resume = Resume(path, {}, checkpoint, restart_allowed, lock_run(path) if in_place else None)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    try:
+        document = json.loads(read_text(path / "run.json"))
+        if document["mode"] != "train":
+            raise ValueError("it is not that of a training run")
         if document["status"] == "diverged" and checkpoint is None:
             raise BadInput(
                 f"{path}: has diverged and would diverge again; one of its {CHECKPOINTS} may be "
                 "resumed in a new --workdir"
             )
-        stack.pop_all()
-        return Resume(path, document, checkpoint, restart_allowed, lock)
+    except BaseException as error:
+        resume.close()
+        if isinstance(error, (OSError, ValueError, KeyError, TypeError)):
+            raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
+        raise
+    return dataclasses.replace(resume, document=document)
 
 
-def _read_document(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        document = json.loads(read_text(path / "run.json"))
-        kinds = {"status": str, "config": dict, "data": dict}
-        is_known = all(isinstance(document[name], kind) for name, kind in kinds.items())
-        if not is_known or document["mode"] != "train":
-            raise ValueError("it is not that of a training run")
-        return document
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
-
-
-def check_same(resume: Resume, config: Any) -> None:
+def check_same(resume: Resume, config: Config) -> None:
     """Raise BadInput if a run was made with another experiment than this config."""
     before = dict(flat(resume.document["config"]))
     # As run.json has it.
-    now = dict(flat(json.loads(json.dumps(config_record(config), default=str))))
-    free = _FREE if now.get("replicas") != "independent" else _FREE - {"num_devices"}
+    here = dict(flat(json.loads(json.dumps(config_record(config), default=str))))
+    free = _FREE if here.get("replicas") != "independent" else _FREE - {"num_devices"}
     # Resized copies have other pixels than the originals; copies in memory have not.
-    if "resized" in (before.get("data.cache"), now.get("data.cache")):
+    if "resized" in (before.get("data.cache"), here.get("data.cache")):
         free = free - {"data.cache"}
     differing = [
-        f"{name}={before.get(name)} there, {now.get(name)} here"
-        for name in {**before, **now}
-        if name not in free and before.get(name) != now.get(name)
+        f"{name}={before.get(name)} there, {here.get(name)} here"
+        for name in {**before, **here}
+        if name not in free and before.get(name) != here.get(name)
     ]
     if differing:
         # The text of the user's code ends with its file's digest.
         is_code = all(", sha256 " in text for text in differing)
-        what = "the file of its code has changed" if is_code else "was made with another experiment"
+        reason = "the file of its code has changed" if is_code else _ANOTHER
         raise BadInput(
-            f"{resume.path}: {what}: {'; '.join(differing[:4])}"
+            f"{resume.path}: {reason}: {'; '.join(differing[:4])}"
             + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
         )
+
+
+# ------------------------------------------------------------------------------------- its state
+
+
+def restore(
+    program: Any, clock: Clock, console: Console, resumed: Resume | None, workdir: str | None
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, in every process; None if the run begins.
+
+    Only the first process knows `resumed` and reads its disk.
+    """
+    with clock.phase("restore"):
+        checkpoint = _read(resumed, program, console, workdir) if resumed else None
+        if processes.count() > 1:
+            shared = processes.broadcast_value(
+                checkpoint and [checkpoint.name, checkpoint.metadata]
+            )
+            if shared is not None:
+                shapes = program.abstract_placed_state()
+                zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+                arrays = broadcast_arrays(checkpoint.state if checkpoint else zeros)
+                damaged = checkpoint.damaged if checkpoint else {}
+                checkpoint = Checkpoint(shared[0], arrays, shared[1], damaged)
+    if checkpoint:
+        clock.add(checkpoint.metadata["totals_s"])
+    return checkpoint
+
+
+def _read(
+    resumed: Resume, program: Any, console: Console, workdir: str | None
+) -> Checkpoint | None:
+    """Read the checkpoint to resume from, and the epochs' records up to it."""
+    path, say, state = resumed.path, console.say, program.abstract_placed_state()
+    folder, set_aside = path / CHECKPOINTS, workdir is None or resumed.restart_allowed
+    with console.phase("reading the checkpoint"):
+        if resumed.checkpoint:
+            checkpoint = read_checkpoint(folder, resumed.checkpoint, state)
+        else:
+            checkpoint = read_newest(folder, state, say, set_aside=set_aside)
+    if checkpoint is None:
+        if not resumed.restart_allowed:
+            raise BadInput(
+                f"{path}: has no checkpoint that can be read; "
+                f"--workdir={path} --resume=auto begins again"
+            )
+        say(f"{path} has no checkpoint that can be read: beginning again")
+        return None
+    metadata = checkpoint.metadata | {"epochs": read_epochs(path, checkpoint.metadata)}
+    return checkpoint._replace(metadata=metadata)
+
+
+# ------------------------------------------------------------------------------------- its records
 
 
 def resume_run_dir(
@@ -187,12 +246,8 @@ def resume_run_dir(
 ) -> RunDir:
     """Open the run directory of a resumed run, with the records that it had at the checkpoint.
 
-    Args:
-      resume: the run.
-      checkpoint: None if the run starts anew.
-      workdir, run_name: as given to `find_resume`.
-      document: run.json as this process would begin it.
-      say: prints a warning.
+    `workdir` and `run_name` are those of `find_resume`, `document` is run.json as this process
+    would begin it, and `say` prints a warning. Without a checkpoint the run starts anew.
 
     Raises:
       BadInput: the folder cannot be created, or the data or the target accuracy differ.
@@ -217,31 +272,27 @@ def resume_run_dir(
         )
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
-        resumed = dataclasses.replace(document, resumes=[entry], attempts=attempts)
-        run_dir = create_run_dir(workdir, run_name, resumed)
-        copy_records(path, run_dir.path, marks)
-        entry["short"] = restore_records(run_dir.path, marks, say)
+        begun = dataclasses.replace(document, resumes=[entry], attempts=attempts)
+        run_dir = create_run_dir(workdir, run_name, begun)
+        for name in measure_records(path).keys() & marks.keys():  # up to the checkpoint
+            (run_dir.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(run_dir.path / name, "wb") as file:
+                file.writelines(first_blocks(path / name, marks[name][0]))
         if checkpoint:  # the new run may end before it has written one
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
-        run_dir.update(resumes=[entry])
-        return run_dir
-    # In its own folder it stays the same run.
-    before, here = old.get("target_accuracy"), document.target_accuracy
-    if before != here:
-        raise BadInput(
-            f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
-            f"{CHECKPOINTS} can be resumed in a new --workdir"
-        )
-    entry["short"] = restore_records(path, marks, say)
-    run_dir = RunDir(path, old)
-    run_dir.update(
-        status="running",
-        reason=None,
-        finished_at=None,
-        summary=None,
-        resumes=[*(old.get("resumes") or ()), entry],
-        attempts=attempts,
-    )
+        changes: dict[str, Any] = {"resumes": [entry]}
+    else:  # in its own folder it stays the same run
+        before, here = old.get("target_accuracy"), document.target_accuracy
+        if before != here:
+            raise BadInput(
+                f"{path}: was made with --target_accuracy={before}, this is {here}; one of its "
+                f"{CHECKPOINTS} can be resumed in a new --workdir"
+            )
+        run_dir = RunDir(path, old)
+        changes = dict.fromkeys(("reason", "finished_at", "summary")) | {"status": "running"}
+        changes |= {"resumes": [*(old.get("resumes") or ()), entry], "attempts": attempts}
+    entry["short"] = restore_records(run_dir.path, marks, say)
+    run_dir.update(**changes)
     return run_dir
 
 
@@ -255,9 +306,9 @@ def _resume_entry(
         "checkpoint": checkpoint and checkpoint.name,
         "step": checkpoint.metadata["step"] if checkpoint else 0,
         "elapsed_s": elapsed_s,
-        # The time of the work after the checkpoint, which is lost, as far as records tell.
+        # The time of the work after the checkpoint, which is lost, by the records that are left.
         "lost_s": max(0.0, _last_elapsed_s(resume.path) - elapsed_s),
-        "corrupt_checkpoints": checkpoint.corrupt if checkpoint else {},
+        "damaged_checkpoints": checkpoint.damaged if checkpoint else {},
         "before": {
             **{name: resume.document.get(name) for name in ("status", "reason", "finished_at")},
             **last_attempt(resume.document),
@@ -279,7 +330,7 @@ def _attempts(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | N
         return None
     [this], (*before, last) = document.attempts, earlier
     summary = resume.document.get("summary")
-    if isinstance(summary, dict) and is_phases(summary.get("phases_s")):
+    if summary and is_phases(summary.get("phases_s")):
         last = {**last, "phases_s": summary["phases_s"]}
     else:
         last = end_attempt(last, this["resumed_phases_s"], _last_elapsed_s(resume.path))
@@ -312,7 +363,7 @@ def read_epochs(path: pathlib.Path, metadata: Mapping[str, Any]) -> list[dict[st
       BadInput: metrics.jsonl is not as it was at this checkpoint.
     """
     file, mark = path / _METRICS, metadata["records"][_METRICS]
-    if _METRICS not in measure_records(path) or digest(file, mark[0]) != mark:
+    if not file.is_file() or digest(file, mark[0]) != mark:
         raise BadInput(
             f"{file}: its first {mark[0]:,} bytes are not as they were at the checkpoint; put the "
             "file back, or begin anew in a new --workdir"
@@ -332,35 +383,24 @@ def restore_records(
     """Cut a run's records to the lengths that they had at a checkpoint, and remove later files.
 
     `marks` is what `mark_records` returned then; `read_epochs` has checked metrics.jsonl. Warn of
-    the other files that are shorter than that or differ, and return them. They are kept:
-    telemetry.csv holds other values than metrics.jsonl, TensorBoard's events the times at which
-    they were written.
+    the other files that are shorter or differ, and return their names. They are kept: telemetry.csv
+    holds other values than metrics.jsonl, TensorBoard's events the times at which they were
+    written.
     """
-    for name in (*RECORDS, EVENTS):
-        if (folder / name).is_symlink():  # its target is no part of this run
-            (folder / name).unlink()
     sizes = measure_records(folder)
     differing = [name for name in marks if name not in sizes]
     for name, size in sizes.items():
+        path = folder / name
         if name not in marks:
-            (folder / name).unlink()
+            path.unlink()
             continue
         if size > marks[name][0]:
-            os.truncate(folder / name, marks[name][0])
-        if digest(folder / name) != marks[name]:
+            os.truncate(path, marks[name][0])
+        if digest(path) != marks[name]:
             differing.append(name)
             if name.endswith(".csv"):  # the next row begins a line
-                with open_own(folder / name, "r+b") as file:
-                    file.truncate(end_of_lines(file))
+                rows = path.read_bytes()
+                path.write_bytes(rows[: rows.rfind(b"\n") + 1])
     if differing:
         say(f"warning: what is left is kept, but not as it was written: {', '.join(differing)}")
     return differing
-
-
-def copy_records(source: pathlib.Path, target: pathlib.Path, marks: Mapping[str, Any]) -> None:
-    """Copy a run's records to another folder, each up to its length at a checkpoint."""
-    # Only files of records, whatever the names in `marks`.
-    for name in measure_records(source).keys() & marks.keys():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        with open(target / name, "wb") as file:
-            file.writelines(first_blocks(source / name, marks[name][0]))

@@ -1,17 +1,18 @@
-"""The flags that say which processes work together, the same in every entry point that has them."""
+"""The flags that state which processes work together, for every entry point that has them."""
+
+import re
 
 from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.modes.options import COORDINATOR_FLAGS
-from jaxbench.parallel.coordinator import (
+from jaxbench.parallel.processes import (
     CoordinatorConfig,
-    check_coordinator,
+    ExitStatus,
     check_single_host,
     detect_cluster,
 )
-from jaxbench.parallel.watch import ExitStatus
 
 DISTRIBUTED = flags.DEFINE_enum(
     "distributed",
@@ -52,32 +53,49 @@ HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
 
 
 def check_processes() -> None:
-    """Raise BadInput where these flags are incomplete or contradict each other."""
-    given = [flags.FLAGS[name].value for name in COORDINATOR_FLAGS]
-    if LOCAL_PROCESSES.value and any(value is not None for value in given):
+    """Raise BadInput if these flags are incomplete or contradict each other."""
+    values = {name: flags.FLAGS[name].value for name in COORDINATOR_FLAGS}
+    distributed = values.pop("distributed")
+    missing = [f"--{name}" for name, value in values.items() if value is None]
+    if LOCAL_PROCESSES.value and (distributed or len(missing) < 3):
         raise BadInput(
             f"--local_processes={LOCAL_PROCESSES.value}: "
             "starts the others itself; leave out --" + ", --".join(COORDINATOR_FLAGS)
         )
-    check_coordinator(*given)
+    if len(missing) == 3:
+        return
+    names = ", ".join(f"--{name}" for name in values)
+    if distributed:
+        raise BadInput(f"--distributed={distributed}: auto detects what {names} say; give either")
+    if missing:
+        raise BadInput(f"{' and '.join(missing)} missing: {names} go together")
+    address, num_processes, process_id = values.values()
+    match = re.fullmatch(r".+:(\d{1,5})", address)
+    if not match or not 0 < int(match[1]) < 2**16:
+        raise BadInput(
+            f"--coordinator_address={address}: must be HOST:PORT of process 0, such as "
+            "10.0.0.1:8476"
+        )
+    if not 0 <= process_id < num_processes:
+        raise BadInput(
+            f"--process_id={process_id} with --num_processes={num_processes}: must be 0 to "
+            f"{num_processes - 1}"
+        )
 
 
 def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig | None:
     """Return how this process joins the others; None for a single process.
 
     Args:
-      todo: advice for a process that is alone on a host of a TPU slice, see `check_single_host`.
+      todo: advice for a single process on a host of a TPU slice, see `check_single_host`.
       one_host: whether such a process is refused.
     """
-    timeouts = {
-        "initialization_timeout_s": INITIALIZATION_TIMEOUT_S.value,
-        "heartbeat_timeout_s": HEARTBEAT_TIMEOUT_S.value,
-    }
+    timeouts_s = (INITIALIZATION_TIMEOUT_S.value, HEARTBEAT_TIMEOUT_S.value)
     if DISTRIBUTED.value == "auto":
-        return detect_cluster(**timeouts)
+        return detect_cluster(*timeouts_s)
     address = COORDINATOR_ADDRESS.value
     if address is not None:
-        return CoordinatorConfig(address, NUM_PROCESSES.value, PROCESS_ID.value, **timeouts)
+        return CoordinatorConfig(address, NUM_PROCESSES.value, PROCESS_ID.value, *timeouts_s)
     if DISTRIBUTED.value is None and one_host:
         check_single_host(*todo)
     return None
@@ -88,5 +106,5 @@ def exit_status(error: BaseException) -> ExitStatus:
     from jaxbench.records.recorder import classify
 
     code, line = entry_point.exit_code(error)
-    ended = ("failed", str(error)) if isinstance(error, BadInput) else classify(error)
-    return ExitStatus(*ended, code, line)
+    status, reason = ("failed", str(error)) if isinstance(error, BadInput) else classify(error)
+    return ExitStatus(status, reason, code, line)

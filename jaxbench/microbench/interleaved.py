@@ -17,7 +17,7 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
-from jaxbench.parallel.coordination import broadcast_value
+from jaxbench.parallel.processes import broadcast_value
 
 # Throughput is stable when this many windows in a row are within this share of one another.
 _AGREEING, _AGREEMENT = 3, 0.02

@@ -29,7 +29,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.memory import memory_bytes
-from jaxbench.parallel.coordination import broadcast_value
+from jaxbench.parallel.processes import broadcast_value
 
 # m, k, n: m x k by k x n.
 Shape = tuple[int, int, int]

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxbench.parallel.coordination import broadcast_value
 from jaxbench.parallel.mesh import DataMesh
+from jaxbench.parallel.processes import broadcast_value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from jaxbench.data.feeds.feed import Feed, create_feed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh, all_ready, broadcast_arrays, create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.run_dir import check_workdir
@@ -213,10 +213,10 @@ def prepare_run(
     Raises:
       BadInput: the experiment cannot run here.
     """
-    if not checked and coordination.is_primary():
+    if not checked and processes.is_primary():
         check_workdir(workdir, config.name)
     config, unused = without_unused(config)
-    if coordination.count() > 1:
+    if processes.count() > 1:
         _check_across_processes(config)
     clock = Clock()
     with contextlib.ExitStack() as stack:
@@ -231,8 +231,8 @@ def prepare_run(
         if config.data.feed != "synthetic":
             with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
                 dataset = load_dataset(config, console.say, console.progress)
-                if coordination.count() > 1:
-                    coordination.check_same("the data", dataset.fingerprint())
+                if processes.count() > 1:
+                    processes.check_same("the data", dataset.fingerprint())
         data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
@@ -280,7 +280,7 @@ def _data_dependent_params(
             if mesh.process[1] == 1:
                 return params
             # This may be the first collective: see `barrier_before_first_step`.
-            coordination.barrier("the parameters from images")
+            processes.barrier("the parameters from images")
             # Hosts with different processors may round differently, and replicas would differ.
             return broadcast_arrays(params)
 
@@ -289,7 +289,7 @@ def _data_dependent_params(
 
 def _check_across_processes(config: Config) -> None:
     """Raise BadInput for an experiment that several processes cannot run together."""
-    across = f"across {coordination.count()} processes"
+    across = f"across {processes.count()} processes"
     if config.replicas == "independent":
         raise BadInput(
             f"replicas='independent' {across}: each would know its own models only; give each "

@@ -29,7 +29,7 @@ from jaxbench.modes.windows import (
     falling_loss_warnings,
     window_warnings,
 )
-from jaxbench.parallel.coordination import barrier_before_first_step, broadcast_value
+from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible

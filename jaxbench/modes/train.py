@@ -8,7 +8,13 @@ from typing import Any
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
-from jaxbench.checkpoints.resume import CHECKPOINTS, Resume, resume_run_dir
+from jaxbench.checkpoints.resume import (
+    CHECKPOINTS,
+    Resume,
+    restore,
+    resume_run_dir,
+    run_to_resume,
+)
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.custom import config_record
@@ -17,11 +23,10 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.modes.restore import restore, run_to_resume
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run
-from jaxbench.parallel import coordination
-from jaxbench.parallel.coordination import barrier_before_first_step
+from jaxbench.parallel import processes
+from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.attempts import describe_changes
 from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput, read_attempts
@@ -81,13 +86,13 @@ def train_and_evaluate(
     config.validate()
     with contextlib.ExitStack() as stack:
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
-        if coordination.broadcast_value(resumed is not None and resumed.is_done):
+        if processes.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         _check_steps(setup, profiled_steps)
-        saved = restore(setup, resumed, workdir)
+        saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
         training = Training(
             setup, saved, profiled_steps, target_accuracy, checkpoints, wandb, import_s
         )

@@ -1,4 +1,4 @@
-"""Run one program in a process of its own, with limits, and say how it ended."""
+"""Run one program in a process of its own, with limits, and return how it ended."""
 
 import contextlib
 import os
@@ -12,28 +12,43 @@ from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import OUT_OF_MEMORY
-from jaxbench.parallel.signals import GRACE_PERIOD_S, extend_grace_period
+from jaxbench.parallel.signals import GRACE_PERIOD_S, grace_period_s, set_grace_period
 
 # Seconds that a program has from the end of its grace period, at which it exits, to SIGKILL.
 _MARGIN_S = 2.0
 _GRACE_PERIOD = re.compile(r"--?grace_period_s=(\d+)")
 _POLL_S = 0.2
 _TAIL_BYTES = 20_000
+# What C++ gives up with: `F1123 07:25:00.901337 26813 file.cc:9] Check failed: ...`.
 _FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
-# Slurm says so of tasks on any node; what srun exits with does not tell.
+# Slurm logs that it killed a task out of memory; srun's exit code does not show it.
 _KILLED_BY_SLURM = re.compile(r"slurmstepd\S* error: Detected \d+ oom.kill event")
-# Ends that leave a program no time to say why.
+# Ends that leave a program no time to write why.
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV)
+# Becomes a command that ends with the process PARENT (on Linux): LAUNCHER PARENT LIMIT COMMAND...
+# LIMIT: bytes of private memory (RLIMIT_DATA), 0 for none. Only the command's own process can set
+# this, and one with threads (JAX has many) must not do it between fork and exec.
+_LAUNCHER = """
+import ctypes, os, resource, signal, sys
+parent, limit, *command = sys.argv[1:]
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(parent):  # it ended in between
+        sys.exit(1)
+if int(limit):
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+os.execv(command[0], command)
+"""
 # -I and -S start the interpreter quickly; the command that it becomes is not affected.
-LAUNCHER = (sys.executable, "-I", "-S", str(pathlib.Path(__file__).with_name("child_launcher.py")))
+LAUNCHER = (sys.executable, "-I", "-S", "-c", _LAUNCHER)
 
 
 class ProcessResult(NamedTuple):
     """How a program ended."""
 
-    status: str  # `exited`, `timeout`, or `oom` where the system or the program says so
-    reason: str | None  # None where it exited with 0
-    # As a shell has it: 128 + the signal's number for a signal; None where nobody knows.
+    status: str  # `exited`, `timeout`, or `oom` if the system or the program reports it
+    reason: str | None  # None if it exited with 0
+    # As a shell has it: 128 + the signal's number for a signal; None if nobody knows.
     exit_code: int | None
     wall_s: float
 
@@ -44,10 +59,9 @@ class Child:
     Args:
       command: the program's absolute path and its arguments.
       log: the file for its output.
-      timeout_s: seconds until SIGTERM; SIGKILL follows after the program's
-        --grace_period_s and 2 s more.
-      memory_limit_mb: MiB of private memory for each of its processes (RLIMIT_DATA).
-      variables: of its environment, beside this process's own.
+      timeout_s: seconds to SIGTERM; SIGKILL follows 2 s after the program's --grace_period_s.
+      memory_limit_mb: MiB of private memory for each of its processes.
+      variables: of its environment, besides those of this process.
     """
 
     def __init__(
@@ -60,25 +74,26 @@ class Child:
         variables: Mapping[str, str] | None = None,
     ):
         self._log, self._timeout_s, self._memory_limit_mb = log, timeout_s, memory_limit_mb
-        given_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
-        self._grace_s = (given_s[-1] if given_s else GRACE_PERIOD_S) + _MARGIN_S
-        extend_grace_period(self._grace_s + _MARGIN_S)
+        flags_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
+        self._grace_s = ([GRACE_PERIOD_S, *flags_s])[-1] + _MARGIN_S
+        set_grace_period(
+            max(self._grace_s + _MARGIN_S, grace_period_s())
+        )  # it ends the child first
         self._kills = _oom_kills()
         self._clock = Stopwatch()
-        limit_bytes = int(memory_limit_mb * 2**20) if memory_limit_mb else 0
         with open(log, "wb") as output:
             self._process = subprocess.Popen(
-                [*LAUNCHER, str(os.getpid()), str(limit_bytes), *command],
+                [*LAUNCHER, str(os.getpid()), str(int((memory_limit_mb or 0) * 2**20)), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal goes to this process alone, which then ends its child.
+                # Ctrl-C in the terminal goes to this process only, which then ends its child.
                 start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
             )
 
     def wait(self) -> ProcessResult | None:
-        """Wait a moment; return how it ended, None where it still runs."""
+        """Wait a moment; return how it ended, None if it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S)
         timed_out = bool(self._timeout_s) and self._clock.elapsed_s() > self._timeout_s
@@ -93,10 +108,11 @@ class Child:
         elif code:
             status, reason = _explain(code, self._log, _oom_kills() > self._kills)
             if self._memory_limit_mb and "ImportError" in reason:
-                # What cannot be loaded for lack of memory says no more than that.
+                # What cannot be loaded for lack of memory reports no more than that.
                 reason += f" (likely cause: the limit of {self._memory_limit_mb:g} MiB of memory)"
-        code = code if code >= 0 else 128 - code
-        return ProcessResult(status, reason, code, self._clock.elapsed_s())
+        return ProcessResult(
+            status, reason, code if code >= 0 else 128 - code, self._clock.elapsed_s()
+        )
 
     def last_line(self) -> str:
         """Return the last line of its output that is not empty."""
@@ -120,14 +136,9 @@ def run_child(
     watch: Callable[[str], None] = lambda line: None,
     **limits: Any,
 ) -> ProcessResult:
-    """Run a program to its end, see `Child`.
+    """Run a program to its end, see `Child`; `watch` sees its last line of output now and then.
 
-    Args:
-      command, log, **limits: see `Child`.
-      watch: called now and then with its last line of output.
-
-    Returns:
-      How it ended. An exception in this process ends the program first.
+    An exception in this process ends the program first.
     """
     child = Child(command, log, **limits)
     try:
@@ -138,46 +149,41 @@ def run_child(
         child.end()
 
 
+def last_line(log: pathlib.Path) -> str:
+    """Return the last line of a log that is not empty."""
+    return next(iter(_last_lines(log)), "")
+
+
+def _last_lines(log: pathlib.Path) -> list[str]:
+    """Return a log's last lines that are not empty, the very last one first.
+
+    Lines in which srun repeats how its tasks ended are excluded.
+    """
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return [line for line in reversed(lines) if line and not line.startswith("srun: ")]
+
+
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:
     """Return the status and reason of a program that failed."""
-    lines = last_lines(log)
+    lines = _last_lines(log)
     number = -return_code if return_code < 0 else return_code - 128  # as srun has it
     killed_by = signal.Signals(number).name if return_code < 0 or number in _CRASHES else None
     if killed_by == "SIGKILL" and system_killed:
         return "oom", "killed by the system, which was out of memory"
-    # One that crashed could not record its end; its last output tells.
-    crashed = number in _CRASHES or return_code == 127
-    tells = OUT_OF_MEMORY if crashed else _KILLED_BY_SLURM
-    said = next(filter(tells.search, lines), None)
-    if said is not None:
-        return "oom", said.removeprefix("what():").strip()
-    # What C++ gives up with: `F1123 07:25:00.901337 26813 file.cc:9] Check failed: ...`.
-    fatal = next((found[1] for line in lines if (found := _FATAL.match(line))), None)
+    # A program that crashed could not record its end: its output may tell.
+    memory = OUT_OF_MEMORY if number in _CRASHES or return_code == 127 else _KILLED_BY_SLURM
+    if line := next(filter(memory.search, lines), None):
+        return "oom", line.removeprefix("what():").strip()
+    fatal = next((match[1] for line in lines if (match := _FATAL.match(line))), None)
     if killed_by:
         return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else "")
-    return "exited", fatal or (lines or ["it said nothing"])[0].removeprefix("jaxbench: ")
-
-
-def last_line(log: pathlib.Path) -> str:
-    """Return the last line of a log that is not empty; see `last_lines`."""
-    return next(iter(last_lines(log)), "")
-
-
-def last_lines(log: pathlib.Path) -> list[str]:
-    """Return a log's last lines that are not empty, the very last one first.
-
-    Those in which srun repeats how its tasks ended are left out.
-    """
-    with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    return [
-        line.strip() for line in reversed(lines) if line.strip() and not line.startswith("srun: ")
-    ]
+    return "exited", fatal or (lines or ["no output"])[0].removeprefix("jaxbench: ")
 
 
 def _oom_kills() -> int:
-    """Return how many processes the system has killed out of memory; 0 where it does not say."""
+    """Return how many processes the system has killed out of memory; 0 if it does not count."""
     with contextlib.suppress(OSError):
         text = pathlib.Path("/proc/vmstat").read_text()
         if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):

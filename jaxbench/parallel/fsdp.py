@@ -148,9 +148,9 @@ class StateSharding:
         def on_all_devices(state, data, batch):
             specs = self.specs(state)
 
-            def on_one_device(own, data, batch):
-                params = jax.tree.map(self._box, own.params, state.params)
-                return function(own.replace(params=params), data, batch)
+            def on_one_device(part, data, batch):
+                params = jax.tree.map(self._box, part.params, state.params)
+                return function(part.replace(params=params), data, batch)
 
             whole = PartitionSpec()
             spread = self.mesh.pmap(
@@ -162,9 +162,9 @@ class StateSharding:
 
         return on_all_devices
 
-    def _box(self, own: jax.Array, whole: Any) -> jax.Array | Shard:
+    def _box(self, part: jax.Array, whole: Any) -> jax.Array | Shard:
         axis = split_axis(whole.shape, self.mesh.num_devices)
-        return own if axis is None else Shard(own, axis)
+        return part if axis is None else Shard(part, axis)
 
 
 def mean_gradients(grads: Any) -> Any:

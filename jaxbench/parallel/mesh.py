@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, MixedDevices, first_line
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
@@ -26,7 +26,7 @@ AXIS = "batch"
 
 @dataclasses.dataclass(frozen=True)
 class DataMesh:
-    """D devices, each with its share of every batch, and with all parameters or a part of each.
+    """D devices, each with its part of every batch, and with all parameters or a part of each.
 
     Process 0's devices come first; every process has the same number.
     """
@@ -46,7 +46,7 @@ class DataMesh:
     @property
     def process(self) -> tuple[int, int]:
         """Return the index of this process and the number of processes."""
-        return coordination.index(), self.num_devices // len(self.local_devices)
+        return processes.index(), self.num_devices // len(self.local_devices)
 
     def replicate(self, tree: Any) -> Any:
         """Place a copy of every array on every device; all processes pass the same arrays."""
@@ -97,16 +97,12 @@ class DataMesh:
         """Return a function that runs a per-device function on all devices at once.
 
         Args:
-          function: gets its own device's row of each sharded argument. Its collectives use the
-            axis `AXIS`.
-          sharded: for each argument, whether it has a row for each device or is replicated; or,
-            but for pmap, the PartitionSpecs of its arrays.
+          function: gets its device's row of each sharded argument. Its collectives use `AXIS`.
+          sharded: for each argument, whether it has a row for each device or is replicated; except
+            for pmap, it may be the PartitionSpecs of its arrays.
           sharded_output: whether results become the rows of arrays with a leading axis D; else
             they must be the same on every device, which JAX does not check. Or PartitionSpecs.
           donate: indices of arguments whose memory the call may reuse; they must not be read again.
-
-        Returns:
-          A compiled-on-first-call function with `.lower(...)`.
         """
         if self.parallelism == "pmap":
             return jax.pmap(
@@ -120,17 +116,18 @@ class DataMesh:
 
         @functools.wraps(function)
         def on_one_row(*args):
-            own = [
-                jax.tree.map(lambda x: x[0], arg) if rows is True else arg
-                for arg, rows in zip(args, sharded, strict=True)
-            ]
-            output = function(*own)
+            output = function(
+                *(
+                    jax.tree.map(lambda x: x[0], arg) if rows is True else arg
+                    for arg, rows in zip(args, sharded, strict=True)
+                )
+            )
             return jax.tree.map(lambda x: x[None], output) if sharded_output is True else output
 
+        spec_of = {True: PartitionSpec(AXIS), False: PartitionSpec()}
+
         def specs(rows):
-            if not isinstance(rows, bool):
-                return rows
-            return PartitionSpec(AXIS) if rows else PartitionSpec()
+            return spec_of[rows] if isinstance(rows, bool) else rows
 
         # check_vma=False keeps pmap's rules for differentiating collectives; with True a gradient
         # of a replicated parameter would arrive already summed over the devices.
@@ -146,8 +143,8 @@ class DataMesh:
 
 def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
     """Return the devices of this process; only they have memory statistics here."""
-    own = coordination.index()
-    return tuple(device for device in devices if device.process_index == own)
+    index = processes.index()
+    return tuple(device for device in devices if device.process_index == index)
 
 
 def create_mesh(config: Experiment) -> DataMesh:
@@ -157,36 +154,35 @@ def create_mesh(config: Experiment) -> DataMesh:
       BadInput: there are fewer, or they cannot be taken evenly.
     """
     try:
-        local = jax.local_devices()
+        kind, count = jax.local_devices()[0].device_kind, jax.process_count()
     except (RuntimeError, AssertionError) as error:
-        asked = os.environ.get("JAX_PLATFORMS")
+        platforms = os.environ.get("JAX_PLATFORMS")
         raise BadInput(
-            f"JAX finds no devices{f' with JAX_PLATFORMS={asked}' if asked else ''}: "
+            f"JAX finds no devices{f' with JAX_PLATFORMS={platforms}' if platforms else ''}: "
             + first_line(error)
         ) from error
-    count = jax.process_count()
-    if count != coordination.count():
+    if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "
             "command with --distributed=auto on every host"
         )
     by_process = [jax.local_devices(process_index=index) for index in range(count)]
-    fewest = min(map(len, by_process))
-    if config.num_devices > fewest * count or config.num_devices % count:
-        have = f"{fewest} {local[0].device_kind} device(s)"
-        allowed = f"this machine has {have}, so 1 to {fewest}"
+    counts = [len(devices) for devices in by_process]
+    most = min(counts) * count
+    if config.num_devices > most or config.num_devices % count:
+        have = f"{min(counts)} {kind} device(s)"
+        allowed = f"this machine has {have}, so 1 to {most}"
         if count > 1:
-            most = fewest * count
             allowed = f"{count} processes have {have} each, so a multiple of {count} up to {most}"
         raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
-    if max(map(len, by_process)) > fewest and not config.num_devices:
+    if max(counts) > min(counts) and not config.num_devices:
         raise BadInput(
-            f"the processes have {' and '.join(str(len(own)) for own in by_process)} devices: "
-            f"give num_devices, at most {fewest * count}, to take as many of each"
+            f"the processes have {' and '.join(map(str, counts))} devices: give num_devices, at "
+            f"most {most}, to take as many of each"
         )
-    share = config.num_devices // count or fewest
-    taken = [device for own in by_process for device in own[:share]]
-    return DataMesh(tuple(taken), config.parallelism)
+    of_each = config.num_devices // count or min(counts)
+    devices = [device for local in by_process for device in local[:of_each]]
+    return DataMesh(tuple(devices), config.parallelism)
 
 
 def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
@@ -200,16 +196,15 @@ def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
 
 
 def broadcast_arrays(tree: Any) -> Any:
-    """Return process 0's arrays of NumPy in every process, bit for bit; all must call it.
+    """Return process 0's arrays of NumPy in every process, bit for bit.
 
-    Args:
-      tree: in the other processes, arrays of the same shapes and types.
+    All must call it, the others with arrays of the same shapes and types.
     """
     from jax.experimental import multihost_utils
 
     # As bytes: JAX broadcasts by summing, and -0.0 + 0.0 is 0.0.
     as_bytes = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf).reshape(-1).view("u1"), tree)
-    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=coordination.is_primary())
+    sent = multihost_utils.broadcast_one_to_all(as_bytes, is_source=processes.is_primary())
     return jax.tree.map(
         lambda leaf, data: np.asarray(data).view(leaf.dtype).reshape(leaf.shape), tree, sent
     )
@@ -240,10 +235,7 @@ def unequal_copies(tree: Any) -> list[str]:
 def mixed_devices(
     devices: Sequence[jax.Device], error: BaseException | None
 ) -> MixedDevices | None:
-    """Return an error of one line where a backend fails on devices of several kinds.
-
-    None for one kind, for other errors, and for running out of memory.
-    """
+    """Return an error of one line if a backend fails on devices of several kinds, else None."""
     kinds = list(dict.fromkeys(device.device_kind for device in devices))
     of_backend = isinstance(error, jax.errors.JaxRuntimeError)
     if len(kinds) == 1 or not of_backend or "RESOURCE_EXHAUSTED" in str(error):
@@ -256,13 +248,13 @@ def mixed_devices(
 
 
 def device_memory_bytes() -> int | None:
-    """Return the memory that a local device may use; None where the backend does not say."""
+    """Return the memory that a local device may use; None if the backend does not report it."""
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """Return the peak memory of any local one of these devices; None where nothing counts it."""
+    """Return the peak memory of any local one of these devices; None if nothing counts it."""
     here = jax.local_devices()  # those of a target are not
     stats = [device.memory_stats() or {} for device in devices if device in here]
-    peaks = [known["peak_bytes_in_use"] for known in stats if "peak_bytes_in_use" in known]
+    peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
     return max(peaks, default=None)

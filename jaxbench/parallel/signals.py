@@ -2,11 +2,10 @@
 
 A signal handler can raise between taking a lock and the `with` that releases it, inside any
 library. Whoever needs that lock next waits for ever: seen with the queue behind TensorBoard's event
-files. So quick code that takes such locks runs under `defer_signals`. A process that still hangs is
-forced to exit.
+files. So code that takes such locks runs under `defer_signals`.
 
-A process ends once, for the first signal: a scheduler that sends SIGTERM and SIGINT means one end.
-Only a Ctrl-C some time later is a wish of its own: to end at once, whatever is lost.
+The first signal ends the process in order, within its grace period. A later Ctrl-C ends it at once.
+Other later signals are ignored: a scheduler that sends SIGTERM and SIGINT means one end.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import Terminated
@@ -25,25 +24,19 @@ from jaxbench.terminal import warn
 # How long a process may take from the signal to its end, unless --grace_period_s says otherwise.
 # Clouds give 30 s (Google's spot machines) to 120 s (Amazon's) between the notice and the end.
 GRACE_PERIOD_S = 20
-# How soon to try again where an exception would be lost, and in which functions it would (the
-# second is JAX's).
-_SOON_S, _SWALLOWING = 0.02, ("__del__", "_xla_gc_callback")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # A Ctrl-C that comes sooner after the first signal belongs to it.
-_SAME_END_S = 0.1
+_SAME_END_S = 0.5
+# Functions that swallow exceptions (the second is JAX's), and when to try again after one.
+_SWALLOWING, _RETRY_S = ("__del__", "_xla_gc_callback"), 0.02
 
-# The signal that the process ends for, and the time since.
-_first: tuple[int, Stopwatch] | None = None
-_at_once = False  # whether a second Ctrl-C has come
-_depth = 0
-_pending: int | None = None
-_interruptible = False  # by a second Ctrl-C, while signals are deferred
-_asking = False
-_asked: int | None = None
-_from_thread: BaseException | None = None
-_instead: Callable[[int], None] | None = None
-_lives_on = False  # whether the process has more to do after this end
-_grace_period_s: float = GRACE_PERIOD_S
+_first: tuple[int, Stopwatch] | None = None  # the signal that the process ends for, its age
+_other_end: BaseException | None = None  # what another thread raises in the main thread
+_callback: Callable[[int], None] | None = None  # called instead of raising
+_depth = 0  # of `defer_signals`
+_pending = False  # whether the end of `defer_signals` raises
+_stops_gracefully = False  # whether the end of `graceful_stop` raises
+_grace_period_s: float = GRACE_PERIOD_S  # without end in a process that lives on
 
 
 def raise_on_signals() -> None:
@@ -51,13 +44,36 @@ def raise_on_signals() -> None:
 
     For the main thread of an entry point. A Ctrl-C or SIGHUP that is ignored (nohup) stays ignored.
     """
-    global _first, _at_once
-    _first, _at_once = None, False
+    global _first
+    _first = None
     signal.signal(signal.SIGTERM, _handle)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _handle)
+
+
+@contextlib.contextmanager
+def handle_ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C end the `with` as it ends a command, while the process (a notebook) lives on.
+
+    A second Ctrl-C raises KeyboardInterrupt at once. Nothing changes in other threads than the main
+    one, or if Ctrl-C has another handler than Python's own.
+    """
+    global _first
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not on_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    _first, before_s = None, _grace_period_s
+    set_grace_period(math.inf)
+    signal.signal(signal.SIGINT, _handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        set_grace_period(before_s)
+        _first = None
 
 
 def set_grace_period(seconds: float) -> None:
@@ -66,39 +82,9 @@ def set_grace_period(seconds: float) -> None:
     _grace_period_s = seconds
 
 
-def extend_grace_period(seconds: float) -> None:
-    """Let this process take at least so long to end: it has to end another one first."""
-    set_grace_period(max(seconds, _grace_period_s))
-
-
 def grace_period_s() -> float:
     """Return how long this process may take from a signal to its end."""
-    return math.inf if _lives_on else _grace_period_s
-
-
-@contextlib.contextmanager
-def handle_ctrl_c() -> Iterator[None]:
-    """Have Ctrl-C end what is inside the `with` as it ends a command, and the process live on.
-
-    Nothing changes in other threads than the main one, and where Ctrl-C has another handler than
-    Python's own.
-    """
-    global _first, _at_once, _lives_on
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    if not on_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    on_alarm = signal.getsignal(signal.SIGALRM)
-    _first, _at_once, _lives_on = None, False, True
-    signal.signal(signal.SIGINT, _handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if _first:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, on_alarm)
-        _first, _at_once, _lives_on = None, False, False
+    return _grace_period_s
 
 
 @contextlib.contextmanager
@@ -110,59 +96,32 @@ def defer_signals() -> Iterator[None]:
         yield
     finally:
         _depth -= 1
-        if _pending is not None and not _is_deferring():
-            number, _pending = _pending, None
-            _raise(number)
-
-
-@contextlib.contextmanager
-def defer_first_signal() -> Iterator[None]:
-    """Do the same, but let a second Ctrl-C end the `with`: for long work that takes no locks."""
-    global _interruptible
-    with defer_signals():
-        if _at_once:
-            _raise(_first[0])
-        _interruptible = _depth == 1
-        try:
-            yield
-        finally:
-            _interruptible = False
+        if _pending and not _depth:
+            _pending = False
+            _raise()
 
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[Callable[[], bool]]:
-    """Have a first signal raise nothing inside the `with`; yield a function: whether it has come.
+    """Yield a function: whether a signal has come. The end of the `with` raises it.
 
-    For work that ends soon, at a point of its choosing. The end of the `with` raises it, unless
-    another exception leaves it.
+    For work that ends soon, at a point of its choosing. Another exception that leaves the `with`
+    takes its place. The end of another process is raised at once: this one may wait for it.
     """
-    global _asking, _asked
-    _asking = True
+    global _stops_gracefully
+    _stops_gracefully = True
     try:
-        yield lambda: _asked is not None
+        yield lambda: _first is not None
     finally:
-        _asking, asked, _asked = False, _asked, None
-    if asked is not None:
-        _raise(asked)
-
-
-def reason_of(error: BaseException) -> BaseException:
-    """Return Terminated for a Ctrl-C that a SIGTERM or SIGHUP came with, else the error itself.
-
-    Python calls the handler of SIGINT first, and after its exception the other's not before it is
-    asked to.
-    """
-    if isinstance(error, KeyboardInterrupt) and _first:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [])  # calls handlers that have not been called
-        if _first[0] != signal.SIGINT:
-            return Terminated(signal.Signals(_first[0]).name)
-    return error
+        _stops_gracefully = False
+    if _first:
+        _raise()
 
 
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
-    global _from_thread
-    _from_thread = error
+    global _other_end
+    _other_end = error
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
@@ -172,70 +131,64 @@ def stop_main_thread(number: int) -> None:
         signal.pthread_kill(threading.main_thread().ident, number)
 
 
-def instead_of_raising(ask: Callable[[int], None]) -> None:
-    """Have a signal call a quick function with its number, for the rest of the process."""
-    global _instead
-    _instead = ask
+def set_signal_callback(callback: Callable[[int], None]) -> None:
+    """Have signals call a quick function with their number instead of raising."""
+    global _callback
+    _callback = callback
 
 
 def _handle(number: int, frame: Any) -> None:
-    global _asked, _at_once, _first, _pending
-    _limit_time(number)
-    if _from_thread is None:
-        if _instead:
-            _instead(number)
+    global _first
+    if not signal.getitimer(signal.ITIMER_REAL)[0]:  # a repeated signal gives no more time
+        _limit_time(number)
+    if _other_end is None:
+        if _callback:
+            _callback(number)
             return
-        if _first is None:
-            _first = number, Stopwatch()
-            if _asking:
-                _asked = number
-                return
-        elif number == signal.SIGINT and _first[1].elapsed_s() > _SAME_END_S:
-            _at_once = True
-        else:
-            if number != signal.SIGINT and _first[1].elapsed_s() <= _SAME_END_S:
-                # Python handles signals that come together by their numbers, SIGINT first.
-                _first = number, _first[1]
-                _asked, _pending = _asked and number, _pending and number
+        if _first:
+            if number == signal.SIGINT and _first[1].elapsed_s() > _SAME_END_S:
+                if _grace_period_s == math.inf:
+                    raise KeyboardInterrupt
+                warn("jaxbench: ended at once by a second Ctrl-C")
+                os._exit(_EXIT_CODES[_first[0]])
             return
-        number = _first[0]
+        _first = number, Stopwatch()
+        if _stops_gracefully:
+            return
     _deliver(number, frame)
 
 
-def _limit_time(number: int) -> None:
-    # Set once: a repeated signal gives no more time.
-    if not _lives_on and not signal.getitimer(signal.ITIMER_REAL)[0]:
-        signal.signal(signal.SIGALRM, lambda *_: _force_exit(_EXIT_CODES[number]))
-        signal.setitimer(signal.ITIMER_REAL, _grace_period_s)
-
-
 def _deliver(number: int, frame: Any) -> None:
-    """Raise a signal's exception, now or where it is not lost."""
+    """Raise the exception now, at the end of `defer_signals`, or when it is not swallowed."""
     global _pending
-    if _is_deferring():
-        _pending = number
-    elif any(outer.f_code.co_name in _SWALLOWING for outer, _ in traceback.walk_stack(frame)):
+    if _depth:
+        _pending = True
+    elif any(caller.f_code.co_name in _SWALLOWING for caller, _ in traceback.walk_stack(frame)):
 
-        def again(_: int, frame: Any) -> None:
+        def retry(_: int, frame: Any) -> None:
             _limit_time(number)
             _deliver(number, frame)
 
-        signal.signal(signal.SIGALRM, again)
-        signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+        signal.signal(signal.SIGALRM, retry)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
     else:
-        _raise(number)
+        _raise()
 
 
-def _is_deferring() -> bool:
-    return _depth > (_at_once and _interruptible)
-
-
-def _raise(number: int) -> None:
-    if _from_thread is not None:
-        raise _from_thread
+def _raise() -> NoReturn:
+    if _other_end:
+        raise _other_end
+    number = _first[0]
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(signal.Signals(number).name)
 
 
-def _force_exit(code: int) -> None:
-    warn(f"jaxbench: did not end in {_grace_period_s:g} s, forced to exit")
-    os._exit(code)
+def _limit_time(number: int) -> None:
+    """Have the process exit at the end of its grace period."""
+
+    def force_exit(*_: Any) -> None:
+        warn(f"jaxbench: did not end in {_grace_period_s:g} s, forced to exit")
+        os._exit(_EXIT_CODES[number])
+
+    if _grace_period_s < math.inf:
+        signal.signal(signal.SIGALRM, force_exit)
+        signal.setitimer(signal.ITIMER_REAL, _grace_period_s)

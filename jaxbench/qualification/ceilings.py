@@ -19,7 +19,7 @@ from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, oper
 from jaxbench.microbench.memory import memory_bytes
 from jaxbench.microbench.memory_bandwidth import measure_bandwidth
 from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
-from jaxbench.parallel.coordination import broadcast_value
+from jaxbench.parallel.processes import broadcast_value
 from jaxbench.qualification.bench import Bench, PartFailed
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}

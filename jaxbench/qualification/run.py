@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput, Terminated, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.checks import run_checks
 from jaxbench.hardware.environment import describe_environment
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
@@ -67,7 +67,7 @@ def qualify(
     """
     # pmap refuses functions of replicated arguments alone, such as the one of `RepeatCheck`.
     load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
-    if coordination.count() > 1:
+    if processes.count() > 1:
         plan = make_links_plan(minutes)
     else:
         plan = make_plan(
@@ -80,7 +80,7 @@ def qualify(
         )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
-    folder, lock = _new_folder(out) if coordination.is_primary() else (pathlib.Path(), None)
+    folder, lock = _new_folder(out) if processes.is_primary() else (pathlib.Path(), None)
     try:
         preset = choose_preset(mesh.devices[0].platform)
         bench = Bench(mesh, folder, preset, console, plan.total_s)
@@ -101,7 +101,7 @@ def _qualify(
 ) -> int:
     """Measure the parts of a plan, then print and write the card; return the exit code."""
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = coordination.broadcast_value(unused_accelerators(bench.mesh.devices[0].platform))
+    unused = processes.broadcast_value(unused_accelerators(bench.mesh.devices[0].platform))
     for line in unused:
         bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
     if not unused:
@@ -116,7 +116,7 @@ def _qualify(
             _measure(bench, plan, name, watts, ends)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
-    if not coordination.is_primary():
+    if not processes.is_primary():
         if ended:
             raise ended
         return 0
@@ -193,7 +193,7 @@ def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _E
             else:
                 _MEASURE[name](bench, time_s)
     except Exception as error:
-        if coordination.count() > 1:  # the others wait for this process, and end with it
+        if processes.count() > 1:  # the others wait for this process, and end with it
             raise
         words = str(error) if isinstance(error, PartFailed | BadInput) else _describe(error)
         ends[name] = ("failed", " ".join(words.split())[:500])

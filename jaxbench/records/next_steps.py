@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from jaxbench import terminal
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers.console import Console
 
@@ -40,7 +40,7 @@ def say_resume(console: Console, name: str, flags: dict[str, str]) -> None:
     only the flags are said.
     """
     own = [f"--{flag}={value}" for flag, value in flags.items()]
-    words = sys.orig_argv if coordination.count() == 1 else []
+    words = sys.orig_argv if processes.count() == 1 else []
     for place, word in enumerate(words):
         if word == f"jaxbench.{name}":
             end, front = place + 1, words[: place + 1]

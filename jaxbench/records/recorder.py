@@ -20,9 +20,9 @@ from jaxbench.errors import (
 )
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge, no_telemetry
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh, mixed_devices
-from jaxbench.parallel.signals import defer_signals, reason_of
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.reader import read_document
@@ -156,8 +156,8 @@ def recording(
       MixedDevices: in place of what a backend says of devices that it does not run together.
     """
     # Every process that cannot run has said so by now: nothing has been written then.
-    coordination.barrier("the record")
-    if not coordination.is_primary():
+    processes.barrier("the record")
+    if not processes.is_primary():
         recorder = Recorder(None, no_telemetry())
         yield recorder
         recorder.finish("done", None)
@@ -203,13 +203,13 @@ def _create_telemetry(
 def _ended(recorder: Recorder, mesh: DataMesh, console: Console) -> Iterator[None]:
     """Record how the `with` ends, in whatever way it does, and say what can be done next."""
     # Another process has ended while this one's main thread hangs in a collective: a thread writes.
-    coordination.on_abort(lambda end: recorder.run_dir.end(end.status, str(end)))
+    processes.on_abort(lambda end: recorder.run_dir.end(end.status, str(end)))
     try:
         yield
     except BaseException as error:
         # A second signal or a full disk must not hide why the run ended, nor leave it unrecorded.
         with defer_signals():
-            cause = coordination.root_cause(mixed_devices(mesh.devices, error) or error)
+            cause = processes.root_cause(mixed_devices(mesh.devices, error) or error)
             with contextlib.suppress(Exception):
                 recorder.finish(*classify(cause))
             with contextlib.suppress(Exception):
@@ -227,7 +227,6 @@ def _ended(recorder: Recorder, mesh: DataMesh, console: Console) -> Iterator[Non
 
 def classify(error: BaseException) -> tuple[str, str]:
     """Return the run's status and the reason in words."""
-    error = reason_of(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", "interrupted (Ctrl-C)"
     if isinstance(error, Terminated):

@@ -16,8 +16,8 @@ from jaxbench.data.feeds.feed import Feed
 from jaxbench.errors import Diverged
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
-from jaxbench.parallel import coordination
-from jaxbench.parallel.signals import defer_first_signal
+from jaxbench.parallel import processes
+from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.schema import EpochRecord, Record, record_from_json
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
@@ -309,7 +309,7 @@ class TrainRun:
         due = self.checkpoints is not None and self.checkpoints.due(epochs_done, last)
         if not self.program.is_state_across_processes:
             return due
-        return epochs_done is not None and coordination.broadcast_value(due)
+        return epochs_done is not None and processes.broadcast_value(due)
 
     def save_checkpoint(self, state: Any) -> None:
         """Save a checkpoint, where any are written; nothing may be queued on the devices."""
@@ -321,7 +321,7 @@ class TrainRun:
         if epochs and not self.progress.epoch_metrics:
             score = epochs[-1].evaluated(self.program.task.primary_metric)
         self.progress.corrupt = self.corrupt
-        with self.clock.phase("checkpoint"), defer_first_signal():
+        with self.clock.phase("checkpoint"), defer_signals():
             self.writer.flush()
             marks = mark_records(self.checkpoints.folder.parent)
             metadata = {"records": marks, "totals_s": self.clock.totals_s()}
@@ -331,7 +331,7 @@ class TrainRun:
     def wait_for_checkpoints(self) -> None:
         """Return when no checkpoint is being written any more."""
         if self.checkpoints is not None:
-            with self.clock.phase("checkpoint"), defer_first_signal():
+            with self.clock.phase("checkpoint"), defer_signals():
                 self.checkpoints.wait()
 
     def check_losses(self, what: str, metrics: Mapping[str, np.ndarray]) -> float:

@@ -189,7 +189,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
         done.append("sent")
         return params
 
-    monkeypatch.setattr("jaxbench.parallel.coordination.barrier", done.append)
+    monkeypatch.setattr("jaxbench.parallel.processes.barrier", done.append)
     monkeypatch.setattr("jaxbench.modes.setup.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))

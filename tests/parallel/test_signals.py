@@ -1,23 +1,22 @@
 """Ctrl-C and SIGTERM: raised at once, or at the end of what may not be broken off."""
 
-import contextlib
 import os
 import signal
-import threading
 
 import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.parallel import signals
-from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in signals._EXIT_CODES}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.raise_on_signals()
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -26,16 +25,9 @@ def handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [
-        (signal.SIGINT, KeyboardInterrupt),
-        (signal.SIGTERM, Terminated),
-        (signal.SIGHUP, Terminated),
-    ],
-)
-def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
-    done = []
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_the_end_of_what_defers_it(number):
+    error, done = KeyboardInterrupt if number == signal.SIGINT else Terminated, []
     with pytest.raises(error), signals.defer_signals():
         with signals.defer_signals():
             os.kill(os.getpid(), number)
@@ -45,61 +37,57 @@ def test_a_signal_waits_for_the_end_of_what_is_postponed(number, error):
     signals.raise_on_signals()
     with pytest.raises(error):
         os.kill(os.getpid(), number)
-        done.append("not defer_signals any more")
+        done.append("not deferred any more")
     assert done == ["inner", "outer"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_graceful_stop_raises_at_its_end():
+    seen = []
+    with pytest.raises(Terminated), signals.graceful_stop() as stop_requested:
+        seen.append(stop_requested())
+        with signals.defer_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(stop_requested())
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_what_follows_the_first_signal_is_the_same_end(number):
+    """A Ctrl-C too, if it comes at the same time: some schedulers send both."""
     with pytest.raises(Terminated, match="SIGTERM"):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize(
-    "work", [signals.graceful_stop, signals.defer_signals, contextlib.nullcontext]
-)
-def test_of_signals_that_come_together_ctrl_c_is_not_the_reason(work, number):
-    thread, together = threading.get_ident(), {signal.SIGINT, number}
-    with pytest.raises((KeyboardInterrupt, Terminated)) as raised, work():
-        signal.pthread_sigmask(signal.SIG_BLOCK, together)
-        for each in together:
-            signal.pthread_kill(thread, each)  # another thread would let it through
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, together)
-    name = signal.Signals(number).name
-    assert classify(raised.value) == ("preempted", f"terminated ({name})")
-    assert entry_point.exit_code(raised.value) == (143, "terminated")
-
-
-def test_the_first_signal_stays_the_reason(monkeypatch):
+def test_a_second_ctrl_c_ends_at_once(monkeypatch):
+    codes = []
     monkeypatch.setattr(signals, "_SAME_END_S", 0.0)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with pytest.raises((Terminated, KeyboardInterrupt)) as raised:
-            os.kill(os.getpid(), number)
-        assert raised.type is Terminated and str(raised.value) == "SIGTERM"
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with pytest.raises(Terminated), signals.defer_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        codes.append("ignored")
+        os.kill(os.getpid(), signal.SIGINT)
+    assert codes == ["ignored", 143]
+
+
+def test_a_notebook_lives_on(monkeypatch):
+    monkeypatch.setattr(signals, "_SAME_END_S", 0.0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for presses in (1, 2):
+        done = []
+        with pytest.raises(KeyboardInterrupt), signals.handle_ctrl_c(), signals.defer_signals():
+            for press in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+                done.append(press)
+        assert done == [0] and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_hangup_that_is_ignored_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals.raise_on_signals()
     os.kill(os.getpid(), signal.SIGHUP)
-
-
-def test_a_second_ctrl_c_breaks_off_only_what_may_be(monkeypatch):
-    monkeypatch.setattr(signals, "_SAME_END_S", 0.0)
-    done = []
-    with pytest.raises(KeyboardInterrupt), signals.defer_first_signal():
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append("after the first")
-        with signals.defer_signals():
-            os.kill(os.getpid(), signal.SIGINT)
-            done.append("holds a lock")
-        done.append("after the second")
-    assert done == ["after the first", "holds a lock"]
-    with pytest.raises(KeyboardInterrupt), signals.defer_first_signal():
-        done.append("never begun")
-    assert done[-1] != "never begun"
 
 
 def test_every_writer_has_a_record_before_ctrl_c_is_raised():

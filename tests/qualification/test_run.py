@@ -16,7 +16,7 @@ from jaxbench.hardware.checks import Check
 from jaxbench.microbench.matmul import MatmulRate, MatmulResult
 from jaxbench.microbench.memory_bandwidth import BandwidthRate
 from jaxbench.microbench.transfer import TransferRate
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, host_load, run
 from jaxbench.qualification.bench import Bench, PartFailed
@@ -155,8 +155,8 @@ def as_process(monkeypatch):
     """Has this process be one of two; no other is there."""
 
     def of_index(index):
-        monkeypatch.setattr(coordination, "count", lambda: 2)
-        monkeypatch.setattr(coordination, "index", lambda: index)
+        monkeypatch.setattr(processes, "count", lambda: 2)
+        monkeypatch.setattr(processes, "index", lambda: index)
 
     return of_index
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxbench import terminal
 from jaxbench.clock import Stopwatch
-from jaxbench.parallel import coordination
+from jaxbench.parallel import processes
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.writers import Writer
 from jaxbench.records.writers.describe import SHORTEST_S, describe_record
@@ -75,7 +75,7 @@ def create_console() -> Console:
 
     Any process but the first of a run gets one that prints nothing.
     """
-    if not coordination.is_primary():
+    if not processes.is_primary():
         return PlainConsole(None)
     # rich draws in a notebook with ipywidgets.
     in_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets")

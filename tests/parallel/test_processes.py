@@ -1,0 +1,85 @@
+"""Which processes a run has, and that the one that compiles longest is waited for."""
+
+import os
+
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.clock import Clock
+from jaxbench.errors import BadInput
+from jaxbench.modes.train import train_and_evaluate
+from jaxbench.parallel import processes
+from jaxbench.parallel.processes import (
+    barrier_before_first_step,
+    check_single_host,
+    detect_cluster,
+)
+from jaxbench.records.writers.console import PlainConsole
+from tests.conftest import MICRO, records, set_fields
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--mode=scaling", "--local_processes=2"), "it goes with --mode=train or"),
+        (("--local_processes=2", "--process_id=1"), "starts the others itself"),
+        (("--distributed=auto",), "JAX finds no Cloud TPU slice"),
+        (("--distributed=auto", "--process_id=1"), "give either"),
+        (("--num_processes=2",), "--coordinator_address and --process_id missing"),
+        (("host:1", "--num_processes=2", "--process_id=2"), "must be 0 to 1"),
+        (("host:1", "--num_processes=2", "--process_id=-1"), "must be 0 to 1"),
+        (("host", "--num_processes=2", "--process_id=1"), "must be HOST:PORT"),
+        (("host:70000", "--num_processes=2", "--process_id=1"), "must be HOST:PORT"),
+    ],
+)
+def test_bad_flags_are_one_line(run_cli, tmp_path, args, message):
+    args = [arg if arg.startswith("-") else f"--coordinator_address={arg}" for arg in args]
+    done = run_cli(f"--experiment={MICRO}", *args)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slurm_is_detected_and_a_single_task_needs_no_others(monkeypatch):
+    step = {"JOB_ID": "7", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "1"}
+    for name, value in (step | {"LOCALID": "0"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    config = detect_cluster(60, 30)
+    assert (config.address, config.count, config.index) == (None, 2, 1)
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    assert detect_cluster(60, 30) is None
+
+
+def test_one_host_of_a_slice_does_not_start_without_the_others(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    check_single_host()
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    check_single_host()
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b,c,d")
+    with pytest.raises(BadInput, match="one of 4 hosts"):
+        check_single_host()
+    monkeypatch.setenv("TPU_PROCESS_BOUNDS", "1,1,1")
+    check_single_host()
+
+
+def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
+    """gloo's first collective fails if a process comes 30 s late."""
+    names, clock = [], Clock()
+    monkeypatch.setattr(processes, "barrier", names.append)
+    barrier_before_first_step(clock)
+    assert names == [] and "barrier" not in clock.totals_s()
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    barrier_before_first_step(clock)
+    assert names == ["the first step"] and "barrier" in clock.totals_s()
+    monkeypatch.undo()
+
+    def note(clock):
+        before.append((clock.totals_s(), [r["kind"] for r in records(tmp_path / "run")]))
+
+    before = []
+    monkeypatch.setattr("jaxbench.modes.train.barrier_before_first_step", note)
+    config = registry.load(MICRO)
+    set_fields(config, max_steps=1, num_devices=1)
+    with open(os.devnull, "w") as quiet:
+        train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(quiet))
+    [(totals_s, kinds)] = before
+    assert kinds == ["compile", "compile"] and "train" not in totals_s
