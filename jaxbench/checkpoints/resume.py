@@ -54,7 +54,7 @@ _METRICS, _EPOCHS, _TELEMETRY = RECORDS
 # prints. `num_devices` changes the losses with local batch norm; then a warning says so.
 _FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
     *("data.path", "data.download", "data.num_threads", "data.num_workers"),
-    *("data.prefetch_batches", "data.cache", "data.cache_dir"),
+    *("data.prefetch_batches", "data.cache_dir"),
 }
 _ANOTHER = "was made with another experiment"
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
@@ -165,9 +165,6 @@ def check_same(resume: Resume, config: Config) -> None:
     # As run.json has it.
     here = dict(flat(json.loads(json.dumps(config_record(config), default=str))))
     free = _FREE if here.get("replicas") != "independent" else _FREE - {"num_devices"}
-    # Resized copies have other pixels than the originals; copies in memory have not.
-    if "resized" in (before.get("data.cache"), here.get("data.cache")):
-        free = free - {"data.cache"}
     differing = [
         f"{name}={before.get(name)} there, {here.get(name)} here"
         for name in {**before, **here}

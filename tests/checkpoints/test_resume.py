@@ -604,7 +604,7 @@ def another_data_set(monkeypatch, run):
 
     def load(*args):
         dataset = genuine(*args)
-        images, labels = dataset.eval.images_NxHxWxC.copy(), dataset.eval.labels_Nx.copy()
+        images, labels = dataset.eval.inputs_Nx.copy(), dataset.eval.labels_Nx.copy()
         images[0, 0, 0, 0] ^= 1
         return dataclasses.replace(dataset, eval=Split(images, labels))
 
