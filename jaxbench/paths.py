@@ -80,7 +80,7 @@ def hide_paths(text: str) -> str:
     What follows the working folder or the user's home folder stays. In all others a space ends a
     path.
     """
-    known = {os.getcwd(), os.path.expanduser("~")} - {"/", "~"}
+    hidden = {os.getcwd(), os.path.expanduser("~")} - {"/", "~"}
     # The longer one first: the one may lie in the other.
-    folders = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+    folders = "|".join(map(re.escape, sorted(hidden, key=len, reverse=True)))
     return re.sub(rf"(?<![\w.~/])(?:(?:{folders})(?![\w.-])|{_PATH})", "...", text)

@@ -178,8 +178,8 @@ class Program:
         except BadInput:
             raise
         except Exception as error:
-            what = f"{name} cannot be built for {examples} of {data.example_shape}"
-            raise BadInput(describe_error(what, error)) from error
+            problem = f"{name} cannot be built for {examples} of {data.example_shape}"
+            raise BadInput(describe_error(problem, error)) from error
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
         if facts.output_shape != expected or not all(sizes):
             raise BadInput(
@@ -198,9 +198,9 @@ class Program:
         if self.model.takes_train:
             return
         if state.batch_stats or facts.draws_by_device:
-            what = "batch norm" if state.batch_stats else "dropout"
+            layer = "batch norm" if state.batch_stats else "dropout"
             raise BadInput(
-                f"{self.model.label} has {what}, and its __call__ takes no `train`, without which "
+                f"{self.model.label} has {layer}, and its __call__ takes no `train`, without which "
                 "it cannot tell training from evaluation"
             )
 
@@ -274,10 +274,10 @@ class Program:
         those of an image, of a training step where they are not given.
         """
         flops = flops or self.training_flops
-        found = utilization(self.mesh, self.main_precision, images_per_s, flops)
+        fields = utilization(self.mesh, self.main_precision, images_per_s, flops)
         if tokens := self.config.data.sequence_length:
-            found |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
-        return found
+            fields |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
+        return fields
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return a row for each group of parameters that the update rule treats alike."""
@@ -340,5 +340,5 @@ def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> Net
     except BadInput:
         raise
     except Exception as error:
-        what = f"{config.model.network_name} cannot be created"
-        raise BadInput(describe_error(what, error)) from error
+        problem = f"{config.model.network_name} cannot be created"
+        raise BadInput(describe_error(problem, error)) from error
