@@ -8,6 +8,7 @@ devices, and device to host, with SciPy on one CPU thread beside it.
 import contextlib
 import dataclasses
 import functools
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -299,11 +300,6 @@ class Conv2dTrial:
         return float(difference / np.abs(expected).max())
 
 
-_HEADINGS = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host")
-_HEADINGS += ("steady total", "first use", "images/s", "speed-up", "SciPy")
-_UNITS = ("", "", "", "ms", "ms", "ms", "ms", "ms", "ms", "", "", "ms")
-
-
 def findings(records: Sequence[Conv2dRecord]) -> list[str]:
     """Answer the questions that the published comparison left open, a line each."""
     if not records:
@@ -330,50 +326,46 @@ def findings(records: Sequence[Conv2dRecord]) -> list[str]:
             f"moving {first.steady_total_s / same[-1].steady_total_s:.2f} times"
         )
     on_first = [record for record in records if record.devices == first.devices]
-    kernels = [record for record in on_first if record.channels == first.channels]
-    last = max(kernels, key=lambda record: record.kernel)
-    if last.kernel > first.kernel:
-        growth = f"kernel {first.kernel} to {last.kernel}"
-        lines.append(_compare_work(growth, (last.kernel / first.kernel) ** 2, first, last))
-    channels = [record for record in on_first if record.kernel == first.kernel]
-    last = max(channels, key=lambda record: record.channels)
-    if last.channels > first.channels:
-        growth = f"channels {first.channels} to {last.channels}"
-        lines.append(_compare_work(growth, last.channels / first.channels, first, last))
+    for name, other, power in (("kernel", "channels", 2), ("channels", "kernel", 1)):
+        same = [r for r in on_first if getattr(r, other) == getattr(first, other)]
+        last = max(same, key=operator.attrgetter(name))
+        size, largest = getattr(first, name), getattr(last, name)
+        if largest > size:
+            lines.append(
+                f"{name} {size} to {largest}: {(largest / size) ** power:.1f} times the "
+                f"arithmetic; computing takes {last.compute_s / first.compute_s:.1f} times as long"
+                + (f", SciPy {last.scipy_s / first.scipy_s:.1f} times" if first.scipy_s else "")
+            )
     return lines
-
-
-def _compare_work(growth: str, work: float, first: Conv2dRecord, last: Conv2dRecord) -> str:
-    line = (
-        f"{growth}: {work:.1f} times the arithmetic; computing takes "
-        f"{last.compute_s / first.compute_s:.1f} times as long"
-    )
-    return line + (f", SciPy {last.scipy_s / first.scipy_s:.1f} times" if first.scipy_s else "")
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
+_UNITS = dict.fromkeys(("compile", "to device", "compute", "to host"), "ms")
+_UNITS |= dict.fromkeys(("steady total", "first use", "SciPy"), "ms")
+
+
 def table(records: Sequence[Conv2dRecord]) -> list[str]:
     """Return the table of every record's times, in milliseconds."""
-    rows = [_UNITS]
-    for record in records:
-        times_s = (
-            record.lower_s + record.compile_s,
-            record.host_to_device_s,
-            record.compute_s,
-            record.device_to_host_s,
-            record.steady_total_s,
-            record.first_use_s,
-        )
-        rows.append(
-            (
-                *(str(size) for size in (record.kernel, record.channels, record.devices)),
-                *(f"{seconds * 1e3:,.2f}" for seconds in times_s),
-                f"{record.images_per_s:,.0f}",
-                f"{record.speedup:.2f}" if record.speedup else "",
-                f"{record.scipy_s * 1e3:,.1f}" if record.scipy_s else "",
-            )
-        )
-    return text_table(_HEADINGS, rows, spare=("first use", "speed-up", "compile", "steady total"))
+    rows = [
+        {
+            "kernel": str(r.kernel),
+            "channels": str(r.channels),
+            "devices": str(r.devices),
+            "compile": f"{(r.lower_s + r.compile_s) * 1e3:,.2f}",
+            "to device": f"{r.host_to_device_s * 1e3:,.2f}",
+            "compute": f"{r.compute_s * 1e3:,.2f}",
+            "to host": f"{r.device_to_host_s * 1e3:,.2f}",
+            "steady total": f"{r.steady_total_s * 1e3:,.2f}",
+            "first use": f"{r.first_use_s * 1e3:,.2f}",
+            "images/s": f"{r.images_per_s:,.0f}",
+            "speed-up": f"{r.speedup:.2f}" if r.speedup else "",
+            "SciPy": f"{r.scipy_s * 1e3:,.1f}" if r.scipy_s else "",
+        }
+        for r in records
+    ]
+    headings = list(rows[0])
+    cells = [[_UNITS.get(name, "") for name in headings], *(list(row.values()) for row in rows)]
+    return text_table(headings, cells, spare=("first use", "speed-up", "compile", "steady total"))

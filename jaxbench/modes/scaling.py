@@ -13,8 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.scaling_model import Interval, efficiency, predict, split
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.scaling_model import efficiency, predict, split
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
@@ -24,13 +23,14 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.collectives import Collective
-from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
+from jaxbench.microbench.interleaved import Interleaved, in_turn
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, check_device_counts, prepare_run, with_feed
 from jaxbench.modes.windows import (
     Stepper,
-    describe_windows,
+    StepWindows,
     falling_loss_warnings,
+    unsettled_stages,
     window_warnings,
 )
 from jaxbench.parallel.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
@@ -136,12 +136,34 @@ class ScalingBenchmark(Measurement):
         return self._flags
 
     def measure(self, recorder: Recorder) -> None:
-        setup = self._setup
-        self._start(recorder)
+        clock, console = self._setup.clock, self._setup.console
+        with clock.phase("init"), console.phase("initialising the parameters"):
+            initial = jax.device_get(self._setup.program.create_train_state())
+        for trial in self._trials:
+            with self._losing(trial):
+                recorder.write(trial.start(initial))
+        if self._mixed:
+            self._all_reduces = []
+        for all_reduce in self._all_reduces:
+            with console.phase(f"compiling the {all_reduce.name}"):
+                all_reduce.start()
         try:
-            self._warm_up()
-            self._measure_windows()
-            with setup.clock.phase("compare"), setup.console.phase("comparing the replicas"):
+            with clock.phase("warm_up"):
+                for position, stage in enumerate(stages := self._interleaved()):
+                    console.progress("warming up", position, len(stages), stage.name)
+                    with self._losing(stage):
+                        stage.warm_up(self._rounds)
+            stages = self._interleaved()
+            total, watch, done = self._rounds * len(stages), Stopwatch(), 0
+            with clock.phase("measure"):
+                for number in range(self._rounds):
+                    for stage in in_turn(stages, number):
+                        stage.measure()
+                        done += 1
+                        left_s = watch.elapsed_s() / done * (total - done)
+                        left = f"windows  {duration(left_s)} left"
+                        console.progress("measuring", done, total, left)
+            with clock.phase("compare"), console.phase("comparing the replicas"):
                 for trial in self._trials:
                     if trial.status == "done":
                         trial.compare_replicas()
@@ -150,89 +172,64 @@ class ScalingBenchmark(Measurement):
             records = list(self._describe())
             scaled = [record for record in records if isinstance(record, ScalingRecord)]
             for line in scaling_table(scaled) if scaled else ():
-                setup.console.say(line)
+                console.say(line)
             for record in records:
                 recorder.write(record)
         if self._mixed:
             raise self._mixed
 
-    def _start(self, recorder: Recorder) -> None:
-        """Compile everything and take first steps."""
-        setup = self._setup
-        with setup.clock.phase("init"), setup.console.phase("initialising the parameters"):
-            initial = jax.device_get(setup.program.create_train_state())
-        for trial in self._trials:
-            with self._losing(trial):
-                recorder.write(trial.start(initial))
-        if self._mixed:
-            self._all_reduces = []
-        for all_reduce in self._all_reduces:
-            with setup.console.phase(f"compiling the {all_reduce.name}"):
-                all_reduce.start()
-
     @contextlib.contextmanager
-    def _losing(self, one: Interleaved) -> Iterator[None]:
+    def _losing(self, stage: Interleaved) -> Iterator[None]:
         """Give up a trial that does not fit in memory, or whose devices do not run together."""
         try:
             yield
         except Exception as error:
-            if not isinstance(one, ScalingTrial):
+            if not isinstance(stage, ScalingTrial):
                 raise
-            mixed = mixed_devices(one.devices, error)
+            mixed = mixed_devices(stage.devices, error)
             self._mixed = self._mixed or mixed
             status, reason = classify(mixed or error)
             if status != "oom" and not mixed:
                 raise
-            one.give_up(status, reason)
-            self._setup.console.say(f"{one.name}: {status}")
+            stage.status, stage.reason = status, reason
+            stage.stepper.state = None  # frees the devices' memory
+            self._setup.console.say(f"{stage.name}: {status}")
 
     def _interleaved(self) -> list[Interleaved]:
         return [*(trial for trial in self._trials if trial.status == "done"), *self._all_reduces]
 
-    def _warm_up(self) -> None:
-        with self._setup.clock.phase("warm_up"):
-            for place, one in enumerate(stages := self._interleaved()):
-                self._setup.console.progress("warming up", place, len(stages), one.name)
-                with self._losing(one):
-                    one.warm_up(self._rounds)
-
-    def _measure_windows(self) -> None:
-        stages = self._interleaved()
-        total, watch, done = self._rounds * len(stages), Stopwatch(), 0
-        with self._setup.clock.phase("measure"):
-            for number in range(self._rounds):
-                for one in in_turn(stages, number):
-                    one.measure()
-                    done += 1
-                    left_s = watch.elapsed_s() / done * (total - done)
-                    status = f"windows  {duration(left_s)} left"
-                    self._setup.console.progress("measuring", done, total, status)
-
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
+        fields = {trial: trial.describe() for trial in self._trials}
+
+        rates = {
+            trial: tuple(values[name] for name in _RATE)
+            for trial, values in fields.items()
+            if "images_per_s" in values
+        }
         for (kind, count), trial in self._scaled.items():
-            if not trial.rate and trial.status == "done":
-                continue  # the run ended before its turns
+            if trial not in rates and trial.status == "done":
+                continue  # the run ended before the second window
             base = self._scaled.get((kind, 1)) or (self._alone[0] if kind == "weak" else None)
             yield ScalingRecord(
                 scaling=kind,
-                **trial.describe(),
-                **efficiency(count, trial.rate, base.rate if base else None),
+                **fields[trial],
+                **efficiency(count, rates.get(trial), rates.get(base)),
                 gradient_bytes=self._gradient_bytes,
                 collectives=trial.collectives,
                 replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
                 unequal=trial.unequal,
             )
         for trial in self._alone:
-            if trial.rate:
+            if trial in rates:
                 [device] = trial.devices
                 kind = device.device_kind
-                yield DeviceRecord(device_id=device.id, device_kind=kind, **trial.describe())
+                yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
         for all_reduce in self._all_reduces:
             if all_reduce.windows_s:
-                weak = self._scaled.get(("weak", all_reduce.mesh.num_devices))
-                weak_step_s = weak.describe().get("step_s") if weak else None
-                yield describe_all_reduce(all_reduce, weak_step_s)
+                count = all_reduce.mesh.num_devices
+                weak = fields.get(self._scaled.get(("weak", count)), {})
+                yield describe_all_reduce(all_reduce, weak.get("step_s"))
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
         config, devices = self._setup.config, self._setup.mesh.devices
@@ -241,7 +238,6 @@ class ScalingBenchmark(Measurement):
             for kind in (CompileRecord, ScalingRecord, DeviceRecord, AllReduceRecord)
         )
         stages = [*self._trials, *self._all_reduces]
-        warmups = {one.name: (one.warmup, one.warmup.calls) for one in stages if one.warmup}
         warnings = efficiency_warnings(scaled) + device_warnings(devices)
         predicted = []
         if config.parallelism == "fsdp":
@@ -250,11 +246,11 @@ class ScalingBenchmark(Measurement):
             predicted = predictions(
                 alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
             )
-        warnings += unsettled_warnings(warmups)
+        warnings += unsettled_stages(stages)
         for trial in self._trials:
-            warnings += falling_loss_warnings(trial.losses, trial.name)
-        for one in stages:
-            warnings += window_warnings(one.name, one.windows_s)
+            warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
+        for stage in stages:
+            warnings += window_warnings(stage.name, stage.windows_s)
         return ScalingSummary(
             status=status,
             efficiencies=[{name: getattr(one, name) for name in _REPEATED} for one in scaled],
@@ -277,47 +273,33 @@ def setup_on(devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup) 
     return dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
 
 
-class ScalingTrial(Interleaved):
-    """One training step on some devices with one batch."""
+class ScalingTrial(StepWindows):
+    """One training step on some devices with one batch.
+
+    Attributes:
+      collectives: what the compiled step exchanges; None before it is compiled.
+      unequal: the arrays that differ between replicas; None unless they were compared.
+      status, reason: done, or how the trial was lost, and why.
+    """
 
     def __init__(self, setup: RunSetup, window_s: float):
-        self.setup = setup
-        # What the compiled step exchanges; None before it is compiled.
+        self.devices = setup.mesh.devices
         self.collectives: dict[str, dict[str, int]] | None = None
-        # The arrays that differ between replicas; None unless they were compared.
         self.unequal: list[str] | None = None
-        # done, or how it was lost, and why.
         self.status, self.reason = "done", None
-        self._stepper = Stepper(setup, None)
-        self._batch, self._steps = None, 0
-        ids = [device.id for device in self.devices]
-        where = f"device {ids[0]}" if len(ids) == 1 else f"{len(ids)} devices"
-        super().__init__(f"batch {setup.config.batch_size} on {where}", window_s)
-
-    @property
-    def devices(self) -> tuple[jax.Device, ...]:
-        return self.setup.mesh.devices
-
-    @property
-    def losses(self) -> list[float]:
-        return self._stepper.losses
-
-    @property
-    def rate(self) -> Interval | None:
-        """Images/s with its interval, None with fewer than two windows."""
-        if len(self.windows_s) < 2:
-            return None
-        images = self.setup.program.layout.images_per_step * self.warmup.calls_per_window
-        return median_interval([images / window_s for window_s in self.windows_s])
+        count = len(self.devices)
+        on = f"device {self.devices[0].id}" if count == 1 else f"{count} devices"
+        name, step = f"batch {setup.config.batch_size} on {on}", setup.program.train_step
+        super().__init__(name, setup, Stepper(setup, None), window_s, step)
 
     def start(self, initial: TrainState) -> CompileRecord:
         """Place the state, compile, take the first step; return the compile record."""
         setup, feed = self.setup, self.setup.feed
         with setup.clock.phase("place_data"):
-            self._stepper.state = setup.program.place_saved_state(initial)
-            self._batch = next(feed.train_batches(0, 1))
-        args = (self._stepper.state, feed.train_data, self._batch)
-        record = setup.compile("train_step", setup.program.train_step, *args, f", {self.name}")
+            self.stepper.state = setup.program.place_saved_state(initial)
+            self.batch = next(feed.train_batches(0, 1))
+        args = (self.stepper.state, feed.train_data, self.batch)
+        record = setup.compile("train_step", self.step, *args, f", {self.name}")
         self.collectives = record.collectives
         with setup.clock.phase("first_step"):
             self.run(1)
@@ -326,44 +308,19 @@ class ScalingTrial(Interleaved):
             record, num_devices=len(ids), device_ids=ids, batch_size=batch_size
         )
 
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            self._stepper.queue(self.setup.program.train_step, self._batch)
-        self._steps += calls
-        self._stepper.wait()
-
-    def give_up(self, status: str, reason: str) -> None:
-        """Note why it was lost, and free what it holds on the devices."""
-        self.status, self.reason = status, reason
-        self._stepper.state = None
-
     def compare_replicas(self) -> None:
         """Compare the state on all devices, and free it."""
         if len(self.devices) > 1:
-            self.unequal = unequal_copies(self._stepper.state)
-        self._stepper.state = None
+            self.unequal = unequal_copies(self.stepper.state)
+        self.stepper.state = None
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields that all records of a trial have; its rate is as `rate` says."""
-        config, program = self.setup.config, self.setup.program
-        images_per_step = program.layout.images_per_step
-        rates = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"))
-        if self.rate:
-            steps = self.warmup.calls_per_window
-            rates = describe_windows(images_per_step * steps, self.windows_s)
-            rate = rates["images_per_s"]
-            rates |= program.utilization(rate)
-            rates |= {"step_s": images_per_step / rate, "steps_per_window": steps}
-        return rates | {
-            "precision": config.precision,
-            "num_devices": len(self.devices),
-            "batch_size": config.batch_size,
-            "batch_per_device": program.layout.batch_per_device,
-            "images_per_step": images_per_step,
-            "images_counted": self._stepper.images_counted,
-            "steps": self._steps,
-            "warmup_steps": self.warmup.calls if self.warmup else None,
-            "warmup_settled": self.warmup.settled if self.warmup else None,
+        """Return the fields that all records of a trial have."""
+        return self.describe_steps() | {
+            "batch_per_device": self.setup.program.layout.batch_per_device,
+            "images_per_step": self.images_per_step,
+            "images_counted": self.stepper.images_counted,
+            "steps": self.steps,
             "status": self.status,
             "reason": self.reason,
         }
@@ -395,6 +352,7 @@ NOTHING_PREDICTED = (
 )
 
 
+_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
 # The fields of each record that a summary repeats.
 _REPEATED = ("scaling", "num_devices", "batch_size", "images_per_s")
 _REPEATED += ("efficiency", "efficiency_low", "efficiency_high")

@@ -19,14 +19,15 @@ from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.microbench.interleaved import Interleaved, in_turn, unsettled_warnings
+from jaxbench.microbench.interleaved import in_turn
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
     Stepper,
-    describe_windows,
+    StepWindows,
     falling_loss_warnings,
+    unsettled_stages,
     window_warnings,
 )
 from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
@@ -80,45 +81,57 @@ def measure_throughput(
         return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
+@dataclasses.dataclass
 class ThroughputBenchmark(Measurement):
+    setup: RunSetup
+    steps_per_call: int
+    rounds: int
+    window_s: float
+    profiled_steps: range
+    stages: list["Stage"] = dataclasses.field(default_factory=list)
+    first_step_s: float | None = None
+    profiler: Profiler | None = None
     mode = "throughput"
 
-    def __init__(
-        self,
-        setup: RunSetup,
-        steps_per_call: int,
-        rounds: int,
-        window_s: float,
-        profiled_steps: range,
-    ):
-        self._setup, self._steps_per_call = setup, steps_per_call
-        self._rounds, self._window_s = rounds, window_s
-        self._profiled_steps = profiled_steps
-        self._stepper = Stepper(setup, None)
-        self._stages: list[Stage] = []
-        self._first_step_s: float | None = None
-        self._profiler: Profiler | None = None
-
     def document(self) -> dict[str, Any]:
-        return {"rounds": self._rounds, "steps_per_call": self._steps_per_call}
+        return {"rounds": self.rounds, "steps_per_call": self.steps_per_call}
 
     def measure(self, recorder: Recorder) -> None:
-        clock, console, rounds = self._setup.clock, self._setup.console, self._rounds
-        compiled = self._start()
+        setup, program, feed, count = self.setup, self.setup.program, self.setup.feed, self.rounds
+        clock, console = setup.clock, setup.console
+        state = setup.place_train_state()
+        with clock.phase("place_data"):
+            batch = next(feed.train_batches(0, 1))
+            eval_batch = next(feed.eval_batches())
+        steps = {
+            "train_step": (program.train_step, feed.train_data, batch),
+            "eval_step": (program.eval_step, feed.eval_data, eval_batch),
+        }
+        if self.steps_per_call > 1:
+            repeated = repeat_train_step(program, self.steps_per_call)
+            steps[f"train_step_x{self.steps_per_call}"] = (repeated, feed.train_data, batch)
+        compiled = _compile_cold_and_warm(setup, steps, state)
+        barrier_before_first_step(clock)
+        shared = (setup, Stepper(setup, state), self.window_s)
+        train = TrainStage(*shared)
+        self.stages.append(train)
+        for name, (step, _, _) in [*steps.items()][2:]:
+            self.stages.append(Stage(name, *shared, step, batch))
+            self.stages[-1].steps_per_call = self.steps_per_call
+        self.stages.append(ForwardStage(*shared, eval_batch))
         for record in compiled.values():
             recorder.write(record)
-        train: TrainStage = self._stages[0]
         with clock.phase("first_step"):
             watch = Stopwatch()
             train.run(1)
-            self._first_step_s = watch.elapsed_s()
+            self.first_step_s = watch.elapsed_s()
         with clock.phase("warm_up"):
-            for place, stage in enumerate(self._stages):
-                console.progress("warming up", place, len(self._stages), stage.name)
-                stage.warm_up(rounds)
+            for position, stage in enumerate(self.stages):
+                console.progress("warming up", position, len(self.stages), stage.name)
+                stage.warm_up(count)
         with clock.phase("measure"):
-            for number in range(rounds):
-                for stage in in_turn(self._stages, number):
+            for number in range(count):
+                for stage in in_turn(self.stages, number):
                     images = stage.steps_per_window * stage.images_per_step
                     is_train = stage is train
                     measured = recorder.telemetry.measured if is_train else contextlib.nullcontext
@@ -126,61 +139,33 @@ class ThroughputBenchmark(Measurement):
                         stage.measure()
                     stage.wait_for_rest()
                 train.measure_latencies()
-                console.progress("measuring", number + 1, rounds, "rounds")
-        for stage in self._stages:
+                console.progress("measuring", number + 1, count, "rounds")
+        for stage in self.stages:
             recorder.write(stage.describe(compiled))
-        if self._profiled_steps:
-            self._profiler = Profiler(self._profiled_steps, recorder.folder)
-            train.profile(self._profiler)
-
-    def _start(self) -> dict[str, CompileRecord]:
-        """Initialise, compile, and create the stages; return the compile records by function."""
-        setup, program, feed = self._setup, self._setup.program, self._setup.feed
-        state = setup.place_train_state()
-        with setup.clock.phase("place_data"):
-            batch = next(feed.train_batches(0, 1))
-            eval_batch = next(feed.eval_batches())
-        steps = {
-            "train_step": (program.train_step, feed.train_data, batch),
-            "eval_step": (program.eval_step, feed.eval_data, eval_batch),
-        }
-        count = self._steps_per_call
-        repeated = f"train_step_x{count}"
-        if count > 1:
-            steps[repeated] = (repeat_train_step(program, count), feed.train_data, batch)
-        compiled = _compile_cold_and_warm(setup, steps, state)
-        barrier_before_first_step(setup.clock)
-        self._stepper.state = state
-        common = (setup, self._stepper, self._window_s)
-        forward = ForwardStage(*common, eval_batch)
-        self._stages = [TrainStage(*common), forward]
-        if count > 1:
-            step = steps[repeated][0]
-            self._stages.insert(1, RepeatedStage(repeated, *common, count, step, batch))
-        return compiled
+        if self.profiled_steps:
+            self.profiler = Profiler(self.profiled_steps, recorder.folder)
+            train.profile(self.profiler)
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
-        stages = [record for record in records if isinstance(record, ThroughputRecord)]
+        measured = [record for record in records if isinstance(record, ThroughputRecord)]
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
-        train = next((record for record in stages if record.stage == "train_step"), None)
-        losses, limit = self._stepper.losses, flops_limit(self._setup.mesh.devices)
-        warmups = {
-            stage.name: (stage.warmup, stage.warmup_steps) for stage in self._stages if stage.warmup
-        }
-        warnings = unsettled_warnings(warmups) + falling_loss_warnings(losses)
-        for stage in self._stages:
+        limit = flops_limit(self.setup.mesh.devices)
+        stepper = self.stages[0].stepper if self.stages else Stepper(self.setup, None)
+        losses = stepper.losses
+        warnings = unsettled_stages(self.stages) + falling_loss_warnings(losses)
+        for stage in self.stages:
             warnings += window_warnings(stage.name, stage.windows_s)
             warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
         return ThroughputSummary(
             status=status,
-            **({name: getattr(train, name) for name in rates} if train else {}),
-            first_step_s=self._first_step_s,
+            **({name: getattr(measured[0], name) for name in rates} if measured else {}),
+            first_step_s=self.first_step_s,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            **self._stepper.loss_scaling,
-            corrupt=self._setup.feed.corrupt,
-            profile=self._profiler.summary() if self._profiler else None,
-            invalid=[f"{one.stage}: {why}" for one in stages for why in impossible(one, limit)],
+            **stepper.loss_scaling,
+            corrupt=self.setup.feed.corrupt,
+            profile=self.profiler.summary() if self.profiler else None,
+            invalid=[f"{one.stage}: {why}" for one in measured for why in impossible(one, limit)],
             warnings=warnings,
         )
 
@@ -191,8 +176,7 @@ def _compile_cold_and_warm(
     """Compile {name: (step, data, batch)} with a cold cache and, if there is one, a warm one."""
     passes: list[dict[str, CompileRecord]] = []
     todo: list[tuple[str, Callable]] = [("", contextlib.nullcontext)]
-    while todo:
-        title, around = todo.pop(0)
+    for title, around in todo:
         jax.clear_caches()  # else what this process has compiled is not compiled again
         # Every pass compiles in this one line: a cache key may contain the line of the call.
         with around():
@@ -200,14 +184,13 @@ def _compile_cold_and_warm(
             for name, (step, *args) in steps.items():
                 compiled[name] = setup.compile(name, step, state, *args, title)
         passes.append(compiled)
-        if title:
-            continue
-        outcomes = set(broadcast_value([record.compile_cache for record in compiled.values()]))
-        if "hit" in outcomes:
-            todo.append((", cold cache", without_cache))
-        # This pass leaves everything compiled for the measurements.
-        if outcomes != {"off"}:
-            todo.append((", warm cache", contextlib.nullcontext))
+        if not title:
+            outcomes = set(broadcast_value([record.compile_cache for record in compiled.values()]))
+            if "hit" in outcomes:
+                todo.append((", cold cache", without_cache))
+            # This pass leaves everything compiled for the measurements.
+            if outcomes != {"off"}:
+                todo.append((", warm cache", contextlib.nullcontext))
 
     def first_s(name: str, is_hit: bool) -> float | None:
         records = (records[name] for records in passes)
@@ -243,38 +226,19 @@ def repeat_train_step(program: Program, num_steps: int) -> Any:
 _LATENCY_STEPS = 20
 
 
-class Stage(Interleaved):
-    """A stage, timed in windows.
+class Stage(StepWindows):
+    """One stage.
 
     Attributes:
-      function: the name of the compiled step that it calls.
-      images_per_step: over all devices and models.
-      steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
-      sync_residual_s: how long work went on after its windows.
+      function: the name of the compiled step that the stage calls.
+      sync_residual_s: how long work continued after the stage's windows.
     """
 
-    steps_per_call = 1
-
-    def __init__(self, name: str, setup: RunSetup, stepper: Stepper, window_s: float):
-        super().__init__(name, window_s)
-        self.function = name
-        self.images_per_step = setup.program.layout.images_per_step
-        self.steps = self.warmup_steps = 0
-        self.sync_residual_s = 0.0
-        self._setup, self._stepper = setup, stepper
+    sync_residual_s = 0.0
 
     @property
-    def steps_per_window(self) -> int:
-        return self.warmup.calls_per_window * self.steps_per_call
-
-    @property
-    def flops_per_image(self) -> int:
-        return self._setup.program.training_flops
-
-    def warm_up(self, rounds: int) -> None:
-        before = self.steps
-        super().warm_up(rounds)
-        self.warmup_steps = self.steps - before
+    def function(self) -> str:
+        return self.name
 
     def wait_for_rest(self) -> None:
         """Wait for work that is left after a window: none, if the window waited for its work."""
@@ -283,44 +247,31 @@ class Stage(Interleaved):
         self.sync_residual_s += watch.elapsed_s()
 
     def _results(self) -> Any:
-        return self._stepper.state, self._stepper.metrics
+        return self.stepper.state, self.stepper.metrics
 
     def describe(self, compiled: Mapping[str, CompileRecord]) -> ThroughputRecord:
         """Return the stage's record, from the records of the compiled steps."""
-        setup, devices = self._setup, self._setup.mesh.num_devices
-        rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
-        rate = rates["images_per_s"]
-        step_s = self.images_per_step / rate
-        utilization = setup.program.utilization(rate, self.flops_per_image)
-        roofline = {}
+        fields, feed = self.describe_steps(), self.setup.feed
+        rate, devices = fields["images_per_s"], self.setup.mesh.num_devices
         xla_bytes = compiled[self.function].xla_bytes_per_device
         if xla_bytes and self.steps_per_call == 1:  # XLA counts a loop's body once
             flops = self.flops_per_image * self.images_per_step
-            roofline = describe_roofline(flops / devices / xla_bytes, utilization["peak"])
+            fields |= describe_roofline(flops / devices / xla_bytes, fields["peak"])
         return ThroughputRecord(
             stage=self.name,
-            feed=setup.feed.name,
-            precision=setup.config.precision,
-            batch_size=setup.config.batch_size,
-            num_devices=devices,
-            **rates,
+            feed=feed.name,
             images_per_s_per_device=rate / devices,
             steps_per_call=self.steps_per_call,
-            steps_per_window=self.steps_per_window,
-            step_s=step_s,
-            warmup_steps=self.warmup_steps,
-            warmup_settled=self.warmup.settled,
             sync_residual_s=self.sync_residual_s,
-            **utilization,
-            **roofline,
-            **self._fields(step_s),
+            **fields,
+            **self._fields(fields["step_s"]),
         )
 
     def _fields(self, step_s: float) -> dict[str, Any]:
         """Return the fields that only some stages' records have."""
-        if self._setup.feed.corrupt:  # then a step counts fewer images than it has places for
+        if self.setup.feed.corrupt:  # then a step counts fewer images than it has places for
             return {}
-        counted = self._stepper.images_counted
+        counted = self.stepper.images_counted
         return {"images_per_step": self.images_per_step, "images_counted": counted}
 
 
@@ -340,7 +291,7 @@ class TrainStage(Stage):
     """The loop over single training steps, each with the feed's next batch."""
 
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float):
-        super().__init__("train_step", setup, stepper, window_s)
+        super().__init__("train_step", setup, stepper, window_s, setup.program.train_step)
         self.latencies_s: list[float] = []
         self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
         self._batches = setup.feed.train_batches(0, ENDLESS)
@@ -354,19 +305,19 @@ class TrainStage(Stage):
         if not self._fill:
             yield
             return
-        self._batches = self._setup.feed.train_batches(0, ENDLESS, self.steps)
+        self._batches = self.setup.feed.train_batches(0, ENDLESS, self.steps)
         self.run(self._fill)
         yield
-        self._setup.feed.close()
+        self.setup.feed.close()
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
-            self._queue(next(self._batches))
-        self._stepper.wait()
+            self._queue_next()
+        self.stepper.wait()
 
-    def _queue(self, batch: Any) -> Any:
+    def _queue_next(self) -> None:
         self.steps += 1
-        return self._stepper.queue(self._setup.program.train_step, batch)
+        self.stepper.queue(self.step, next(self._batches))
 
     def measure_latencies(self) -> None:
         with self.around_window():
@@ -379,11 +330,11 @@ class TrainStage(Stage):
             if profiler.steps.start > 1:
                 self.run(profiler.steps.start - 1)
             with profiler:
-                profiler.start(profiler.steps, self._setup.clock, self._setup.console)
+                profiler.start(profiler.steps, self.setup.clock, self.setup.console)
                 for number in profiler.steps:
                     with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                        self._queue(next(self._batches))
-                self._stepper.wait()
+                        self._queue_next()
+                self.stepper.wait()
 
     def _fields(self, step_s: float) -> dict[str, Any]:
         p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))
@@ -397,42 +348,28 @@ class TrainStage(Stage):
         }
 
 
-class RepeatedStage(Stage):
-    """Several training steps in one call, all with the same batch."""
-
-    def __init__(self, name: str, setup, stepper, window_s, count: int, step: Any, batch: Any):
-        super().__init__(name, setup, stepper, window_s)
-        self.steps_per_call, self._step, self._batch = count, step, batch
-
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            self._stepper.queue(self._step, self._batch)
-        self.steps += calls * self.steps_per_call
-        self._stepper.wait()
-
-
 class ForwardStage(Stage):
     """The forward pass of one evaluation batch."""
 
+    function = "eval_step"
+
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, batch: Any):
-        super().__init__("forward", setup, stepper, window_s)
-        self.function, self._batch, self._limiter = "eval_step", batch, DispatchLimiter()
-        self._metrics: Any = None
+        super().__init__("forward", setup, stepper, window_s, setup.program.eval_step, batch)
+        self._limiter, self._metrics = DispatchLimiter(), None
         self.run(1)
         # Images only, not what pads a batch that is not full.
         self.images_per_step = int(setup.program.eval_sums(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
-        step, data = self._setup.program.eval_step, self._setup.feed.eval_data
         for _ in range(calls):
-            self._metrics = step(self._stepper.state, data, self._batch)
+            self._metrics = self.step(self.stepper.state, self.setup.feed.eval_data, self.batch)
             self._limiter.add(self._metrics)
         self.steps += calls
         jax.block_until_ready(self._metrics)
 
     @property
     def flops_per_image(self) -> int:
-        return 2 * self._setup.program.forward_macs
+        return 2 * self.setup.program.forward_macs
 
     def _results(self) -> Any:
         return self._metrics

@@ -16,6 +16,7 @@ from jaxbench.analysis.statistics import (
     median_interval,
 )
 from jaxbench.errors import Diverged
+from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
 from jaxbench.modes.setup import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.meter import DispatchLimiter
@@ -49,18 +50,21 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
 
 
 class Stepper:
-    """Runs training steps, one after another, on a state that only it holds."""
+    """Queue training steps, one after another, on a state that only the stepper holds.
+
+    Attributes:
+      state, metrics: of the last queued step.
+      losses: of the last step before each `wait`.
+      images_counted: of the last step before the last `wait`.
+      loss_scaling: the loss scale and the steps skipped, for a summary; {} without fp16.
+    """
 
     def __init__(self, setup: RunSetup, state: Any):
-        # Of the last queued step.
         self.state, self.metrics = state, None
-        # Of the last step before each `wait`, and of the last step before the last one.
         self.losses: list[float] = []
         self.images_counted: int | None = None
-        # The loss scale and the steps skipped, as a summary has them; {} without fp16.
         self.loss_scaling: dict[str, float] = {}
-        self._data = setup.feed.train_data
-        self._program = setup.program
+        self._data, self._program = setup.feed.train_data, setup.program
         self._limiter = DispatchLimiter()
 
     def queue(self, step: Callable, batch: Any) -> Any:
@@ -76,6 +80,69 @@ class Stepper:
         self.losses.append(loss)
         if self._program.precision.scales_loss:
             self.loss_scaling = describe_scales(metrics)
+
+
+class StepWindows(Interleaved):
+    """Windows of calls of one training step with one batch.
+
+    Attributes:
+      images_per_step: over all devices and models.
+      steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
+    """
+
+    steps_per_call = 1
+
+    def __init__(
+        self,
+        name: str,
+        setup: RunSetup,
+        stepper: Stepper,
+        window_s: float,
+        step: Callable | None = None,
+        batch: Any = None,
+    ):
+        super().__init__(name, window_s)
+        self.setup, self.stepper = setup, stepper
+        self.step, self.batch = step, batch
+        self.images_per_step = setup.program.layout.images_per_step
+        self.steps, self.warmup_steps = 0, None
+
+    @property
+    def steps_per_window(self) -> int:
+        return self.warmup.calls_per_window * self.steps_per_call
+
+    @property
+    def flops_per_image(self) -> int:
+        return self.setup.program.training_flops
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self.stepper.queue(self.step, self.batch)
+        self.steps += calls * self.steps_per_call
+        self.stepper.wait()
+
+    def warm_up(self, rounds: int) -> None:
+        before = self.steps
+        super().warm_up(rounds)
+        self.warmup_steps = self.steps - before
+
+    def describe_steps(self) -> dict[str, Any]:
+        """Return the fields that the records of all stages share; no rate from a single window."""
+        config = self.setup.config
+        fields = {
+            "precision": config.precision,
+            "num_devices": self.setup.mesh.num_devices,
+            "batch_size": config.batch_size,
+            "warmup_steps": self.warmup_steps,
+            "warmup_settled": self.warmup and self.warmup.settled,
+        }
+        if len(self.windows_s) < 2:
+            return fields
+        rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
+        rate = rates["images_per_s"]
+        fields |= rates | self.setup.program.utilization(rate, self.flops_per_image)
+        step_s = self.images_per_step / rate
+        return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
@@ -101,6 +168,16 @@ def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
     """Return the warnings about windows that depend on one another, or that were held up."""
     numbered = dict(enumerate(windows_s, 1))
     return [*dependent(f"{name}: windows", windows_s), *held_up(f"{name}: window", numbered)]
+
+
+def unsettled_stages(stages: Sequence[Interleaved]) -> list[str]:
+    """Return the warning about stages whose windows never agreed in the warm-up."""
+    warmups = {
+        stage.name: (stage.warmup, getattr(stage, "warmup_steps", stage.warmup.calls))
+        for stage in stages
+        if stage.warmup
+    }
+    return unsettled_warnings(warmups)
 
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:

@@ -159,19 +159,19 @@ def test_a_slow_computation_is_not_moving_data(tmp_path, monkeypatch):
 
 
 def test_scipy_gets_every_image_as_often_as_asked_for(tmp_path, monkeypatch):
-    given = []
+    counts = []
 
     def note(kernel, images):
-        given.append(len(images))
+        counts.append(len(images))
         return convolve_with_scipy(kernel, images)
 
     monkeypatch.setattr("jaxbench.modes.conv2d.convolve_with_scipy", note)
     trial = measured_with(tmp_path, monkeypatch, scipy_rounds=2, images=48)
     # 16 images are compared, all are timed.
-    assert sorted(given) == [16, 48, 48] and len(trial["samples"]["scipy_s"]) == 2
-    given.clear()
+    assert sorted(counts) == [16, 48, 48] and len(trial["samples"]["scipy_s"]) == 2
+    counts.clear()
     trial = measured_with(tmp_path / "without", monkeypatch, scipy_rounds=0, images=48)
-    assert given == [16] and not {"scipy_s", "scipy_per_compute"} & set(trial)
+    assert counts == [16] and not {"scipy_s", "scipy_per_compute"} & set(trial)
 
 
 def test_windows_hold_the_calls_that_are_recorded(tmp_path, monkeypatch):
@@ -196,13 +196,13 @@ def test_axes_vary_one_at_a_time_and_grids_both():
     assert pairs == [(3, 2), (5, 2), (3, 4), (3, 6)]
     config.sweep = "grid"
     assert len(config.problems()) == 6
-    own = registry.load("conv2d")
-    assert len(own.problems()) == 17
-    assert own.problems()[0] == Problem(840, 100, 100, 1, 1, 3)
+    published = registry.load("conv2d").problems()
+    assert len(published) == 17
+    assert published[0] == Problem(840, 100, 100, 1, 1, 3)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"image_shape": (10,)}, "must be (height, width)"),
         ({"kernels": (3, 17)}, "so at most 16"),
@@ -215,11 +215,11 @@ def test_axes_vary_one_at_a_time_and_grids_both():
         ({"rounds": 1}, "rounds=1: must be at least 3"),
     ],
 )
-def test_what_makes_no_sense_is_told(tmp_path, fields, told):
+def test_what_makes_no_sense_is_told(tmp_path, fields, message):
     config = registry.load("conv2d:tiny")
     for name, value in fields.items():
         setattr(config, name, value)
     with pytest.raises(BadInput) as error:
         measure_conv2d(config, str(tmp_path / "run"))
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert not (tmp_path / "run").exists()

@@ -71,13 +71,13 @@ def test_of_activations_only_what_convolutions_made_is_kept(remat):
     """What the part of the step that makes the rest again takes in, as JAX traced it."""
     program, args = program_of("quickstart:tiny", remat=remat, num_devices=1)
     state = program.abstract_placed_state()
-    found = equations(jax.make_jaxpr(program.train_step)(state, *args).jaxpr)
-    made_again = [equation for equation in found if equation.params.get("differentiated")]
+    traced = equations(jax.make_jaxpr(program.train_step)(state, *args).jaxpr)
+    made_again = [equation for equation in traced if equation.params.get("differentiated")]
     if remat == "none":
         assert not made_again
         return
     [backward] = made_again
-    forward = found[: found.index(backward)]
+    forward = traced[: traced.index(backward)]
     # The platform decides which form a 1x1 convolution has.
     convolutions = ("conv_general_dilated", "cond")
     made = [
@@ -118,10 +118,10 @@ def test_statistics_are_not_made_again(model):
     for remat in ("none", "save_dots"):
         fields = {"model": model, "batch_norm": "sync", "remat": remat, "num_devices": 2}
         program, args = program_of("quickstart:tiny", **fields)
-        found = equations(
+        traced = equations(
             jax.make_jaxpr(program.train_step)(program.abstract_placed_state(), *args).jaxpr
         )
-        counts.append(Counter(equation.primitive.name for equation in found))
+        counts.append(Counter(equation.primitive.name for equation in traced))
     plain, remat = counts
     for name in ("conv_general_dilated", "dot_general", "reduce_sum", "psum"):
         assert plain[name] == remat[name] > 0, name

@@ -30,16 +30,16 @@ from tests.conftest import MICRO, records, run_json
 
 @pytest.fixture
 def measure(tmp_path):
-    def run(experiment=MICRO, num_devices=2, change=None, **how):
+    def run(experiment=MICRO, num_devices=2, change=None, **options):
         config = registry.load(experiment)
         config.num_devices = num_devices
         if change:
             change(config)
-        how = {"rounds": 6, "window_s": 0.02} | how
+        options = {"rounds": 6, "window_s": 0.02} | options
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
         with open(os.devnull, "w") as quiet, without_cache():
             return throughput.measure_throughput(
-                config, str(tmp_path / "run"), PlainConsole(quiet), **how
+                config, str(tmp_path / "run"), PlainConsole(quiet), **options
             )
 
     return run
@@ -52,9 +52,12 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
         config.data.source, config.data.path, config.data.feed = "folder", "/nowhere", "stream"
         config.data.image_shape, config.batch_size = (8, 8, 3), 64
 
-    result = measure(change=elsewhere)
-    step, forward = check_stages(tmp_path / "run", result)
-    assert (step.stage, forward.stage) == ("train_step", "forward")
+    result = measure(change=elsewhere, steps_per_call=3)
+    step, repeated, forward = check_stages(tmp_path / "run", result)
+    names = (step.stage, repeated.stage, forward.stage)
+    assert names == ("train_step", "train_step_x3", "forward")
+    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
+    assert compiled == {"train_step", "train_step_x3", "eval_step"}
     assert step.latency_p50_s <= step.latency_p95_s <= step.latency_p99_s
     assert step.latency_steps >= 6
     summary = run_json(tmp_path / "run")["summary"]
@@ -62,17 +65,6 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
     assert summary["images_per_s"] == step.images_per_s
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
-
-
-def test_several_steps_in_a_call_are_a_stage_of_their_own(measure, tmp_path):
-    def small(config):
-        config.batch_size = 64
-
-    result = measure(change=small, steps_per_call=3)
-    names = [stage.stage for stage in check_stages(tmp_path / "run", result)]
-    assert names == ["train_step", "train_step_x3", "forward"]
-    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
-    assert compiled == {"train_step", "train_step_x3", "eval_step"}
 
 
 def check_stages(folder, result):
@@ -106,14 +98,16 @@ def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatc
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
 
 
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_the_experiments_own_data_can_be_fed(measure, tmp_path, feed):
-    result = measure(feed=feed)
+def check_data(folder, result, feed):
     assert {stage.feed for stage in result.of_kind(ThroughputRecord)} == {feed}
-    data = run_json(tmp_path / "run")["data"]
+    data = run_json(folder)["data"]
     assert data["feed"] == feed and data["train_examples"] > 0
     assert data["statistics"] == "the training split's"
     assert len(data["mean"]) == len(data["std"]) and min(data["mean"] + data["std"]) > 0
+
+
+def test_a_resident_data_set_can_be_fed(measure, tmp_path):
+    check_data(tmp_path / "run", measure(feed="resident"), "resident")
 
 
 class Pixels(nn.Module):
@@ -266,8 +260,8 @@ def short_sleep(monkeypatch):
         time.sleep(time_s / 10)
         skipped_s += 0.9 * time_s
 
-    known = vars(time) | {"sleep": sleep, "perf_counter": lambda: time.perf_counter() + skipped_s}
-    monkeypatch.setattr(clock, "time", types.SimpleNamespace(**known))
+    names = vars(time) | {"sleep": sleep, "perf_counter": lambda: time.perf_counter() + skipped_s}
+    monkeypatch.setattr(clock, "time", types.SimpleNamespace(**names))
 
 
 def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
@@ -290,7 +284,7 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     assert result.summary["first_step_s"] >= SLEEP_S
 
 
-def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
+def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, monkeypatch):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
     genuine = ArrayBatches.assemble
 
@@ -306,6 +300,7 @@ def test_a_streams_buffers_do_not_flatter_it(measure, monkeypatch):
 
     result = measure(change=deep, feed="stream", num_devices=1, rounds=4, window_s=0.05)
     assert result.of_kind(ThroughputRecord)[0].images_per_s < 1.1 * 16 / 0.01
+    check_data(tmp_path / "run", result, "stream")
 
 
 def test_the_command_and_its_flags(run_cli, tmp_path):

@@ -26,7 +26,7 @@ def test_under_fp16_a_step_that_is_skipped_ends_nothing():
 
 
 @pytest.mark.parametrize(
-    ("losses", "told"),
+    ("losses", "parts"),
     [
         ([2.0, 3.0, 1.0], []),
         ([math.nan, 2.0, 1.0], []),
@@ -36,9 +36,9 @@ def test_under_fp16_a_step_that_is_skipped_ends_nothing():
         ([2.0], []),
     ],
 )
-def test_losses_that_do_not_fall_are_told(losses, told):
+def test_losses_that_do_not_fall_are_warned_of(losses, parts):
     warnings = falling_loss_warnings(losses)
-    assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+    assert len(warnings) == len(parts) and all(map(str.__contains__, warnings, parts))
 
 
 def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
