@@ -19,7 +19,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.data.eval_split import eval_split_warnings
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, Terminated
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
@@ -31,7 +31,7 @@ from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.attempts import describe_changes
 from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput, read_attempts
 from jaxbench.records.next_steps import say_next_steps
-from jaxbench.records.recorder import Recorder
+from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import CompileRecord, Record, TrainSummary
 from jaxbench.records.writers.console import Console, create_console
@@ -174,6 +174,11 @@ class Training(Measurement):
         self._mark_phases("train")
         try:
             self.state = run_loop(run, state)
+        except (KeyboardInterrupt, Terminated) as error:
+            if self._run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
+                with defer_signals():
+                    self._run_dir.end(*classify(error))
+            raise
         finally:
             run.wait_for_checkpoints()
 

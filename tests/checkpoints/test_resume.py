@@ -664,7 +664,7 @@ def test_another_run_is_refused_and_nothing_is_changed(
 def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
     resumed = Resume(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))})
-    config.data.cache, config.data.path = "memory", "elsewhere"
+    config.data.path = "elsewhere"
     check_same(resumed, config)
     config.data.cache = "resized"
     with pytest.raises(BadInput, match="data.cache=none there, resized here"):

@@ -62,7 +62,7 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
     assert process.returncode == 143
     assert ("forced to exit" in errors) != is_kept
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == is_kept
-    assert run_json(tmp_path / "run")["status"] == ("preempted" if is_kept else "running")
+    assert run_json(tmp_path / "run")["status"] == "preempted"
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
