@@ -21,20 +21,17 @@ class DataConfig(HoldsCode):
         "text",
         "synthetic",
         "custom",
-        help="Where the images come from. digits: handwritten digits that ship with scikit-learn. "
-        "tfds: a prepared TensorFlow data set; cifar10 and mnist are fetched if none is prepared. "
-        "cifar10_batches: the binary or the Python version of CIFAR-10. npz: a NumPy file. "
-        "folder: JPEG files in one folder for each class. text: the bytes of a "
-        "file, or of the documentation of Python's language that its standard library holds, as "
-        "sequences of tokens. synthetic: generated images or sequences. custom: what "
-        "`data.load` returns.",
+        help="Where the images come from. digits: scikit-learn's handwritten digits. tfds: a "
+        "prepared TensorFlow data set; cifar10 and mnist are fetched if missing. cifar10_batches: "
+        "CIFAR-10's binary or Python version. npz: a NumPy file. folder: JPEG files in a folder "
+        "for each class. text: the bytes of a file, or of Python's documentation, as tokens. "
+        "synthetic: generated images or sequences. custom: what `data.load` returns.",
     )
     load: Code | None = custom(
         only_with={"source": ["custom"]},
         help="A function that returns {split: source}, set in an experiment file. A source is a "
-        "random-access sequence of (image, label) pairs, or of dictionaries with `image` and "
-        "`label`. Images are uint8, or numbers within `data.value_range`, which are rounded to 256 "
-        "levels.",
+        "random-access sequence of (image, label) pairs or of {`image`, `label`}. Images are "
+        "uint8, or numbers within `data.value_range`, which are rounded to 256 levels.",
     )
     value_range: tuple[float, ...] = number(
         (0.0, 1.0),
@@ -45,9 +42,8 @@ class DataConfig(HoldsCode):
     feed: str = choice(
         "resident",
         "stream",
-        help="How images reach the devices. resident: the whole data set is placed on each device "
-        "once, and the step crops and flips images. stream: the host prepares each batch and "
-        "sends it.",
+        help="How images reach the devices. resident: each device holds the whole data set, and "
+        "the step crops and flips. stream: the host prepares each batch and sends it.",
     )
     num_threads: int = number(
         0,
@@ -59,8 +55,8 @@ class DataConfig(HoldsCode):
         0,
         high=256,
         only_with={"feed": ["stream"]},
-        help="Worker processes that decode training images, with `data.num_threads` threads each. "
-        "0 decodes in threads of the main process. For images decoded on the fly.",
+        help="Worker processes of `data.num_threads` threads each, for training images decoded on "
+        "the fly; 0 decodes in the main process.",
     )
     prefetch_batches: int = number(
         2,
@@ -73,17 +69,15 @@ class DataConfig(HoldsCode):
     path: str = plain(
         "",
         only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]},
-        help="Where the data is. tfds: the folder that holds `cifar10/3.0.2/`, or into which a set "
-        "is fetched (default: `~/.cache/jaxbench/data`). cifar10_batches: the folder that holds "
-        "`data_batch_1.bin` or `data_batch_1`. npz: the file. folder: the folder that holds "
-        "`train/<class>/*.JPEG` and the evaluation split. text: any file; empty takes the "
-        "standard library's.",
+        help="Where the data is. tfds: the folder of `cifar10/3.0.2/`, or into which a set is "
+        "fetched (default: `~/.cache/jaxbench/data`). cifar10_batches: the folder of "
+        "`data_batch_1.bin` or `data_batch_1`. npz: the file. folder: the folder of "
+        "`train/<class>/*.JPEG` and the evaluation split. text: the file, empty for Python's.",
     )
     download: bool = plain(
         True,
         only_with={"source": ["tfds"]},
-        help="Fetch a data set that is missing. `JAXBENCH_DOWNLOAD=0` in the environment "
-        "forbids it.",
+        help="Fetch a data set that is missing, unless `JAXBENCH_DOWNLOAD=0` is set.",
     )
     train_split: str = plain("train", help="Name of the split to train on.")
     eval_split: str = plain("test", help="Name of the split to evaluate on.")
@@ -97,37 +91,34 @@ class DataConfig(HoldsCode):
         (32, 32, 3),
         low=1,
         only_with={"sequence_length": [0]},
-        help="Height, width (pixels) and channels of an image. The data must have this shape; "
-        "synthetic images are generated with it.",
+        help="Height, width (pixels) and channels of an image, which the data must have.",
     )
     sequence_length: int = number(
         0,
         help="Tokens of a sequence, for `task=language_model` with data.source=text or synthetic; "
-        "0 is for images. Wherever an image is counted, a sequence counts as one.",
+        "0 is for images. A sequence counts as one image.",
     )
     num_classes: int = number(
         10,
         low=2,
-        help="Number of classes. The data must have as many; synthetic labels are drawn from them. "
-        "Of sequences: the size of the vocabulary; text has 256, one for each byte.",
+        help="Number of classes of the data; the size of the vocabulary of sequences (text: 256).",
     )
     crop_padding: int = number(
         0,
         only_with={"sequence_length": [0], "decodes_on_the_fly": [False]},
-        help="Random crop: pad each side by this many pixels, then cut an image of the original "
-        "size out at random; 0 is off. Not for images decoded on the fly.",
+        help="Random crop: pad each side by this many pixels, then cut the original size out at "
+        "random; 0 is off. Not for images decoded on the fly.",
     )
     padding_mode: str = choice(
         "reflect",
         "black",
-        help="What the padding of a random crop holds. reflect: the image reflected at its edge. "
-        "black: zeros.",
+        help="Padding of a random crop. reflect: the image reflected at its edge. black: zeros.",
     )
     random_resized_crop: bool = plain(
         False,
         only_with={"decodes_on_the_fly": [True]},
-        help="Crop 8 to 100 % of each training image's area at random and resize the crop, as is "
-        "usual for ImageNet. Images of a streamed folder or TFDS set are then decoded on the fly.",
+        help="Crop 8 to 100 % of each training image's area at random and resize the crop. Images "
+        "of a streamed folder or TFDS set are then decoded on the fly.",
     )
     max_corrupt: int = number(
         0,
@@ -138,8 +129,7 @@ class DataConfig(HoldsCode):
         "none",
         "resized",
         only_with={"decodes_on_the_fly": [True]},
-        help="Cache for images decoded on the fly. resized: smaller JPEG copies are written once "
-        "to `data.cache_dir`.",
+        help="Cache for images decoded on the fly. resized: smaller JPEGs in `data.cache_dir`.",
     )
     cache_dir: str = plain(
         "",
@@ -169,15 +159,13 @@ class DataConfig(HoldsCode):
         "alternating",
         only_with={"flip": [True], "decodes_on_the_fly": [False]},
         help="When an image is flipped. random: drawn anew in each epoch. alternating: drawn for "
-        "the first epoch, then in every other epoch (Jordan 2024), so that two epochs show both "
-        "sides of each image. Images decoded on the fly are flipped at random.",
+        "the first epoch, then in every other epoch (Jordan 2024).",
     )
     brightness: float = number(
         0.0,
         high=255,
         only_with={"sequence_length": [0]},
-        help="Shift each training image by up to this many grey levels (of 256), up or down; 0 is "
-        "off.",
+        help="Shift each training image by up to this many of 256 grey levels; 0 is off.",
     )
     contrast: tuple[float, ...] = number(
         (1.0, 1.0),
@@ -189,23 +177,21 @@ class DataConfig(HoldsCode):
         (0, 0),
         high=10,
         only_with={"sequence_length": [0]},
-        help="RandAugment: (operations for each training image, their magnitude), such as (2,10); "
-        "10 is the largest magnitude. (0,0) is off.",
+        help="RandAugment: (operations for each training image, their magnitude up to 10), such "
+        "as (2,10). (0,0) is off.",
     )
     mixup: float = number(
         0.0,
         only_with={"sequence_length": [0]},
-        help="Mix each training image and its label with those of its neighbour in the batch "
-        "(Zhang et al. 2018); the weight of the first is drawn from Beta(a, a), a being this "
-        "number, and is at least 1/2. 0 is off.",
+        help="Mix each training image and label with its neighbour's in the batch (Zhang et al. "
+        "2018). This is a of Beta(a, a), of which the first one's weight is drawn; 0 is off.",
     )
     standardization: str = choice(
         "dataset",
         "per_image",
         only_with={"sequence_length": [0]},
-        help="Whose statistics bring pixels to mean 0 and standard deviation 1. dataset: those of "
-        "the training set, by channel (ImageNet's for a folder and for images decoded on the fly). "
-        "per_image: each image's own.",
+        help="What brings pixels to mean 0 and deviation 1. dataset: the training set's channels "
+        "(ImageNet's for a folder and for images decoded on the fly). per_image: each image.",
     )
 
     def __post_init__(self):

@@ -10,13 +10,10 @@ import jax.numpy as jnp
 from jaxbench.models.batch_norm import BatchNorm
 
 # Besides products and sums it is cuDNN's attention, as JAX names it.
-_KEPT = (
-    "conv_general_dilated",
-    "dot_general",
-    "dot_product_attention_fwd_wrapper",
-    "reduce_sum",
-    "psum",
-)
+_KEPT = {
+    *("conv_general_dilated", "dot_general", "dot_product_attention_fwd_wrapper"),
+    *("reduce_sum", "psum"),
+}
 
 
 class Network(nn.Module):
@@ -35,11 +32,7 @@ class Network(nn.Module):
     @property
     def numerics(self) -> dict[str, Any]:
         """These attributes, for a block inside this one."""
-        return {
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            "norm_axis": self.norm_axis,
-        }
+        return {name: getattr(self, name) for name in ("dtype", "param_dtype", "norm_axis")}
 
     def layers(self, train: bool) -> tuple[Any, Any]:
         """Return `conv_layer` and `norm_layer` of these types."""

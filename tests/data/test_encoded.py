@@ -193,7 +193,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
         for one, other in zip(*(steps for steps, _ in parts), strict=True)
     ]
     check_same(whole, together)
-    read_by_each = [own for _, own in parts]
+    read_by_each = [batches for _, batches in parts]
     assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
     assert sorted(sum(read_by_each, [])) == sorted(read_whole)
 
@@ -201,9 +201,9 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
 def test_a_set_is_known_by_its_images_names_and_order(folder, tmp_path):
     """Wherever it lies; a host that has another one is found out."""
     shutil.copytree(folder, tmp_path / "copy")
-    here, there = (load_dataset(config_of(at)) for at in (folder, tmp_path / "copy"))
-    assert here.fingerprint() == there.fingerprint()
-    assert here.train.sample_checksum() == there.train.sample_checksum()
+    here, elsewhere = (load_dataset(config_of(at)) for at in (folder, tmp_path / "copy"))
+    assert here.fingerprint() == elsewhere.fingerprint()
+    assert here.train.sample_checksum() == elsewhere.train.sample_checksum()
     (tmp_path / "copy/train/ape/000.jpg").rename(tmp_path / "copy/train/bee/000.jpg")
     other = load_dataset(config_of(tmp_path / "copy"))
     assert {key for key, value in other.fingerprint().items() if value != here.fingerprint()[key]}

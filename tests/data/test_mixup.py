@@ -67,7 +67,7 @@ def test_pairs_stay_on_one_device():
 
 
 @pytest.mark.parametrize(
-    ("spec", "field", "value", "said"),
+    ("spec", "field", "value", "message"),
     [
         ("unet256", "rand_augment", (2, 10), "data.rand_augment=\\(2, 10\\) with task='segm"),
         ("unet256", "mixup", 0.2, "data.mixup=0.2 with task='segmentation'"),
@@ -77,8 +77,8 @@ def test_pairs_stay_on_one_device():
         ("cnn10", "rand_augment", (2, 11), "within \\[0, 10\\]"),
     ],
 )
-def test_what_makes_no_sense_is_refused(spec, field, value, said):
+def test_what_makes_no_sense_is_refused(spec, field, value, message):
     config = registry.load(spec)
     setattr(config.data, field, value)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         config.validate()

@@ -60,18 +60,18 @@ def photographs(tmp_path_factory):
 def shown(config):
     """Returns the feed, its evaluation's examples and its first training batch's, as the step."""
     feed = feed_of(config)
-    found = []
+    examples = []
     for data, batches in (
         (feed.eval_data, feed.eval_batches()),
         (feed.train_data, feed.train_batches(0, 1)),
     ):
         batch = jax.tree.map(lambda leaf: leaf[0], next(iter(batches)))
-        found.append(UNPACK_BATCH[feed.name](data, batch, jnp.int32(0)))
-    return feed, *found
+        examples.append(UNPACK_BATCH[feed.name](data, batch, jnp.int32(0)))
+    return feed, *examples
 
 
 def torchvision(path, height, width):
-    """An own spelling of Resize(256 / 224 of the side) and CenterCrop, upright, by Pillow."""
+    """Resize(256 / 224 of the side) and CenterCrop, upright, by Pillow."""
     image = PIL.ImageOps.exif_transpose(PIL.Image.open(path)).convert("RGB")
     if image.size == (width, height):
         return np.array(image)
@@ -95,23 +95,23 @@ def folder_config(root, feed, shape=SHAPE, **fields):
 @pytest.mark.parametrize("shape", [SHAPE, (56, 56, 3)])
 def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, shape):
     feeds = [shown(folder_config(photographs, feed, shape)) for feed in ("resident", "stream")]
-    (resident, *own), (stream, *others) = feeds
+    (resident, *examples), (stream, *others) = feeds
     precision = get_precision("fp32")
-    for one, other in zip(own, others, strict=True):
+    for one, other in zip(examples, others, strict=True):
         assert np.array_equal(one.indices_B, other.indices_B)
         assert np.array_equal(one.labels_Bx, other.labels_Bx)
         assert np.array_equal(one.inputs_Bx, other.inputs_Bx)
     config = folder_config(photographs, "stream", shape)
     pixels = [
         np.asarray(network_inputs(of.inputs_Bx, feed.eval_data, config.data, precision))
-        for feed, of in ((resident, own[0]), (stream, others[0]))
+        for feed, of in ((resident, examples[0]), (stream, others[0]))
     ]
     assert np.array_equal(*pixels)
-    by_hand = np.asarray(own[0].inputs_Bx) / 255.0
+    by_hand = np.asarray(examples[0].inputs_Bx) / 255.0
     by_hand = (by_hand - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     assert np.allclose(pixels[0], by_hand, atol=1e-5)
     paths = load_dataset(config).eval.source.paths
-    for index, image in zip(own[0].indices_B, own[0].inputs_Bx, strict=True):
+    for index, image in zip(examples[0].indices_B, examples[0].inputs_Bx, strict=True):
         path = paths[int(index)]
         assert np.array_equal(image, torchvision(path, *shape[:2])), path
 

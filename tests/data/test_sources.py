@@ -335,10 +335,10 @@ def test_images_and_masks_of_an_npz(tmp_path):
     assert (len(dataset.train), len(dataset.eval), dataset.num_classes) == (17, 4, 2)
     # Every image once, with its own mask; the same ones held out each time.
     both = np.concatenate([dataset.train.inputs_Nx, dataset.eval.inputs_Nx])
-    own = np.concatenate([dataset.train.labels_Nx, dataset.eval.labels_Nx])
+    labels = np.concatenate([dataset.train.labels_Nx, dataset.eval.labels_Nx])
     places = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in both]
     assert sorted(places) == list(range(21))
-    assert np.array_equal(own, (masks[places] != 0).astype(np.uint8))
+    assert np.array_equal(labels, (masks[places] != 0).astype(np.uint8))
     again = load_dataset(segmentation_config("npz", tmp_path / "alone.npz"))
     assert np.array_equal(again.eval.inputs_Nx, dataset.eval.inputs_Nx)
 

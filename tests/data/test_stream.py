@@ -135,12 +135,12 @@ def test_the_host_draws_nothing_on_the_devices_that_train(monkeypatch, has_cpu):
     dataset, layout = load_dataset(config), BatchLayout.create(config, 2)
     sampler = EpochSampler(layout, num_train=len(dataset.train), num_eval=2, seeds_R=(0,))
     batches = ArrayBatches(config.data, dataset, sampler)
-    expected = next(iter(batches.train(0, 1)))["images"]
+    expected = next(iter(batches.batches(0, 1, training=True)))["images"]
     monkeypatch.setattr(jax, "local_devices", local_devices)
     monkeypatch.setattr(jax, "device_get", device_get)
     with default_device(here[2]):
         batches = ArrayBatches(config.data, dataset, sampler)
-        assert (next(iter(batches.train(0, 1)))["images"] == expected).all()
+        assert (next(iter(batches.batches(0, 1, training=True)))["images"] == expected).all()
     assert used == {here[0]} or not has_cpu
 
 

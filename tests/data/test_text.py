@@ -28,11 +28,11 @@ def test_every_token_but_the_first_is_a_label_once(tmp_path):
     (tmp_path / "any.bin").write_bytes(content)
     dataset = load_dataset(text_config(tmp_path / "any.bin", 16))
     train, held_out = content[:903], content[903:]
-    for split, own in ((dataset.train, train), (dataset.eval, held_out)):
-        count = (len(own) - 1) // 16
+    for split, tokens in ((dataset.train, train), (dataset.eval, held_out)):
+        count = (len(tokens) - 1) // 16
         assert split.inputs_Nx.shape == split.labels_Nx.shape == (count, 16)
-        assert split.inputs_Nx.tobytes() == own[: 16 * count]
-        assert split.labels_Nx.tobytes() == own[1 : 16 * count + 1]
+        assert split.inputs_Nx.tobytes() == tokens[: 16 * count]
+        assert split.labels_Nx.tobytes() == tokens[1 : 16 * count + 1]
     assert hashlib.sha256(content).hexdigest()[:12] in dataset.description
     assert "1,003 bytes" in dataset.description and dataset.num_classes == 256
 

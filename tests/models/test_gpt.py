@@ -73,9 +73,9 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
         return lambda *args: jnp.sum(logits(*args) * weights)
 
     plain = jax.grad(total(lambda x, e: jnp.einsum("btd,kd->btk", x, e)), (0, 1))(x, embedding)
-    found = jax.grad(total(tied_logits), (0, 1))(x, embedding)
-    for own, expected in zip(found, plain, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-5)
+    gradients_xe = jax.grad(total(tied_logits), (0, 1))(x, embedding)
+    for gradient, expected in zip(gradients_xe, plain, strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)
     half = [jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in (x, embedding)]
     traced = jax.jit(jax.grad(total(tied_logits), (0, 1))).trace(*half)
     assert jax.eval_shape(tied_logits, *half).dtype == jnp.float32
@@ -85,14 +85,14 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"width": 100, "heads": 8}, "near it: 96 and 104"),
         ({"width": 24, "heads": 8, "positions": "rotary"}, "no multiple of 16"),
     ],
 )
-def test_a_width_that_heads_do_not_divide_is_told(fields, told):
-    with pytest.raises(BadInput, match=told):
+def test_a_width_that_heads_do_not_divide_is_refused(fields, message):
+    with pytest.raises(BadInput, match=message):
         GptConfig(**fields).validate()
 
 
@@ -104,12 +104,12 @@ def test_attention_is_cudnns_only_where_it_can_be(model):
     assert choose_attention(model, turing, jnp.float16) == "xla"
     assert choose_attention(model, no_gpu, jnp.bfloat16) == "xla"
     model.attention = "cudnn"
-    for capability, dtype, told in (
+    for capability, dtype, message in (
         (no_gpu, jnp.bfloat16, "NVIDIA GPUs of compute capability 8.0 .* here are none"),
         (turing, jnp.float16, "and here it is 7.5"),
         (ampere, jnp.float32, "for precision=bf16 or fp16"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             choose_attention(model, capability, dtype)
     model.attention = "xla"
     assert choose_attention(model, ampere, jnp.bfloat16) == "xla"
@@ -134,12 +134,12 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
         return list(find_matmuls_and_convs(jax.jit(function).trace(*shapes).jaxpr.jaxpr))
 
     assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
-    [own] = products("cudnn")
-    assert (own.macs, own.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
+    [product] = products("cudnn")
+    assert (product.macs, product.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
     # Each of 16 tokens sees itself and those before it; XLA multiplies what the mask hides, too.
-    assert own.macs - own.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
+    assert product.macs - product.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
     assert not any(product.masked_macs for product in products("xla"))
     # The backward pass has twice as much, by either implementation.
     for implementation in ("cudnn", "xla"):
-        trained = sum(product.macs for product in products(implementation, differentiated=True))
-        assert trained == 3 * own.macs
+        trained = sum(each.macs for each in products(implementation, differentiated=True))
+        assert trained == 3 * product.macs

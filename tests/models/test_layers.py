@@ -27,10 +27,10 @@ def norms(axis_name=None, dtype=jnp.float64, param_dtype=jnp.float64, train=True
         y, updated = nn.BatchNorm(**fields).apply(variables, x, mutable=["batch_stats"])
         return nn.relu(y), updated
 
-    def own(variables, x):
+    def ours(variables, x):
         return BatchNorm(relu=True, **fields).apply(variables, x, mutable=["batch_stats"])
 
-    return own, flax_norm
+    return ours, flax_norm
 
 
 def variables_of(x, dtype):
@@ -59,22 +59,22 @@ def test_batch_norm_is_flaxs_in_fp64(train):
         x = jnp.asarray(generator.normal(3, 2, (6, 4, 5, 3)))
         weights = jnp.asarray(generator.normal(size=x.shape))
         variables = variables_of(x, jnp.float64)
-        own, expected = (
+        ours, expected = (
             jax.device_get(jax.jit(outcome, static_argnums=0)(apply, variables, x, weights))
             for apply in norms(train=train)
         )
-        assert jax.tree.structure(own) == jax.tree.structure(expected)
-        for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(expected), strict=True):
+        assert jax.tree.structure(ours) == jax.tree.structure(expected)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_begins_with_flaxs_variables():
     x = jnp.ones((2, 3, 3, 4))
-    own = BatchNorm(use_running_average=True).init(jax.random.key(0), x)
+    ours = BatchNorm(use_running_average=True).init(jax.random.key(0), x)
     assert jax.tree.all(
         jax.tree.map(
             lambda a, b: (a == b).all() and a.dtype == b.dtype,
-            own,
+            ours,
             nn.BatchNorm(use_running_average=True).init(jax.random.key(0), x),
         )
     )
@@ -111,11 +111,11 @@ def test_bf16_keeps_statistics_and_gradients_of_parameters_in_fp32():
     x = jnp.asarray(generator.normal(2, 1, (8, 4, 4, 3)), jnp.bfloat16)
     weights = jnp.asarray(generator.normal(size=x.shape), jnp.float32)
     variables = variables_of(x, jnp.float32)
-    own, expected = (
+    ours, expected = (
         jax.jit(outcome, static_argnums=0)(apply, variables, x, weights)
         for apply in norms(dtype=jnp.bfloat16, param_dtype=jnp.float32)
     )
-    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(expected), strict=True):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(
             np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=0.02, atol=0.02
@@ -136,8 +136,8 @@ def test_max_pooling_and_its_gradient_are_flaxs(window, stride, padding, size):
         return nn.max_pool(x, (window, window), (stride, stride), sides)
 
     y, expected_back = jax.vjp(flaxs, x)
-    own, back = jax.vjp(lambda x: max_pool(x, window, stride, padding), x)
-    assert np.array_equal(own, y)
+    ours, back = jax.vjp(lambda x: max_pool(x, window, stride, padding), x)
+    assert np.array_equal(ours, y)
     dy = jnp.asarray(generator.integers(-9, 10, y.shape), jnp.float32)
     assert np.array_equal(back(dy)[0], expected_back(dy)[0])
 

@@ -17,14 +17,18 @@ from jaxbench.models.wide_resnet import WideResNetConfig
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.precision import get_precision
 from jaxbench.train import build_program
+from tests.conftest import set_fields
 
 
 def program_of(model, **data):
-    config = registry.load("wrn28_10")
-    config.model = model
-    for name, value in data.items():
-        setattr(config.data, name, value)
-    config.num_devices = 1
+    return program_with(
+        "wrn28_10", model=model, **{f"data__{name}": value for name, value in data.items()}
+    )
+
+
+def program_with(experiment, **fields):
+    config = registry.load(experiment)
+    set_fields(config, num_devices=1, **fields)
     return build_program(config, *create_training_mesh(config), steps_per_epoch=1)
 
 
@@ -98,24 +102,19 @@ def unet_parameters(channels, width, levels, norm):
 
 @pytest.mark.parametrize("upsampling", ["resize", "transposed"])
 def test_the_classic_unet_has_31_million_parameters(upsampling):
-    config = registry.load("unet256")
-    config.num_devices = 1
-    config.data.image_shape = (256, 256, 1)
-    config.model = UNetConfig(norm="none", upsampling=upsampling)
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    program.check()
-    assert program.num_parameters() == unet_parameters(1, 64, 4, "none") == 31_030_593
-    config.model = UNetConfig(width=6, levels=3, upsampling=upsampling)
-    config.data.image_shape = (64, 40, 5)
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    program.check()
-    assert program.num_parameters() == unet_parameters(5, 6, 3, "batch")
+    assert unet_parameters(1, 64, 4, "none") == 31_030_593
+    for shape, width, levels, norm in (
+        ((256, 256, 1), 64, 4, "none"),
+        ((64, 40, 5), 6, 3, "batch"),
+    ):
+        model = UNetConfig(norm=norm, width=width, levels=levels, upsampling=upsampling)
+        program = program_with("unet256", data__image_shape=shape, model=model)
+        program.check()
+        assert program.num_parameters() == unet_parameters(shape[-1], width, levels, norm)
 
 
 def test_vgg_16_has_the_paper_s_convolutions():
-    config = registry.load("vgg_cifar10")
-    config.num_devices = 1
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+    program = program_with("vgg_cifar10")
     widths = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
     convolutions = sum(9 * a * b + b for a, b in zip(widths, widths[1:], strict=False))
     assert convolutions == 14_714_688  # configuration D without its dense layers
@@ -167,29 +166,26 @@ def test_arithmetic_counts_agree_with_xlas():
 
 
 def test_initial_parameters_depend_on_the_seed():
-    config = registry.load("quickstart")
     leaves = []
     for seed in (0, 0, 1):
-        config.seed = seed
-        mesh, layout = create_training_mesh(config)
-        state = build_program(config, mesh, layout, steps_per_epoch=1).create_train_state()
+        state = program_with("quickstart:tiny", seed=seed).create_train_state()
         leaves.append(jax.device_get(state.params["stem"]["kernel"]))
     assert (leaves[0] == leaves[1]).all()
     assert (leaves[0] != leaves[2]).any()
 
 
 @pytest.mark.parametrize(
-    ("spec", "image_shape", "num_classes", "said"),
+    ("spec", "image_shape", "num_classes", "message"),
     [
         ("unet256", (256, 256, 3), 3, "2 classes"),
         ("unet256", (24, 256, 3), 2, "both sides must be multiples of"),
         ("vgg_cifar10", (16, 16, 3), 10, "no pixels are left to halve in stage 5"),
     ],
 )
-def test_what_a_network_cannot_be_built_for_is_refused(spec, image_shape, num_classes, said):
+def test_what_a_network_cannot_be_built_for_is_refused(spec, image_shape, num_classes, message):
     config = registry.load(spec)
     types = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None}
-    with pytest.raises((BadInput, ValueError), match=said):
+    with pytest.raises((BadInput, ValueError), match=message):
         model = config.model.create(num_classes=num_classes, **types)
         images_BxHxWxC = jnp.zeros((1, *image_shape))
         jax.eval_shape(
@@ -201,10 +197,8 @@ def test_what_a_network_cannot_be_built_for_is_refused(spec, image_shape, num_cl
 def test_fp64_begins_with_the_parameters_of_fp32(name):
     drawn = {}
     for precision in ("fp32", "fp64"):
-        config = registry.load(f"{name}:tiny")
-        config.precision, config.num_devices = precision, 1
         with get_precision(precision).enabled():
-            program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+            program = program_with(f"{name}:tiny", precision=precision)
             drawn[precision] = jax.device_get(program.create_train_state().params)
     assert {leaf.dtype for leaf in jax.tree.leaves(drawn["fp64"])} == {np.dtype(np.float64)}
     jax.tree.map(np.testing.assert_array_equal, drawn["fp32"], drawn["fp64"])

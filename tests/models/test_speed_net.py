@@ -157,7 +157,7 @@ def test_the_record_of_2025_is_as_published():
     assert config.data.brightness == pytest.approx(0.1399 * 64, rel=0.01)
     assert round(config.model.whitening_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
     # SiLU is a function that the program calls; GELU stands in its place.
-    used = [str(own.trace_network().jaxpr) for own in (base_program, program)]
+    used = [str(each.trace_network().jaxpr) for each in (base_program, program)]
     assert [len(re.findall(r"\berfc?\b", text)) for text in used] == [7, 1]
     assert ["logistic" in text for text in used] == [False, True]
 
@@ -221,9 +221,9 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
 def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is():
     """What the evaluation step counts, against views cut out in NumPy and shown one by one."""
     counts = {}
-    for how in ("none", "mirror", "mirror_translate"):
+    for views_name in ("none", "mirror", "mirror_translate"):
         config = config_with(
-            model=SmallConfig(), test_time_augmentation=how, data__eval_examples=32
+            model=SmallConfig(), test_time_augmentation=views_name, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
         with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
@@ -232,15 +232,15 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
-            counts[how] = program.eval_sums(metrics)
+            counts[views_name] = program.eval_sums(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics
     assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
-    for how in ("mirror", "mirror_translate"):
-        assert counts[how].keys() - counts["none"].keys() == {"top1_tta"}
+    for views_name in ("mirror", "mirror_translate"):
+        assert counts[views_name].keys() - counts["none"].keys() == {"top1_tta"}
         for name, value in counts["none"].items():
             # Counts are whole numbers; a sum of losses may be rounded otherwise.
-            assert counts[how][name] == pytest.approx(value, rel=1e-6)
+            assert counts[views_name][name] == pytest.approx(value, rel=1e-6)
     pixels = split.inputs_Nx[:32]
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
@@ -256,10 +256,14 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     translated = (both(padded[:, :-2, :-2]) + both(padded[:, 2:, 2:])) / 2
     views_of = jax.jit(evaluation_views, static_argnames="translate")
     expected = {"mirror": both(pixels), "mirror_translate": both(pixels) / 2 + translated / 2}
-    for how, outputs in expected.items():
-        assert counts[how]["top1_tta"] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum(), how
+    for views_name, outputs in expected.items():
+        assert (
+            counts[views_name]["top1_tta"] == (outputs.argmax(-1) == split.labels_Nx[:32]).sum()
+        ), views_name
         # Too few images for a count to tell one weight from another.
-        views, weights = views_of(pixels.astype(np.float32), translate=how == "mirror_translate")
+        views, weights = views_of(
+            pixels.astype(np.float32), translate=views_name == "mirror_translate"
+        )
         outputs_Vx = [logits(np.asarray(view)) for view in views]
         np.testing.assert_allclose(np.tensordot(weights, outputs_Vx, 1), outputs, atol=1e-5)
     task = get_task("classification", True)
@@ -291,30 +295,30 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
         )
         return map(np.asarray, predict(network, jnp.asarray(images), jnp.asarray(mask), config))
 
-    own, every = predicted(1.0)
+    logits, every = predicted(1.0)
     again, some = predicted(0.4)
     # Eight and their mirror images at once; eight, then the mirror images of 0.4 x 8, rounded up.
     assert seen == [16, 8, 4]
-    np.testing.assert_allclose(again, own, rtol=1e-6)
-    confidence = np.max(jax.nn.softmax(own), axis=-1)
+    np.testing.assert_allclose(again, logits, rtol=1e-6)
+    confidence = np.max(jax.nn.softmax(logits), axis=-1)
     # Seven are real, of which three are taken.
     unsure = [row for row in np.argsort(confidence) if row != 4][:3]
-    expected = own.copy()
+    expected = logits.copy()
     expected[unsure] = every[unsure]
     np.testing.assert_allclose(some, expected, rtol=1e-5, atol=1e-6)
-    assert np.abs(every - own).max(axis=-1)[unsure].min() > 1e-3
+    assert np.abs(every - logits).max(axis=-1)[unsure].min() > 1e-3
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"model__activation": "swish"}, "must be one of gelu, silu"),
         ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
         ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
     ],
 )
-def test_what_makes_no_sense_is_said(tmp_path, fields, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_makes_no_sense_is_said(tmp_path, fields, message):
+    with pytest.raises(BadInput, match=message):
         run(tmp_path / "run", **fields)
     assert not (tmp_path / "run").exists()
     config = registry.load("unet256:tiny")

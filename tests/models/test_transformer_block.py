@@ -40,12 +40,12 @@ def by_hand(x_BxTxD, params, heads, causal):
     width = x_BxTxD.shape[-1] // heads
     for example in range(len(x_BxTxD)):
         for head in range(heads):
-            own = (example, slice(None), slice(head * width, (head + 1) * width))
-            scores = query[own] @ key[own].T / np.sqrt(width)
+            rows = (example, slice(None), slice(head * width, (head + 1) * width))
+            scores = query[rows] @ key[rows].T / np.sqrt(width)
             if causal:
                 scores[np.triu_indices(len(scores), 1)] = -np.inf
             weights = np.exp(scores - scores.max(1, keepdims=True))
-            out[own] = weights / weights.sum(1, keepdims=True) @ value[own]
+            out[rows] = weights / weights.sum(1, keepdims=True) @ value[rows]
     x = x_BxTxD + dense(out, params["out"])
     hidden = dense(norm(x, params["norm2"]), params["mlp1"])
     gelu = hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3))) / 2
@@ -60,10 +60,10 @@ def test_a_block_by_hand(causal, dtype, bound):
     with jax.enable_x64(True):
         _, params = block_and_params()
         block = TransformerBlock(**FIELDS | {"dtype": dtype}, causal=causal)
-        found = jax.jit(block.apply)({"params": params}, X_BxTxD.astype(dtype))
+        outputs = jax.jit(block.apply)({"params": params}, X_BxTxD.astype(dtype))
     expected = by_hand(X_BxTxD, jax.tree.map(np.asarray, params), 2, causal)
-    assert found.dtype == dtype
-    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
+    assert outputs.dtype == dtype
+    np.testing.assert_allclose(outputs, expected, rtol=bound, atol=bound)
 
 
 def test_rotary_products_depend_on_the_distance_alone():
@@ -92,7 +92,7 @@ def test_a_causal_rotary_block_sees_order_and_no_later_token():
 
 
 def test_remat_computes_the_same_gradients_from_the_input_alone():
-    found = {}
+    gradients = {}
     with jax.enable_x64(True):
         _, params = block_and_params()
         for remat in ("none", "blocks"):
@@ -104,8 +104,8 @@ def test_remat_computes_the_same_gradients_from_the_input_alone():
             made = equations(jax.make_jaxpr(jax.grad(loss))(params, X_BxTxD).jaxpr)
             again = [equation for equation in made if equation.params.get("differentiated")]
             assert len(again) == (remat == "blocks")
-            found[remat] = jax.jit(jax.grad(loss))(params, X_BxTxD)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *found.values())
+            gradients[remat] = jax.jit(jax.grad(loss))(params, X_BxTxD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *gradients.values())
 
 
 def test_half_precision_is_that_of_the_output_and_not_of_the_gradients():

@@ -34,16 +34,16 @@ def parameters(patch, width, depth, pre_logits, classes=1000):
 
 
 @pytest.mark.parametrize(
-    ("width", "heads", "published", "own"),
+    ("width", "heads", "published", "expected"),
     [(384, 6, 22_050_664, 22_122_472), (768, 12, 86_567_656, 87_006_184)],
 )
-def test_parameters_are_the_published_ones(width, heads, published, own):
+def test_parameters_are_the_published_ones(width, heads, published, expected):
     """Published with a class token and learned positions of 197 tokens, and without pre_logits."""
     model = ViTConfig(width=width, heads=heads, pre_logits=False)
     assert parameters(16, width, 12, False) == published - width - 197 * width
     assert program_of(model).num_parameters() == published - 198 * width
-    assert parameters(16, width, 12, True) == own
-    assert program_of(ViTConfig(width=width, heads=heads)).num_parameters() == own
+    assert parameters(16, width, 12, True) == expected
+    assert program_of(ViTConfig(width=width, heads=heads)).num_parameters() == expected
 
 
 def test_arithmetic_counts_have_attention_s_two_products():
@@ -108,7 +108,7 @@ def test_a_new_head_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ({"width": 390}, "of 12, for the positions and model.heads=6; near it: 384 and 396"),
         ({"width": 8}, "model.width=8 is no multiple of 12, .*; near it: 12$"),
@@ -116,8 +116,8 @@ def test_a_new_head_says_nothing():
         ({"attention": "cudnn"}, "cudnn|cuDNN"),
     ],
 )
-def test_what_cannot_be_built_is_refused(model, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_cannot_be_built_is_refused(model, message):
+    with pytest.raises(BadInput, match=message):
         program_of(ViTConfig(**model)).check()
 
 

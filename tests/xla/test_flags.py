@@ -9,11 +9,11 @@ from jaxbench.xla.flags import add_xla_flags
 from tests.conftest import MICRO
 
 
-@pytest.mark.parametrize("given", ["xla_cpu_enable_fast_math=false", "--jax_enable_x64=1"])
-def test_what_cannot_be_a_flag_is_told(given):
+@pytest.mark.parametrize("flags", ["xla_cpu_enable_fast_math=false", "--jax_enable_x64=1"])
+def test_what_cannot_be_a_flag_is_refused(flags):
     before = os.environ["XLA_FLAGS"]
-    with pytest.raises(BadInput, match=f"^--xla_flags={given}: .*must be of the form"):
-        add_xla_flags(given)
+    with pytest.raises(BadInput, match=f"^--xla_flags={flags}: .*must be of the form"):
+        add_xla_flags(flags)
     assert os.environ["XLA_FLAGS"] == before
 
 

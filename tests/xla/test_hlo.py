@@ -37,11 +37,12 @@ def test_the_gradient_is_reduced_in_few_collectives(parallelism):
     needs_devices(2)
     record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
     assert set(record.collectives) == {"all-reduce"}
-    found = record.collectives["all-reduce"]
-    assert 1 <= found["count"] <= 3
+    reduced = record.collectives["all-reduce"]
+    assert 1 <= reduced["count"] <= 3
     # Beside it the running averages (two for each of 3 norms) and four metrics.
-    assert found["bytes"] == gradient_bytes + averages_bytes + 4 * 4
-    assert found["bytes"] / found["count"] <= found["largest_bytes"] <= found["bytes"]
+    assert reduced["bytes"] == gradient_bytes + averages_bytes + 4 * 4
+    mean_bytes = reduced["bytes"] / reduced["count"]
+    assert mean_bytes <= reduced["largest_bytes"] <= reduced["bytes"]
 
 
 def test_synchronised_batch_norm_reduces_in_every_layer():
@@ -75,9 +76,9 @@ def test_each_kind_is_counted_with_its_operands(parallelism):
     mesh = DataMesh(tuple(jax.local_devices()[:4]), parallelism)
     step = mesh.pmap(exchange, sharded=(True,), sharded_output=True)
     text = step.lower(np.ones((4, 8, 3), np.float32)).compile().as_text()
-    found = count_collectives(text)
-    assert set(found) == {"all-gather", "reduce-scatter", "collective-permute", "all-to-all"}
-    for name, count in found.items():
+    counts = count_collectives(text)
+    assert set(counts) == {"all-gather", "reduce-scatter", "collective-permute", "all-to-all"}
+    for name, count in counts.items():
         assert count["bytes"] == 8 * 3 * 4, name
 
 

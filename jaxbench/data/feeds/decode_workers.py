@@ -27,8 +27,7 @@ class ChunkDecoder:
     """Decodes chunks by number; can be sent to another process.
 
     An example whose label is not within 0 to `num_classes` - 1 is corrupt. A chunk with more than
-    `data.max_corrupt` corrupt examples is given up: the run ends there anyway. With `training` the
-    chunks are those of the training split's epochs, augmented; else of the evaluation.
+    `data.max_corrupt` corrupt examples is given up: the run ends there anyway.
     """
 
     def __init__(
@@ -130,28 +129,3 @@ def begin_worker(*_: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-class SharedBatches:
-    """Batches whose chunks several threads decode into one array, so that nothing is copied."""
-
-    def __init__(self, decoder: ChunkDecoder, image_shape: tuple[int, int, int]):
-        self._decoder = decoder
-        self._shape = (decoder.chunks_per_batch, decoder.chunk_size, *image_shape)
-        # Whichever thread meets a batch first makes its array.
-        self._lock = threading.Lock()
-        self._open: dict[int, np.ndarray] = {}
-
-    def __call__(self, number: int) -> dict[str, Any]:
-        batch, chunk = divmod(number, self._decoder.chunks_per_batch)
-        with self._lock:
-            if batch not in self._open:
-                self._open[batch] = np.empty(self._shape, np.uint8)
-            chunks = self._open[batch]
-        return self._decoder.decode_into(number, chunks[chunk])
-
-    def take(self, batch: int) -> np.ndarray:
-        """Return images_NxHxWx3 of a batch all of whose chunks have been decoded."""
-        with self._lock:
-            images = self._open.pop(batch)
-        return images.reshape(-1, *images.shape[2:])

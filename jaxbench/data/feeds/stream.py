@@ -20,7 +20,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data import augment
 from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.feeds.decode_workers import ChunkDecoder, SharedBatches, begin_worker
+from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
@@ -89,14 +89,12 @@ class StreamFeed:
             self._host = ArrayBatches(data, dataset, sampler)
             train = dataset.train
             example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes
-        index_bytes = 4
         self.resources = {
             "num_threads": _num_threads(data, data.num_workers),
             "num_workers": data.num_workers,
             "resident_bytes_per_device": sum(x.nbytes for x in jax.tree.leaves(self.train_data)),
-            "sent_bytes_per_step": float(
-                sampler.layout.images_per_step * (example_bytes + index_bytes)
-            ),
+            # 4 bytes more are each example's index.
+            "sent_bytes_per_step": float(sampler.layout.images_per_step * (example_bytes + 4)),
         }
         # Training batches under way, and the step that the next of them is for.
         self._ahead: Any = None
@@ -128,7 +126,7 @@ class StreamFeed:
         if self._ahead is None or self._next_step != start:
             self.close()
             stop = max(self._num_steps, start + num_steps)
-            self._ahead = self._sent_ahead(self._host.train(start, stop))
+            self._ahead = self._sent_ahead(self._host.batches(start, stop, training=True))
             self._next_step = start
             _start(self._ahead)
         for _ in range(num_steps):
@@ -148,7 +146,8 @@ class StreamFeed:
     def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
         start = epoch * self.steps_per_epoch + first_step
-        with contextlib.closing(iter(self._host.train(start, start + num_steps))) as batches:
+        prepared = self._host.batches(start, start + num_steps, training=True)
+        with contextlib.closing(iter(prepared)) as batches:
             yield from batches
 
     def eval_batches(self) -> Iterator[Any]:
@@ -158,7 +157,8 @@ class StreamFeed:
           CorruptDataError: too many images are corrupt, or all.
         """
         # Closed also if the loop ends early: the threads would go on for ever.
-        with contextlib.closing(self._sent_ahead(self._host.eval())) as batches:
+        prepared = self._host.batches(0, self.eval_steps, training=False)
+        with contextlib.closing(self._sent_ahead(prepared)) as batches:
             _start(batches)
             yield from batches
         if not self.eval_count:
@@ -191,13 +191,9 @@ def _num_threads(data: DataConfig, num_processes: int) -> int:
 def _in_threads(
     prepare: Callable[[int], Any], start: int, stop: int, num_threads: int, buffer: int = 1
 ) -> Any:
-    """Return a grain data set of prepare(start) ... prepare(stop - 1), in this order.
+    """Return a grain data set of prepare(start) ... prepare(stop - 1), called by several threads.
 
-    Args:
-      prepare: called by several threads at once.
-      start, stop: the numbers it is called with.
-      num_threads: how many call it.
-      buffer: how many results are kept ready, one for each thread at least.
+    `buffer` results are kept ready, at least one for each thread.
     """
     import grain  # imported late: only the streamed feed needs it
 
@@ -224,25 +220,20 @@ class ArrayBatches:
         except RuntimeError:  # JAX_PLATFORMS leaves the CPU out; the default device draws the same
             self._cpu = None
 
-    def train(self, start: int, stop: int) -> Any:
+    def batches(self, start: int, stop: int, *, training: bool) -> Any:
         """Return a grain data set of the batches of steps `start` to `stop` - 1."""
 
         def prepare(step: int) -> dict[str, np.ndarray]:
+            if not training:
+                return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
             epoch, row = divmod(step, self._sampler.steps_per_epoch)
             order_LxB = self._sampler.train_LxSxB(epoch)[:, row]
             windows_L = self._windows(epoch, order_LxB)
             return self.assemble(self._dataset.train, order_LxB, epoch, windows_L)
 
-        self._windows(0, self._sampler.train_LxSxB(0)[:, 0])  # else each thread would compile it
+        if training:  # else each thread would compile it
+            self._windows(0, self._sampler.train_LxSxB(0)[:, 0])
         return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
-
-    def eval(self) -> Any:
-        """Return a grain data set of the evaluation's batches."""
-
-        def prepare(step: int) -> dict[str, np.ndarray]:
-            return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
-
-        return _in_threads(prepare, 0, self._sampler.eval_steps, _num_threads(self._data, 1))
 
     def assemble(
         self,
@@ -311,17 +302,14 @@ class DecodedBatches:
         self.corrupt: dict[str, str] = {}
         self.num_eval_corrupt = 0
 
-    def train(self, start: int, stop: int) -> Any:
-        """Return a grain data set of the batches of steps `start` to `stop` - 1."""
-        return self._decode(start, stop, training=True)
+    def batches(self, start: int, stop: int, *, training: bool) -> Any:
+        """Return a grain data set of the batches of steps `start` to `stop` - 1.
 
-    def eval(self) -> Any:
-        """Return a grain data set of the evaluation's batches, which threads decode in any case."""
-        self.num_eval_corrupt = 0  # an image may be readable again
-        return self._decode(0, self._sampler.eval_steps, training=False)
-
-    def _decode(self, start: int, stop: int, *, training: bool) -> Any:
-        """Have chunks of batches decoded, so that all threads work on the next batch."""
+        They are decoded in chunks, so that all threads work on the next batch. Worker processes
+        decode only for training.
+        """
+        if not training:
+            self.num_eval_corrupt = 0  # an image may be readable again
         split = self._dataset.train if training else self._dataset.eval
         decoder = ChunkDecoder(
             self._data,
@@ -331,10 +319,19 @@ class DecodedBatches:
             training=training,
         )
         num_workers = self._data.num_workers if training else 0
-        shared = None if num_workers else SharedBatches(decoder, split.image_shape)
         per_batch = decoder.chunks_per_batch
+        shape = (per_batch, decoder.chunk_size, *split.image_shape)
+        pixels: dict[int, np.ndarray] = {}  # of the batches under way, by number
+
+        def decode_into_batch(number: int) -> dict[str, Any]:
+            """Decode a chunk into the array that all threads share, so that nothing is copied."""
+            batch, chunk = divmod(number, per_batch)
+            if batch not in pixels:
+                pixels.setdefault(batch, np.empty(shape, np.uint8))  # the first thread's stays
+            return decoder.decode_into(number, pixels[batch][chunk])
+
         chunks = _in_threads(
-            shared or decoder,
+            decoder if num_workers else decode_into_batch,
             start * per_batch,
             stop * per_batch,
             _num_threads(self._data, num_workers),
@@ -352,17 +349,17 @@ class DecodedBatches:
                         "can be decoded"
                     )
             number = chunks[0]["batch"]
-            names = ("labels", "indices") if shared else ("labels", "indices", "images")
-            arrays_N = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
-            if shared:
-                arrays_N["images"] = shared.take(number)
+            names = ("labels", "indices", "images") if num_workers else ("labels", "indices")
+            arrays = {name: np.stack([chunk[name] for chunk in chunks]) for name in names}
+            if not num_workers:
+                arrays["images"] = pixels.pop(number)
             for chunk in chunks:
                 # A worker process passes a chunk in shared memory, which is freed with the last
                 # reference; grain keeps some of the chunks until its end.
                 chunk.clear()
-            shape = (decoder.num_devices, decoder.batch_per_device)
+            leading = (decoder.num_devices, decoder.batch_per_device)
             batch = {
-                name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays_N.items()
+                name: array.reshape(*leading, *array.shape[2:]) for name, array in arrays.items()
             }
             epoch = number // self._sampler.steps_per_epoch if training else 0
             return batch | self._sampler.keys(epoch)
