@@ -60,11 +60,9 @@ class NetworkAnalysis:
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
 
     def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
-        """Return the least bytes that a step moves on a device, or None.
+        """Return the least bytes that a step of this many images moves on a device, or None.
 
-        Args:
-          images: of the step on the device.
-          state_bytes: of the state there, which is read and written once.
+        The state on the device is read and written once.
         """
         if self.activation_bytes is None:
             return None
@@ -105,13 +103,7 @@ class NetworkAnalysis:
 def trace_network(
     model: NetworkAdapter, mesh: DataMesh, params: Any, batch_stats: Any, image: Any
 ) -> Any:
-    """Trace the training forward pass of one image; shapes and arithmetic, never compiled.
-
-    Args:
-      model: the network.
-      mesh: the devices, over which it may exchange batch norm's statistics.
-      params, batch_stats, image: their shapes.
-    """
+    """Trace the training forward pass of one image, from shapes; it is never compiled."""
 
     def forward(dropout_key, params, batch_stats, images_1xHxWxC):
         variables = {"params": params, "batch_stats": batch_stats}
@@ -154,10 +146,7 @@ def analyze_network(traced: Any) -> NetworkAnalysis:
 
 
 def _exchanged(equation: Any, inputs: list[set[str]]) -> list[set[str]] | None:
-    """Return what a collective over all devices makes of values that depend on a device's images.
-
-    Returns None for any other equation.
-    """
+    """Return what a collective over all devices makes of its inputs; None if it is none."""
     params = equation.params
     if equation.primitive.name not in ("psum", "pmax", "pmin", "all_gather"):
         return None

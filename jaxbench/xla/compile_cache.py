@@ -75,9 +75,7 @@ class CacheWatch:
     def outcome(self) -> str:
         """Return `miss` if any program was compiled, `hit` if all were cached, `off` without."""
         # Without a cache JAX reports neither hits nor misses.
-        if self.misses:
-            return "miss"
-        return "hit" if self.hits else "off"
+        return "miss" if self.misses else "hit" if self.hits else "off"
 
     def _listen(self, event: str, **_: object) -> None:
         if threading.get_ident() == self._thread:

@@ -1,5 +1,6 @@
 """A folder of images, one sub-folder a class: `train/<class>/*.JPEG`, `val/...`."""
 
+import itertools
 import math
 import os
 import pathlib
@@ -91,13 +92,8 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
 
 def _interleave(classes: list[str], files: dict[str, list[str]]) -> list[tuple[str, int]]:
     """Return (path, label) of each class in turn, so that a limit keeps the classes balanced."""
-    deepest = max(map(len, files.values()))
-    return [
-        (files[name][row], label)
-        for row in range(deepest)
-        for label, name in enumerate(classes)
-        if row < len(files.get(name, ()))
-    ]
+    by_class = ([(path, label) for path in files.get(n, ())] for label, n in enumerate(classes))
+    return [pair for row in itertools.zip_longest(*by_class) for pair in row if pair]
 
 
 def _decode_split(
