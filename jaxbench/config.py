@@ -192,7 +192,7 @@ class Config(Experiment):
                 "needs data.sequence_length, and no other task takes it"
             )
         elif varied and task != "classification":
-            problem = f"{varied[0]} with {task=}: it goes with classification"
+            problem = f"{varied[0]} with {task=}: it needs classification"
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"

@@ -151,9 +151,9 @@ class CustomModelConfig(ModelConfig):
     def network_name(self) -> str:
         return self.code.__name__
 
-    def hand_on(self, name: str, to: str) -> str:
+    def pass_on(self, name: str, to: str) -> str:
         name = {"norm_axis": "axis_name"}.get(name, name)
-        return f"{self.network_name} must take {name} and hand it to {to}"
+        return f"{self.network_name} must take {name} and pass it to {to}"
 
     def create(self, *, num_classes: int, dtype: Any, param_dtype: Any, norm_axis: str | None):
         parameters = _parameters(self.code.value)

@@ -38,7 +38,7 @@ class ModelConfig:
         """The name that messages and records have for the network."""
         return type(self).__name__
 
-    def hand_on(self, name: str, to: str) -> str:
+    def pass_on(self, name: str, to: str) -> str:
         """Return the line that says whose work it is to hand an argument of `create` on."""
         return f"{self.network_name}.create must hand its {name} to {to}"
 

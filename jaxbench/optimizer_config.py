@@ -6,7 +6,7 @@ from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, fraction, number
 
-# The update rules that know the groups of parameters; a custom one decides by itself.
+# The update rules that treat groups of parameters differently; a custom rule gets all of them.
 _RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "lars", "muon")
 _SHIPPED = {"name": _RULES}
 _ADAM = {"name": ("adam", "adamw")}

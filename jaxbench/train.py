@@ -328,7 +328,8 @@ def train_epoch(
         for last_step, step in itertools.pairwise([None, *steps, None]):
             for hook in run.hooks:
                 hook(run, meter, state, last_step, step)
-            if step is None or stop_requested():
+            # A trace is short, and is not cut by a request to stop.
+            if step is None or (stop_requested() and not run.profiler.is_tracing):
                 break
             watch = Stopwatch()
             with jax.profiler.StepTraceAnnotation("train", step_num=step):

@@ -148,10 +148,10 @@ def test_batch_norm_of_flax_trains_as_ours(tmp_path, sync):
 
 def test_dropout_of_a_whole_array_warns_and_that_of_examples_does_not():
     model = config_of(Dropped).model
-    [warning] = program_of(model).facts.warnings(config_of(model), program_of(model).precision)
+    [warning] = program_of(model).analysis.warnings(config_of(model), program_of(model).precision)
     assert "jaxbench.models.layers.dropout" in warning
     model.by_example = True
-    assert not program_of(model).facts.draws_by_device
+    assert not program_of(model).analysis.draws_by_device
 
 
 def test_dropout_draws_anew_in_each_step_and_not_in_evaluations():
@@ -270,7 +270,7 @@ def test_a_network_that_cannot_be_used_is_refused(model, message):
 
 def test_logits_in_half_precision_are_widened_with_a_warning():
     program = program_of(Narrow, precision="bf16")
-    [warning] = program.facts.warnings(program.config, program.precision)
+    [warning] = program.analysis.warnings(program.config, program.precision)
     assert "logits are in bfloat16" in warning
     state, images = program.abstract_train_state(), jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.bfloat16)
     variables = {"params": state.params, "batch_stats": {}}

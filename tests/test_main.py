@@ -83,11 +83,11 @@ def test_a_new_mode_is_one_file_one_line_and_its_options(run_cli, tmp_path, monk
     assert run.document["mode"] == "ping"
     # What is refused names it, too.
     told = run_cli(micro, "--mode=memory", "--rounds=7").stderr
-    assert "it goes with --mode=throughput or scaling or ping" in told
+    assert "it needs --mode=throughput or scaling or ping" in told
     told = run_cli("--experiment=conv2d", "--mode=ping").stderr
     assert "conv2d is an experiment for --mode=conv2d;" in told
     told = run_cli(micro, "--mode=train", "--rounds=7", "--grid=seed=1", module="jaxbench.sweep")
-    assert "it goes with --mode=throughput or scaling or ping" in told.stderr
+    assert "it needs --mode=throughput or scaling or ping" in told.stderr
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -266,15 +266,15 @@ Q = "--experiment=quickstart"
         ([Q, "--profile=a:b"], "must be START:STOP"),
         ([Q, "--profile=0:100000"], "the first step is 1"),
         ([Q, "--profile=170:178"], "the last step of this run is 176, so STOP is at most 177"),
-        ([Q, "--mode=describe", "--profile=1:3"], "it goes with --mode=train or throughput"),
+        ([Q, "--mode=describe", "--profile=1:3"], "it needs --mode=train or throughput"),
         ([Q, "--mode=throughput", "--profile=1000:1003"], "measurement is 1,000, so STOP"),
         ([Q, "--mode=trian"], "--mode=trian"),
-        ([Q, "--json"], "it goes with --mode=describe"),
-        ([Q, "--mode=describe", "--workdir=x"], "it goes with --mode=train or"),
+        ([Q, "--json"], "it needs --mode=describe"),
+        ([Q, "--mode=describe", "--workdir=x"], "it needs --mode=train or"),
         ([Q, "--telemetry_s=0.01"], "--telemetry_s=0.01: must be seconds from 0.1 to 3600, or 0"),
         ([Q, "--telemetry_s=nan"], "--telemetry_s=nan: must be seconds"),
         ([Q, "--telemetry_s=often"], "--telemetry_s=often"),
-        ([Q, "--mode=describe", "--telemetry_s=2"], "it goes with --mode=train or"),
+        ([Q, "--mode=describe", "--telemetry_s=2"], "it needs --mode=train or"),
         ([Q, "--workdir=occupied"], "is not empty; nothing is overwritten"),
         ([Q, "--workdir=corrupt.npz"], "is a file"),
         ([Q, "--workdir=corrupt.npz/run"], "cannot write in"),

@@ -56,6 +56,8 @@ _FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
     *("data.path", "data.download", "data.num_threads", "data.num_workers"),
     *("data.prefetch_batches", "data.cache_dir"),
 }
+# What a checkpoint keeps beside the state, at least.
+_METADATA = {"step", "epochs_done", "epoch_metrics", "records", "totals_s", "windows"}
 _ANOTHER = "was made with another experiment"
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
 _ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d+\.?\d*)|\n[^,\n]*,(\d+\.?\d*),')
@@ -226,6 +228,11 @@ def _read(
             )
         say(f"{path} has no checkpoint that can be read: beginning again")
         return None
+    if missing := _METADATA - checkpoint.metadata.keys():
+        raise BadInput(
+            f"{folder / checkpoint.name}: its metadata lack {', '.join(sorted(missing))}: another "
+            "version of jaxbench wrote it; begin anew in a new --workdir"
+        )
     metadata = checkpoint.metadata | {"epochs": read_epochs(path, checkpoint.metadata)}
     return checkpoint._replace(metadata=metadata)
 
@@ -399,5 +406,5 @@ def restore_records(
                 rows = path.read_bytes()
                 path.write_bytes(rows[: rows.rfind(b"\n") + 1])
     if differing:
-        say(f"warning: what is left is kept, but not as it was written: {', '.join(differing)}")
+        say(f"warning: kept, but not as they were written: {', '.join(differing)}")
     return differing

@@ -37,7 +37,7 @@ from jaxbench.errors import (
     nearest,
 )
 from jaxbench.fields import describe_type, overridable
-from jaxbench.parallel.signals import raise_on_signals
+from jaxbench.parallel.signals import raise_on_signals, reason_of
 
 # What ends a run with one line, and exit code 1.
 _FAILURES = (
@@ -122,6 +122,7 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
 
 def exit_code(error: BaseException) -> tuple[int, str | None]:
     """Return a program's exit code for an error, and its line; None for a traceback."""
+    error = reason_of(error)
     if isinstance(error, BadInput):
         return 2, str(error)
     if isinstance(error, _FAILURES):

@@ -59,7 +59,7 @@ def chosen_mode(experiment: Experiment) -> str:
         if target and name not in _WITH_TARGET:
             raise BadInput(f"--{name} with --target: compiling measures nothing")
         if mode not in modes:
-            raise BadInput(f"--{name} with --mode={mode}: it goes with --mode={' or '.join(modes)}")
+            raise BadInput(f"--{name} with --mode={mode}: it needs --mode={' or '.join(modes)}")
     return mode
 
 

@@ -114,7 +114,7 @@ def check_sweep_flags() -> None:
     if not (GRID.value or FIND_MAX_BATCH.value or targets):
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if BATCH_MULTIPLE.value > 1 and not FIND_MAX_BATCH.value:
-        raise BadInput("--batch_multiple: it goes with --find_max_batch")
+        raise BadInput("--batch_multiple: it needs --find_max_batch")
     for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
         value = flags.FLAGS[name].value
         if value is not None and not value <= _MOST:  # nan fails it too
@@ -126,7 +126,7 @@ def check_sweep_flags() -> None:
         mode.value = "memory"
     if FIND_MAX_BATCH.value:
         if mode.present and mode.value != "memory":
-            raise BadInput(f"--mode={mode.value} with --find_max_batch: it goes with --mode=memory")
+            raise BadInput(f"--mode={mode.value} with --find_max_batch: it needs --mode=memory")
         # Set here, so that the other flags are checked against the mode that will run.
         mode.value = "memory"
         if any(text.startswith("batch_size=") for text in GRID.value):

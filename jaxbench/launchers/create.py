@@ -35,7 +35,7 @@ def create_launcher(
     for option in options:
         if option not in LAUNCHERS[name]:
             own = [f"--launcher={other}" for other, names in LAUNCHERS.items() if option in names]
-            goes = f"it goes with {' or '.join(own)}" if own else "there is no such option"
+            goes = f"it needs {' or '.join(own)}" if own else "there is no such option"
             raise BadInput(f"--{option} with --launcher={name}: {goes}")
     module = importlib.import_module(f"jaxbench.launchers.{name}")
     return module.create(limits, say, **options)

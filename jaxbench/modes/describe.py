@@ -57,7 +57,7 @@ def describe(config: Experiment) -> dict[str, Any]:
             "warnings": [
                 *unused,
                 *unused_accelerators(mesh.devices[0].platform),
-                *program.facts.warnings(config, program.precision),
+                *program.analysis.warnings(config, program.precision),
             ],
             "parameters": program.num_parameters(),
             "forward_macs_per_image": program.forward_macs,

@@ -51,7 +51,7 @@ def measure_input(
     if config.data.feed != "stream":
         raise BadInput(
             f"--mode=input with data.feed={config.data.feed!r}: the host prepares nothing then; "
-            "it goes with data.feed=stream"
+            "it needs data.feed=stream"
         )
     with prepare_run(config, workdir, console) as setup:
         return run_mode(setup, InputBenchmark(setup, page_cache), workdir, telemetry_s=telemetry_s)

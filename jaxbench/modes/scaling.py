@@ -68,14 +68,14 @@ def measure_scaling(
     Raises:
       BadInput: before anything is written.
       Diverged: a loss is no longer finite.
-      MixedDevices: the devices are of several kinds and the backend does not run them together;
-        each one has been measured by itself then.
+      MixedDevices: the devices are of several kinds, and the backend does not run them together.
+        Each single device has been measured.
     """
     config = with_feed(config, "synthetic")
     if config.replicas == "independent":
         raise BadInput(
             "--mode=scaling with replicas='independent': models that exchange nothing have nothing "
-            "to scale; replicas=data_parallel goes with it"
+            "to scale; it needs replicas=data_parallel"
         )
     mesh = create_mesh(config)
     counts = check_device_counts("--device_counts", device_counts or _powers_of_two(mesh), mesh)

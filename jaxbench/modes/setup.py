@@ -98,7 +98,7 @@ class RunSetup(RunContext):
             "batch_per_device": layout.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
             "batch_norm_examples": batch_norm_examples // layout.gradient_accumulation_steps
-            if program.facts.batch_norm
+            if program.analysis.batch_norm
             else None,
         }
 
@@ -106,7 +106,7 @@ class RunSetup(RunContext):
         return {"training_flops_per_image": self.program.training_flops}
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
-        warnings = self.program.facts.warnings(self.config, self.program.precision)
+        warnings = self.program.analysis.warnings(self.config, self.program.precision)
         for record in records:
             if not isinstance(record, CompileRecord):
                 continue
@@ -129,7 +129,7 @@ class RunSetup(RunContext):
         if record.function == "train_step":
             macs = program.work.step_macs_once / layout.gradient_accumulation_steps
         elif record.function == "eval_step":
-            macs = program.facts.macs_once
+            macs = program.analysis.macs_once
             # The evaluation batch may be smaller than the training batch, or not full.
             per_device = (layout.global_eval_batch, self.feed.num_eval)
             images = min(images, *(count // layout.devices_per_model for count in per_device))
@@ -183,13 +183,13 @@ class RunSetup(RunContext):
 
 def describe_program(program: Program) -> dict[str, Any]:
     """Return run.json's fields of the network."""
-    attention = "cudnn" if program.facts.cudnn_attention else "xla"
+    attention = "cudnn" if program.analysis.cudnn_attention else "xla"
     return {
         "task": program.task.name,
         "model": program.config.model.network_name.removesuffix("Config"),
         "parameters": program.num_parameters(),
         "forward_macs_per_image": program.forward_macs,
-        "forward_macs_by_dtype": program.facts.macs_by_dtype,
+        "forward_macs_by_dtype": program.analysis.macs_by_dtype,
         "attention": attention if program.config.model.has_blocks else None,
     }
 

@@ -129,7 +129,7 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
             raise
         needed_bytes = refusal.asked_bytes if refusal.kind == "memory" else None
         return dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes)
-    cache_bytes = int(float(target.facts.get("l2_mib", 0)) * 2**20)  # between cores and memory
+    cache_bytes = int(float(target.specs.get("l2_mib", 0)) * 2**20)  # between cores and memory
     work = count_work(text, _activation_sizes(program), cache_bytes)
     memory, state_bytes = compiled.memory, program.state_bytes_per_device()
     least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
@@ -144,7 +144,7 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
         state_donated=memory["alias_bytes"] >= state_bytes,
         collectives=compiled.collectives or {},
         flops_per_image=program.training_flops,
-        bytes_lower_bound=program.facts.bytes_lower_bound(layout.batch_per_device, state_bytes),
+        bytes_lower_bound=program.analysis.bytes_lower_bound(layout.batch_per_device, state_bytes),
         ceiling=_ceiling(program, target, least_moved_bytes, compiled.collectives or {}),
         **{name: work[name] for name in _WORK},
     )

@@ -72,7 +72,7 @@ def measure_throughput(
     if steps_per_call > 1 and feed == "stream":
         raise BadInput(
             f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
-            "own from the host; it goes with --feed=synthetic or resident"
+            "own from the host; it needs --feed=synthetic or resident"
         )
     profiled = parse_steps(profile)
     check_end(profiled, _MOST_PROFILE_STEPS, "those after the measurement")

@@ -95,7 +95,7 @@ def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
     name, folder = _name(work, accelerator), accelerator.folder
     resources: dict[str, Any] = {"accelerators": accelerator.skypilot}
     if accelerator.is_tpu:
-        runtime = _RUNTIMES[accelerator.target.facts["name"]]
+        runtime = _RUNTIMES[accelerator.target.specs["name"]]
         resources |= {"infra": "gcp", "accelerator_args": {"runtime_version": runtime}}
     # A machine that is only stopped still costs its disk, and TPU slices cannot be stopped.
     resources["autostop"] = {"idle_minutes": work.idle_minutes, "down": True}

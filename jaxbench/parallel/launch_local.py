@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from jaxbench.errors import Terminated
 from jaxbench.parallel.child import LAUNCHER
-from jaxbench.parallel.signals import defer_signals, grace_period_s
+from jaxbench.parallel.signals import defer_signals, grace_period_s, reason_of
 from jaxbench.terminal import warn
 
 # Seconds that processes have from the end of their grace period, at which each exits, to SIGKILL.
@@ -45,7 +45,7 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
                     children.append(_start([*shared, f"--process_id={index}"], index, log))
             codes = [child.wait() for child in children]
         except (KeyboardInterrupt, Terminated) as error:
-            ctrl_c = isinstance(error, KeyboardInterrupt)
+            ctrl_c = isinstance(reason_of(error), KeyboardInterrupt)
             codes = _stop(children, signal.SIGINT if ctrl_c else signal.SIGTERM)
         if codes[0] not in (0, 2, 130, 143):
             for index, log in enumerate(logs[1:], 1):

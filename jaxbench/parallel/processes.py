@@ -383,7 +383,7 @@ class _Group:
         return {int(key.rpartition("/")[2]): text for key, text in texts}
 
     def wait_for(self, folder: str, num_texts: int) -> dict[int, str]:
-        """Return the texts of a folder once there are so many."""
+        """Return the texts of a folder once it has `num_texts` of them."""
         texts: dict[int, str] = {}
 
         def is_complete() -> bool:
@@ -395,7 +395,7 @@ class _Group:
         return texts
 
     def tell_end(self, reason: str, status: str, code: int, index: int | None = None) -> None:
-        """Tell how a process ends, unless that is told already."""
+        """Record how a process ends in the store, unless it is recorded already."""
         with contextlib.suppress(Exception):
             self.put("end", json.dumps([reason, status, code]), index=index)
 

@@ -5,7 +5,8 @@ library. Whoever needs that lock next waits for ever: seen with the queue behind
 files. So code that takes such locks runs under `defer_signals`.
 
 The first signal ends the process in order, within its grace period. A later Ctrl-C ends it at once.
-Other later signals are ignored: a scheduler that sends SIGTERM and SIGINT means one end.
+Other later signals are ignored: a scheduler that sends SIGTERM and SIGINT means one end, which is
+the scheduler's, not the user's.
 """
 
 import contextlib
@@ -118,6 +119,15 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
         _raise()
 
 
+def reason_of(error: BaseException) -> BaseException:
+    """Return Terminated for a Ctrl-C that a SIGTERM or SIGHUP came with, else the error itself."""
+    if isinstance(error, KeyboardInterrupt) and _first:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [])  # calls handlers that have not been called
+        if _first[0] != signal.SIGINT:
+            return Terminated(signal.Signals(_first[0]).name)
+    return error
+
+
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
     global _other_end
@@ -151,6 +161,9 @@ def _handle(number: int, frame: Any) -> None:
                     raise KeyboardInterrupt
                 warn("jaxbench: ended at once by a second Ctrl-C")
                 os._exit(_EXIT_CODES[_first[0]])
+            if number != signal.SIGINT and _first[1].elapsed_s() <= _SAME_END_S:
+                # Python handles signals that come together by their numbers, SIGINT first.
+                _first = number, _first[1]
             return
         _first = number, Stopwatch()
         if _stops_gracefully:

@@ -56,10 +56,10 @@ def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     for place, attempt in enumerate(attempts):
         if starts[place] >= min(starts[place + 1 :], default=float("inf")):
             continue
-        told = {name: attempt[name] for name in _OWN if name in attempt}
-        price = _mapping(told.get("price"))
-        told |= {"price": price.get("usd_per_hour")} if "price" in told else {}
-        for name, value in {**told, **_mapping(attempt.get("versions"))}.items():
+        settings = {name: attempt[name] for name in _OWN if name in attempt}
+        price = _mapping(settings.get("price"))
+        settings |= {"price": price.get("usd_per_hour")} if "price" in settings else {}
+        for name, value in {**settings, **_mapping(attempt.get("versions"))}.items():
             values = found.setdefault(name, [])
             if not values or values[-1] != value:
                 values.append(value)

@@ -22,7 +22,7 @@ from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge, no_telemetry
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh, mixed_devices
-from jaxbench.parallel.signals import defer_signals
+from jaxbench.parallel.signals import defer_signals, reason_of
 from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.reader import read_document
@@ -227,6 +227,7 @@ def _ended(recorder: Recorder, mesh: DataMesh, console: Console) -> Iterator[Non
 
 def classify(error: BaseException) -> tuple[str, str]:
     """Return the run's status and the reason in words."""
+    error = reason_of(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", "interrupted (Ctrl-C)"
     if isinstance(error, Terminated):

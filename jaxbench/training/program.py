@@ -173,31 +173,31 @@ class Program:
         examples = "sequences" if data.sequence_length else "images"
         expected = self.task.output_shape(data.example_shape, data.num_classes)
         try:
-            state, facts = self.abstract_train_state(), self.facts
-            self._check_modes(state, facts)
+            state, analysis = self.abstract_train_state(), self.analysis
+            self._check_modes(state, analysis)
         except BadInput:
             raise
         except Exception as error:
             problem = f"{name} cannot be built for {examples} of {data.example_shape}"
             raise BadInput(describe_error(problem, error)) from error
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
-        if facts.output_shape != expected or not all(sizes):
+        if analysis.output_shape != expected or not all(sizes):
             raise BadInput(
-                f"{name} makes outputs of shape {facts.output_shape} with {sum(sizes):,} "
+                f"{name} makes outputs of shape {analysis.output_shape} with {sum(sizes):,} "
                 f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
                 f"{expected}"
             )
         if self.sharding:
             self.sharding.check(state)
-        facts.check(self.config)
+        analysis.check(self.config)
         self._check_update_rule(state)
         check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
 
-    def _check_modes(self, state: Any, facts: NetworkAnalysis) -> None:
+    def _check_modes(self, state: Any, analysis: NetworkAnalysis) -> None:
         """Raise BadInput where a network needs `train` and does not take it."""
         if self.model.takes_train:
             return
-        if state.batch_stats or facts.draws_by_device:
+        if state.batch_stats or analysis.draws_by_device:
             layer = "batch norm" if state.batch_stats else "dropout"
             raise BadInput(
                 f"{self.model.label} has {layer}, and its __call__ takes no `train`, without which "
@@ -247,7 +247,7 @@ class Program:
         return jax.ShapeDtypeStruct(shape, dtype)
 
     @functools.cached_property
-    def facts(self) -> NetworkAnalysis:
+    def analysis(self) -> NetworkAnalysis:
         """What the network does, found by tracing it."""
         return analyze_network(self._traced)
 
@@ -287,13 +287,13 @@ class Program:
     @property
     def main_precision(self) -> str:
         """The precision that most of the arithmetic is in, see `precision_of`."""
-        dtype = self.facts.main_dtype
+        dtype = self.analysis.main_dtype
         return precision_of(dtype) if dtype else self.config.precision
 
     @property
     def forward_macs(self) -> int:
         """How many multiply-accumulates the forward pass of one image takes."""
-        return self.facts.forward_macs
+        return self.analysis.forward_macs
 
     @property
     def training_flops(self) -> int:

@@ -485,7 +485,7 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
         (("--checkpoint_minutes=nan",), "--checkpoint_minutes=nan: must be"),
         (("--checkpoint_epochs=-1",), "--checkpoint_epochs=-1: must be 0 (never) or more"),
         (("--keep_checkpoints=0",), "--keep_checkpoints=0: must be 1 or more"),
-        (("--mode=throughput", "--resume=auto"), "it goes with --mode=train"),
+        (("--mode=throughput", "--resume=auto"), "it needs --mode=train"),
     ],
 )
 def test_bad_input_is_said_in_one_line(run_cli, tmp_path, args, said):
@@ -686,7 +686,7 @@ def test_records_after_the_checkpoint_are_cut_and_damaged_curves_are_kept(undist
     assert tables[0].splitlines()[:3] == tables[1].splitlines()[:3]
     assert len(tables[0].splitlines()) == 4
     assert run_json(run)["resumes"][0]["short"] == [f"tensorboard/{events.name}"]
-    [line] = [line for line in said if line.startswith("warning: what is left is kept")]
+    [line] = [line for line in said if line.startswith("warning: kept, but not as")]
     assert events.name in line
 
 

@@ -103,8 +103,8 @@ def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
     listed = parse_target("gpu:rtx2080ti:2x4")
     assert (target.kind, target.num_devices) == ("GeForce RTX 2080 Ti", 8)
     assert target.memory_bytes == listed.memory_bytes and target.link_bytes_per_s is None
-    assert target.facts["description"] == description
-    assert float(target.facts["l2_mib"]) == float(listed.facts["l2_mib"])
+    assert target.specs["description"] == description
+    assert float(target.specs["l2_mib"]) == float(listed.specs["l2_mib"])
 
 
 @pytest.mark.parametrize(

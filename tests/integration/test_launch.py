@@ -211,7 +211,7 @@ def test_no_tpu_is_planned_for_an_experiment_that_is_not_sent(cloud, named, flag
         *TPU, *flags, "--", "--experiment=quickstart", "--mode=memory", "--resume=auto"
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--resume with --mode=memory: it goes with --mode=train" in done.stderr
+    assert "--resume with --mode=memory: it needs --mode=train" in done.stderr
     done = cloud.run(*TPU, *flags, "--", "--experiment=vit_s16")
     assert (done.returncode, done.stdout) == (2, "")
     assert "data.path='': data.source=folder reads files" in done.stderr

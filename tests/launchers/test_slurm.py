@@ -334,7 +334,7 @@ def test_bad_options_are_one_line(fake, run_cli, tmp_path):
 
     assert refuse("--launcher=slurm", "--slurm=-p 'a") == "--slurm=-p 'a: No closing quotation"
     assert "--slurm=-o: is no option" in refuse("--launcher=slurm", "--slurm=-o x")
-    assert refuse("--slots=2") == "--slots with --launcher=local: it goes with --launcher=slurm"
+    assert refuse("--slots=2") == "--slots with --launcher=local: it needs --launcher=slurm"
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
     said = "--slurm=-p a: sbatch: invalid partition: a; unknown"
     assert refuse("--launcher=slurm", "--slurm=-p a") == said

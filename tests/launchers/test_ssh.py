@@ -386,7 +386,7 @@ def test_a_launcher_that_there_is_not_is_told():
     [
         (["--launcher=shh"], "local"),
         (["--launcher=ssh"], "give --hosts=FILE"),
-        (["--hosts=x"], "--hosts with --launcher=local: it goes with --launcher=ssh"),
+        (["--hosts=x"], "--hosts with --launcher=local: it needs --launcher=ssh"),
         (["--launcher=ssh", "--hosts=x"], "--hosts=x: No such file"),
         (["--launcher=ssh", "--hosts=x", "--ssh_config=y"], "--ssh_config=y: there is no such"),
         (["--launcher=ssh", "--hosts=x", "--lost_after_s=0"], "lost_after_s"),

@@ -37,7 +37,7 @@ def test_its_arithmetic_is_the_formula_of_the_docstring():
     # As PaLM counts a token: 6 for each parameter of a product, 12 for attention.
     a_token = 6 * products + 12 * depth * width * tokens
     assert program.training_flops == tokens * a_token
-    assert program.facts.macs_by_dtype == {"bfloat16": by_hand}
+    assert program.analysis.macs_by_dtype == {"bfloat16": by_hand}
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])

@@ -323,7 +323,7 @@ def test_what_makes_no_sense_is_said(tmp_path, fields, message):
     assert not (tmp_path / "run").exists()
     config = registry.load("unet256:tiny")
     config.test_time_augmentation = "mirror"
-    with pytest.raises(BadInput, match="it goes with classification"):
+    with pytest.raises(BadInput, match="it needs classification"):
         config.validate()
 
 

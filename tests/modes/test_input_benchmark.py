@@ -119,6 +119,6 @@ def test_only_files_can_be_cold(tmp_path):
 
 
 def test_only_a_streamed_experiment_has_an_input_to_measure(tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="it goes with data.feed=stream"):
+    with pytest.raises(BadInput, match="it needs data.feed=stream"):
         measure(tmp_path, monkeypatch, feed="resident")
     assert not (tmp_path / "run").exists()

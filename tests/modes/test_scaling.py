@@ -339,7 +339,7 @@ def test_the_command_and_its_flags(run_cli):
     assert re.search(r"^ *weak +2 +64 +[\d,.]+ ", done.stdout, re.MULTILINE)
     done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
-    assert "--scaling with --mode=train: it goes with --mode=scaling" in done.stderr
+    assert "--scaling with --mode=train: it needs --mode=scaling" in done.stderr
     done = run_cli(f"--experiment={MICRO}", "--mode=scaling", "--device_counts=1,two")
     assert done.returncode == 2
     assert "--device_counts=1,two: must be whole numbers" in done.stderr

@@ -320,4 +320,4 @@ def test_the_command_and_its_flags(run_cli, tmp_path):
     assert run_json(tmp_path / "run")["summary"].get("telemetry") is None
     done = run_cli(f"--experiment={MICRO}", "--mode=train", "--rounds=6")
     assert done.returncode == 2
-    assert "--rounds with --mode=train: it goes with --mode=throughput" in done.stderr
+    assert "--rounds with --mode=train: it needs --mode=throughput" in done.stderr

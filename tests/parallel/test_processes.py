@@ -21,7 +21,7 @@ from tests.conftest import MICRO, records, set_fields
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--mode=scaling", "--local_processes=2"), "it goes with --mode=train or"),
+        (("--mode=scaling", "--local_processes=2"), "it needs --mode=train or"),
         (("--local_processes=2", "--process_id=1"), "starts the others itself"),
         (("--distributed=auto",), "JAX finds no Cloud TPU slice"),
         (("--distributed=auto", "--process_id=1"), "give either"),

@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM: raised at once, or at the end of what may not be broken off."""
 
+import contextlib
 import os
 import signal
+import threading
 
 import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, Diverged, Terminated
 from jaxbench.parallel import signals
+from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
 
@@ -57,6 +60,22 @@ def test_what_follows_the_first_signal_is_the_same_end(number):
     with pytest.raises(Terminated, match="SIGTERM"):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "work", [signals.graceful_stop, signals.defer_signals, contextlib.nullcontext]
+)
+def test_of_signals_that_come_together_ctrl_c_is_not_the_reason(work, number):
+    thread, together = threading.get_ident(), {signal.SIGINT, number}
+    with pytest.raises((KeyboardInterrupt, Terminated)) as raised, work():
+        signal.pthread_sigmask(signal.SIG_BLOCK, together)
+        for each in together:
+            signal.pthread_kill(thread, each)  # another thread would let it through
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, together)
+    name = signal.Signals(number).name
+    assert classify(raised.value) == ("preempted", f"terminated ({name})")
+    assert entry_point.exit_code(raised.value) == (143, "terminated")
 
 
 def test_a_second_ctrl_c_ends_at_once(monkeypatch):

@@ -176,4 +176,4 @@ def test_a_preset_has_its_networks_operations_and_types(network):
     program = build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
     assert program.training_flops == network.flops_per_image
     # By which the peak is chosen.
-    assert program.facts.main_dtype == "bfloat16"
+    assert program.analysis.main_dtype == "bfloat16"

@@ -170,7 +170,7 @@ def test_wandb_is_not_imported_unasked(run_with, stand_in):
             "WANDB_MODE=offline keeps the records for `wandb sync`",
         ),
         (("--wandb=a/b",), {}, "--wandb=a/b: must be a project's name"),
-        (("--wandb=demo", "--mode=throughput"), {}, "--wandb with --mode=throughput: it goes with"),
+        (("--wandb=demo", "--mode=throughput"), {}, "--wandb with --mode=throughput: it needs"),
     ],
 )
 def test_bad_input_is_told_in_one_line(run_with, tmp_path, flags, env, words):

@@ -187,7 +187,7 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--experiment.seed=2"), "give one of them"),
     ((*QUICK, "--grid=experiment=cnn10:tiny"), "not both"),
     ((*QUICK, "--grid=seed=1", "--workdir=w"), "a sweep has --sweepdir"),
-    ((*QUICK, "--grid=seed=1", "--rounds=7"), "it goes with --mode="),
+    ((*QUICK, "--grid=seed=1", "--rounds=7"), "it needs --mode="),
     ((*QUICK, "--grid=seed=1", "--timeout_s=0"), "timeout_s"),
     ((*QUICK, "--grid=seed=1", "--timeout_s=nan"), "timeout_s"),
     ((*QUICK, "--grid=seed=1", "--batch_multiple=8"), "goes with --find_max_batch"),

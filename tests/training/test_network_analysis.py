@@ -332,4 +332,4 @@ def test_statistics_are_followed_to_the_images(kinds, expected):
     config = registry.load(MICRO)
     set_fields(config, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
     mesh, layout = create_training_mesh(config)
-    assert build_program(config, mesh, layout, 1).facts.batch_norm == expected
+    assert build_program(config, mesh, layout, 1).analysis.batch_norm == expected

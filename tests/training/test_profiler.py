@@ -178,6 +178,7 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
             train_and_evaluate(registry.load(MICRO), str(workdir), profile="3:5")
     document = run_json(workdir)
     assert document["status"] == "failed" and "profile" not in document["summary"]
+    assert document["summary"]["steps"] in (2, 3)  # the last one's sums may not have arrived
     # Only one trace can be taken at a time: the next one can.
     assert train(MICRO, profile="3:5").summary["profile"]["last_step"] == 4
 

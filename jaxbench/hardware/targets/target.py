@@ -48,7 +48,7 @@ class Target:
       memory_bytes: of a JAX device; of a TPU what its compiler lets a program use.
       link: what connects the devices, in words.
       link_bytes_per_s: of a JAX device, in one direction; None where unknown.
-      facts: the row of the table.
+      specs: the row of the table.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Target:
     memory_bytes: int
     link: str
     link_bytes_per_s: float | None
-    facts: dict[str, str]
+    specs: dict[str, str]
 
     @property
     def num_devices(self) -> int:
@@ -226,7 +226,7 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         # Of all links of the chip, in one direction: Google's page of v5e has had 1600 Gbit/s, and
         # now has 400 GB/s in both directions.
         link_bytes_per_s=float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8 / cores,
-        facts=row,
+        specs=row,
     )
 
 
@@ -243,7 +243,7 @@ def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
         memory_bytes=int(float(row["memory_mib"]) * 2**20),
         link=row["link"],
         link_bytes_per_s=float(row["link_gb_per_s"]) * 1e9 if row["link_gb_per_s"] else None,
-        facts=row,
+        specs=row,
     )
 
 

@@ -59,7 +59,7 @@ def environment(target: Target) -> dict[str, str]:
     if target.platform == "tpu":
         variables |= {
             "TPU_SKIP_MDS_QUERY": "1",
-            "TPU_ACCELERATOR_TYPE": target.facts["accelerator_type"],
+            "TPU_ACCELERATOR_TYPE": target.specs["accelerator_type"],
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
             # Else libtpu takes a lock and lets one process at a time in, with TPUs or without.
@@ -139,7 +139,7 @@ def _output_of_cpp() -> Iterator[Any]:
 
 def _gpu_topology(topologies: Any, target: Target, bytes_per_s: float | None) -> Any:
     hosts, gpus = target.dimensions
-    description = target.facts.get("description") or describe_gpu(target, bytes_per_s)
+    description = target.specs.get("description") or describe_gpu(target, bytes_per_s)
     return topologies.get_topology_desc(
         platform="cuda", topology=f"1x{hosts}x{gpus}", target_config=description
     )
@@ -148,33 +148,33 @@ def _gpu_topology(topologies: Any, target: Target, bytes_per_s: float | None) ->
 def _tpu_topology(topologies: Any, target: Target) -> Any:
     size = "x".join(map(str, target.dimensions))
     options = {}
-    if target.facts["chip_config"]:
+    if target.specs["chip_config"]:
         # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
-        options["chip_config_name"] = target.facts["chip_config"]
+        options["chip_config_name"] = target.specs["chip_config"]
     if math.prod(target.dimensions) == 1:
         # A single chip is no whole host.
         options["chips_per_host_bounds"] = (1, 1, 1)
     return topologies.get_topology_desc(
-        platform="tpu", topology_name=f"{target.facts['name']}:{size}", **options
+        platform="tpu", topology_name=f"{target.specs['name']}:{size}", **options
     )
 
 
 def describe_gpu(target: Target, bytes_per_s: float | None) -> str:
     """Return XLA's description of a GPU as text (GpuTargetConfigProto)."""
-    facts = target.facts
-    major, _, minor = facts["compute_capability"].partition(".")
+    specs = target.specs
+    major, _, minor = specs["compute_capability"].partition(".")
     return _GPU.format(
         kind=target.kind,
         major=major,
         minor=minor,
-        sms=facts["sms"],
-        fpus_per_sm=facts["fpus_per_sm"],
-        threads_per_sm=facts["threads_per_sm"],
-        shared_per_sm=int(facts["shared_kib_per_sm"]) * 1024,
-        shared_per_block=int(facts["shared_kib_per_block"]) * 1024,
+        sms=specs["sms"],
+        fpus_per_sm=specs["fpus_per_sm"],
+        threads_per_sm=specs["threads_per_sm"],
+        shared_per_sm=int(specs["shared_kib_per_sm"]) * 1024,
+        shared_per_block=int(specs["shared_kib_per_block"]) * 1024,
         bytes_per_s=int(bytes_per_s or 0),
-        l2_bytes=int(float(facts["l2_mib"]) * 2**20),
-        clock_ghz=facts["clock_ghz"],
+        l2_bytes=int(float(specs["l2_mib"]) * 2**20),
+        clock_ghz=specs["clock_ghz"],
         memory_bytes=target.memory_bytes,
         dnn=_cudnn_version(),
     )
