@@ -279,12 +279,12 @@ commit=$(git rev-parse --short HEAD 2>/dev/null) || bad "$PWD: is no git checkou
 # Variant, fields and flags can be checked only where jaxbench is installed.
 check='
 from absl import flags
-from jaxbench.cli import entry_point, main_checks
+from jaxbench.cli import entry_point, main_flags
 
 def check():
     experiment = flags.FLAGS.experiment
     experiment.validate()
-    main_checks.reads_data(experiment, main_checks.chosen_mode(experiment))
+    main_flags.reads_data(experiment, main_flags.chosen_mode(experiment))
 
 entry_point.run(check)'
 check_experiment() {

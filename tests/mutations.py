@@ -227,7 +227,7 @@ every_process_reads_the_first_share batch_layout.py: sampler
 - first = self.process_index * self.devices_per_process
 + first = 0
 
-geometry_is_computed_again modes/setup.py: layout
+layout_is_computed_again modes/setup.py: layout
 - create_feed(config, dataset, mesh, layout, precision.param_dtype)
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
