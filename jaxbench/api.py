@@ -95,7 +95,7 @@ def describe(experiment: _AnyExperiment = "quickstart", **fields: Any) -> Descri
     """Describe an experiment: layers, parameters, arithmetic, estimated memory; train nothing.
 
     Args:
-      experiment, **fields: see `train`.
+      experiment, fields: see `train`.
 
     Returns:
       What `--mode=describe` shows. It prints as tables; `rows` and `table` are its layers,

@@ -155,7 +155,7 @@ def _open(
             )
     except BaseException as error:
         resume.close()
-        if isinstance(error, (OSError, ValueError, KeyError, TypeError)):
+        if isinstance(error, (OSError, ValueError, KeyError, TypeError, RecursionError)):
             raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
         raise
     return dataclasses.replace(resume, document=document)

@@ -36,7 +36,7 @@ from tests.tfds_files import image_feature, write_tfds
 # More than any of these small files needs; less than what a few bytes can claim.
 _MAX_GROWTH_BYTES = 2**29
 _LONGEST_CASE_S = 10
-_REFUSALS = (BadInput, CorruptImageError, checkpoint.CorruptCheckpointError)
+_REFUSALS = (BadInput, CorruptImageError, checkpoint.DamagedCheckpointError)
 # What JSON may hold in a number's, a text's or a list's place.
 _VALUES = (
     *("null", "-1", "0", "1e999", "NaN", "true", '""', '"x"', "[]", "{}", "1" * 400),

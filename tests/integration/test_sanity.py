@@ -116,8 +116,8 @@ def numbers(text) -> list[int]:
     return [int(number) for number in re.findall(r"-?\d+", text)]
 
 
-def macs_of_products(text) -> list[float]:
-    """Returns the multiply-accumulates of each product of a program, for one image.
+def macs_of_products(text: str, num_images: int) -> list[float]:
+    """Returns the multiply-accumulates of each product of a program, for one of its images.
 
     Of a convolution's taps those count that meet a pixel or the padding, not those that meet a zero
     between two pixels of a dilated image.
@@ -128,7 +128,7 @@ def macs_of_products(text) -> list[float]:
             image_axes, kernel_axes, _, strides, pads, dilations, *shapes = match.groups()
             image, kernel, output = map(numbers, shapes)
             image_axes, kernel_axes = image_axes.split(", "), kernel_axes.split(", ")
-            batch, macs = image[image_axes.index("b")], output[-1] * kernel[kernel_axes.index("i")]
+            macs = output[-1] * kernel[kernel_axes.index("i")]
             for axis in "01":
                 size, side = output[1 + int(axis)], kernel[kernel_axes.index(axis)]
                 stride, dilation = numbers(strides)[int(axis)], numbers(dilations)[int(axis)]
@@ -140,8 +140,9 @@ def macs_of_products(text) -> list[float]:
             found.append(macs)
         elif match := _DOT.search(line):
             contracted, left, _, output = map(numbers, match.groups())
-            batch = left[0]
-            found.append(math.prod(output) // batch * math.prod(left[axis] for axis in contracted))
+            # A 1x1 convolution on a CPU is a product whose rows are the pixels of all images.
+            macs = math.prod(output) * math.prod(left[axis] for axis in contracted)
+            found.append(macs // num_images)
         else:
             # Whatever the patterns above do not fit must not go uncounted.
             assert not re.search(r"stablehlo\.(convolution|dot)", line), line
@@ -189,7 +190,11 @@ def test_macs_by_a_parser_of_the_lowered_program(tmp_path, name):
         jax.config.update("jax_dump_ir_to", "")
     document = json.loads((tmp_path / "run" / "run.json").read_text())
     # The evaluation is lowered last, and is the forward pass alone.
-    counts = [macs_of_products(path.read_text()) for path in sorted(texts.iterdir())]
+    config = document["config"]
+    assert config["eval_batch_size"] in (0, config["batch_size"])
+    counts = [
+        macs_of_products(path.read_text(), config["batch_size"]) for path in sorted(texts.iterdir())
+    ]
     train_macs, forward_macs = [found for found in counts if found][-2:]
     rows = [row["forward_macs_per_image"] for row in described["layers"]]
     assert document["forward_macs_per_image"] == sum(forward_macs) == sum(rows) > 0
