@@ -28,8 +28,9 @@ GRACE_PERIOD_S = 20
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # A Ctrl-C that comes sooner after the first signal belongs to it.
 _SAME_END_S = 0.5
-# Functions that swallow exceptions (the second is JAX's), and when to try again after one.
-_SWALLOWING, _RETRY_S = ("__del__", "_xla_gc_callback"), 0.02
+# Functions that swallow exceptions (the second is JAX's, the third weakref's), and when to try
+# again after one.
+_SWALLOWING, _RETRY_S = ("__del__", "_xla_gc_callback", "finalize.__call__"), 0.02
 
 _first: tuple[int, Stopwatch] | None = None  # the signal that the process ends for, its age
 _other_end: BaseException | None = None  # what another thread raises in the main thread
@@ -176,7 +177,10 @@ def _deliver(number: int, frame: Any) -> None:
     global _pending
     if _depth:
         _pending = True
-    elif any(caller.f_code.co_name in _SWALLOWING for caller, _ in traceback.walk_stack(frame)):
+    elif any(
+        {caller.f_code.co_name, caller.f_code.co_qualname} & {*_SWALLOWING}
+        for caller, _ in traceback.walk_stack(frame)
+    ):
 
         def retry(_: int, frame: Any) -> None:
             _limit_time(number)

@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -101,6 +103,19 @@ def test_a_notebook_lives_on(monkeypatch):
                 done.append(press)
         assert done == [0] and signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_in_a_finalizer_is_raised_after_it():
+    """Python ignores what a finalizer raises."""
+
+    class Array:
+        pass
+
+    array = Array()
+    weakref.finalize(array, os.kill, os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        del array
+        time.sleep(5)
 
 
 def test_a_hangup_that_is_ignored_stays_ignored():
