@@ -353,7 +353,7 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
         ),
         (
             (f"--experiment={MICRO}", "--target_accuracy=0.9", "--mode=throughput"),
-            "goes with --mode=train",
+            "needs --mode=train",
         ),
     ],
 )

@@ -190,7 +190,7 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--rounds=7"), "it needs --mode="),
     ((*QUICK, "--grid=seed=1", "--timeout_s=0"), "timeout_s"),
     ((*QUICK, "--grid=seed=1", "--timeout_s=nan"), "timeout_s"),
-    ((*QUICK, "--grid=seed=1", "--batch_multiple=8"), "goes with --find_max_batch"),
+    ((*QUICK, "--grid=seed=1", "--batch_multiple=8"), "needs --find_max_batch"),
     ((*QUICK, "--find_max_batch", "--grid=batch_size=1"), "that is what it finds"),
     (("--experiment=quickstart:tiny", "--mode=describe", "--grid=seed=1"), "runs nothing"),
     (("--experiment=quickstart:tiny", "--mode=train", "--find_max_batch"), "--mode=memory"),
