@@ -42,7 +42,7 @@ def last_attempt(document: Mapping[str, Any]) -> dict[str, Any]:
 def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return {name: values in their order} of what changed within a run.
 
-    A attempt counts where a step of it is left: what was lost was done again by a later one.
+    An attempt counts if a step of it is left: a later one did again what was lost.
     """
     entries = _entries(document)
     if not entries:

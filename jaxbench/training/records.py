@@ -18,7 +18,7 @@ from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import RunProgress, TrainRun, comparable
 
-# The spread of the primary_metric figure over several models: sample deviation, extremes.
+# The spread of the primary metric over several models: sample deviation, extremes.
 _SPREAD = ("std", "min", "max")
 
 
@@ -73,20 +73,20 @@ def _task_columns(run: TrainRun) -> list[str]:
 def describe_models(
     run: TrainRun, prefix: str, sums: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the figures of summed metrics as the fields of a record: means over the models.
+    """Return the metrics of some sums as the fields of a record: means over the models.
 
-    With several models, the spread of the primary_metric figure and each model's figures are added.
+    With several models, the spread of the primary metric and each model's metrics are added.
     """
-    figures, primary_metric = run.program.task.compute(sums), run.program.task.primary_metric
-    means = {name: float(np.mean(figures[name])) for name in names}
+    metrics, primary_metric = run.program.task.compute(sums), run.program.task.primary_metric
+    means = {name: float(np.mean(metrics[name])) for name in names}
     models = {}
     if len(run.seeds_R) > 1:
-        values_R = figures[primary_metric]
+        values_R = metrics[primary_metric]
         spread = (np.std(values_R, ddof=1), np.min(values_R), np.max(values_R))
         for statistic, value in zip(_SPREAD, spread, strict=True):
             means[f"{primary_metric}_{statistic}"] = float(value)
         models[f"{prefix}models"] = [
-            {"seed": seed} | {name: float(figures[name][r]) for name in names}
+            {"seed": seed} | {name: float(metrics[name][r]) for name in names}
             for r, seed in enumerate(run.seeds_R)
         ]
     return metric_fields(EpochRecord if prefix else StepRecord, prefix, means) | models
@@ -159,7 +159,7 @@ def summarize(
 def _last_and_best(
     epochs: Sequence[EpochRecord], primary_metric: str, lost_R: np.ndarray | None
 ) -> dict[str, Any]:
-    """Return the last evaluation's figures, the best score, and which models have diverged."""
+    """Return the last evaluation's metrics, the best score, and which models have diverged."""
     evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
     if not evaluated:
         return {}

@@ -32,19 +32,19 @@ _SAMPLE_IMAGES = 16
 
 @dataclasses.dataclass(frozen=True)
 class AccuracyTarget:
-    """A figure of an evaluation and the value at which the run ends."""
+    """A metric of an evaluation and the value at which the run ends."""
 
-    figure: str  # top1, dice, or the primary_metric of a task of the user's own
-    value: float  # a share, 0.94 for 94 %
+    metric: str  # top1, dice, or the primary metric of a custom task
+    value: float  # a fraction, 0.94 for 94 %
 
     def is_reached(self, epoch: EpochRecord) -> bool:
-        return comparable(epoch.evaluated(self.figure)) >= self.value
+        return comparable(epoch.evaluated(self.metric)) >= self.value
 
     def describe(self, epochs: Sequence[EpochRecord], images_per_step: int) -> dict[str, Any]:
         """Return the summary's `target_accuracy`: what reaching it took; null if it never was."""
         reached = next((epoch for epoch in epochs if self.is_reached(epoch)), None)
         return {
-            "score": self.figure,
+            "score": self.metric,
             "value": self.value,
             "reached": reached is not None,
             "epoch": reached and reached.epoch,
@@ -57,9 +57,9 @@ class AccuracyTarget:
         }
 
 
-def comparable(figure: float | None) -> float:
-    """Return a figure for comparison: nan, or None in its place in a record, is the lowest."""
-    return -math.inf if figure is None or math.isnan(figure) else figure
+def comparable(metric: float | None) -> float:
+    """Return a metric for comparison: nan, or None in a record, is the lowest."""
+    return -math.inf if metric is None or math.isnan(metric) else metric
 
 
 @dataclasses.dataclass(frozen=True)
