@@ -364,7 +364,7 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
         if _seal(manifest["body"]) == manifest["seal"]:
             return manifest["body"]
         reason = "is not as it was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = _explain(error)
     raise DamagedCheckpointError(f"{path}: is damaged: {_MANIFEST}: {reason}")
 
