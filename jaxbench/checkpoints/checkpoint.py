@@ -361,8 +361,9 @@ def _read_intact(path: pathlib.Path) -> dict[str, Any]:
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
-        if _seal(manifest["body"]) == manifest["seal"]:
-            return manifest["body"]
+        body = manifest["body"]
+        if _seal(body) == manifest["seal"] and {"files", "metadata", "score"} <= {*body}:
+            return body
         reason = "is not as it was written"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = _explain(error)
