@@ -5,14 +5,24 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
+from jaxbench.records.schema import (
+    EpochRecord,
+    Record,
+    StepRecord,
+    Summary,
+    ThroughputRecord,
+    decode_document,
+    decode_record,
+)
 from jaxbench.records.schema.base import SCHEMA_VERSION
+from jaxbench.records.schema.document import RunDocument
 
 # More characters than a run's records have, apart from its steps, or a sweep's results.
 _MOST_RECORDS = 2**28
@@ -20,6 +30,7 @@ _MOST_RECORDS = 2**28
 TRIAL_STATUSES = ("done", "oom", "timeout", "failed", "invalid")
 # Where a sweep has its trials' folders.
 TRIALS = "trials"
+Kind = TypeVar("Kind", bound=Record)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,19 +38,19 @@ class RunRecords:
     """What a run directory holds.
 
     Attributes:
-      document: run.json, see schema/document.py.
+      document: run.json.
       records: the lines of metrics.jsonl, in order. Training steps, of which a run may have
-        millions, are left out unless they were asked for.
-      last_step: the last of the training steps that were left out.
+        millions, are excluded unless they were asked for.
+      last_step: the last of the training steps that were excluded.
     """
 
     path: pathlib.Path
-    document: dict[str, Any]
-    records: list[dict[str, Any]]
-    last_step: Mapping[str, Any] | None = None
+    document: RunDocument
+    records: list[Record]
+    last_step: StepRecord | None = None
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [record for record in self.records if record.get("kind") == kind]
+    def of_kind(self, kind: type[Kind]) -> list[Kind]:
+        return [record for record in self.records if isinstance(record, kind)]
 
     def rates(self) -> dict[str, tuple[float, float, float]]:
         """Return {stage: (images/s, lower, upper end of its 95 % interval)}.
@@ -47,12 +58,10 @@ class RunRecords:
         The stages of --mode=throughput, or `training` from three steady epochs on.
         """
         stages = {
-            record["stage"]: tuple(
-                record[name] for name in ("images_per_s", "images_per_s_low", "images_per_s_high")
-            )
-            for record in self.of_kind("throughput")
+            one.stage: (one.images_per_s, one.images_per_s_low, one.images_per_s_high)
+            for one in self.of_kind(ThroughputRecord)
         }
-        rate = steady_rate(self.of_kind("epoch"))
+        rate = steady_rate(self.of_kind(EpochRecord))
         if rate.pop("steady_epochs") >= 3:
             stages["training"] = tuple(rate.values())
         return stages
@@ -68,15 +77,17 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
       BadInput: it is no run directory, cannot be read, or has another schema.
     """
     folder = user_path(path)
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     last_step = None
     try:
-        document = json.loads(read_text(folder / "run.json"))
-        for record in read_records(path, steps=steps):
-            if steps or record.get("kind") != "step":
-                records.append(record)
+        content = json.loads(read_text(folder / "run.json"))
+        for number, line in enumerate(read_records(path, steps=steps), 1):
+            if steps or line.get("kind") != "step":
+                records.append(
+                    _decoded(decode_record, line, f"{path}: metrics.jsonl, record {number}")
+                )
             else:
-                last_step = record
+                last_step = line
     except FileNotFoundError as error:
         missing = pathlib.Path(error.filename).name
         raise BadInput(f"{path}: no run directory, it has no {missing}") from error
@@ -85,12 +96,23 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
         raise BadInput(f"{path}: cannot be read: {name} {error.strerror}") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
-    if not isinstance(document, dict) or "status" not in document:
+    if not isinstance(content, dict) or "status" not in content:
         raise BadInput(f"{path}: its run.json is not one")
-    version = document.get("schema_version")
+    version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{path}: has schema {version}; this jaxbench reads {SCHEMA_VERSION}")
+    document = _decoded(decode_document, content, f"{path}: run.json")
+    last_step = last_step and _decoded(
+        decode_record, last_step, f"{path}: metrics.jsonl, last step"
+    )
     return RunRecords(folder, document, records, last_step)
+
+
+def _decoded(decode: Callable[[Any], Any], value: Any, source: str) -> Any:
+    try:
+        return decode(value)
+    except ValueError as error:
+        raise BadInput(f"{source}: {error}") from error
 
 
 def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dict[str, Any]]:
@@ -144,19 +166,20 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def missing_records(run: RunRecords) -> str | None:
-    """Say which records of a run that has ended are missing or doubled; None where all is well."""
-    summary = run.document.get("summary")
+    """Return which records of a run that has ended are missing or doubled; None if all is well."""
     # A running or killed run has no summary.
-    if not isinstance(summary, dict) or not summary or run.document.get("status") == "running":
+    if not run.document.summary or run.document.status == "running":
         return None
-    summaries = len(run.of_kind("summary"))
+    summaries = len(run.of_kind(Summary))
     if not summaries:
         return "metrics.jsonl ends before its summary: records are lost"
     if summaries > 1:
         return f"metrics.jsonl has {summaries} summaries: records are doubled"
-    told, found = summary.get("epochs_done"), len(run.of_kind("epoch"))
-    if isinstance(told, int) and told != found:
-        return f"metrics.jsonl has {found} epochs, its summary counts {told}: records are lost"
+    counted, recorded = run.document.summary.get("epochs_done"), len(run.of_kind(EpochRecord))
+    if counted is not None and counted != recorded:
+        return (
+            f"metrics.jsonl has {recorded} epochs, its summary counts {counted}: records are lost"
+        )
     return None
 
 

@@ -1,15 +1,16 @@
 """The schema: one dataclass for each kind of record, for run.json and for a sweep's trials.
 
-CSV columns, and the curves of TensorBoard and Weights & Biases, are made from it. Console, report
-and sweep tables name its fields: tests/reports/test_names.py checks the names. `base` says how a
-field is declared.
+`metrics.csv` says what a field means, its title, unit and curve. Files are decoded into these classes
+once, when they are read. A value of another type is an error there, so no reader has to check it.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from jaxbench.records.schema.base import Record, Summary
+from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.measurements import (
     AllReduceRecord,
     Conv2dRecord,
@@ -54,21 +55,32 @@ RECORDS = (
 )
 
 
-def record_from_json(line: Mapping[str, Any]) -> Record:
-    """Return the record that a line of metrics.jsonl holds.
+def decode_record(line: Mapping[str, Any]) -> Record:
+    """Return the record that a line of metrics.jsonl holds. Fields that are unknown are dropped.
 
     Which mode's summary it is follows from its fields.
 
     Raises:
-      TypeError: no such kind, or a field is unknown or missing.
+      ValueError: no such kind, or a field is missing or has a value of another type.
     """
-    fields = {name: value for name, value in line.items() if name != "kind"}
     kinds = [cls for cls in RECORDS if cls.kind == line.get("kind")]
     if not kinds:
-        raise TypeError(f"no kind of record: {line.get('kind')!r}")
+        raise ValueError(f"no kind of record: {line.get('kind')!r}")
+    complete = [cls for cls in kinds if _REQUIRED[cls] <= line.keys()] or kinds[:1]
+    if len(complete) > 1:
+        complete.sort(key=lambda cls: len(cls.__dataclass_fields__.keys() & line.keys()))
+    return msgspec.convert(line, complete[-1])
 
-    def known_and_missing(cls: type[Record]) -> tuple[int, int]:
-        names = {field.name for field in dataclasses.fields(cls)}
-        return len(names & fields.keys()), -len(cls.required() - fields.keys())
 
-    return max(kinds, key=known_and_missing)(**fields)
+def decode_document(document: Mapping[str, Any]) -> RunDocument:
+    """Return the content of a run.json, with all that its parts hold.
+
+    Raises:
+      ValueError: a field is missing or has a value of another type.
+    """
+    msgspec.convert(document, RunDocument)
+    return RunDocument(**{name: document[name] for name in _DOCUMENT if name in document})
+
+
+_REQUIRED = {cls: cls.required() for cls in RECORDS}
+_DOCUMENT = RunDocument.__dataclass_fields__

@@ -5,9 +5,12 @@ default is left out where it has that default; all others are in every record of
 """
 
 import dataclasses
+import functools
 import inspect
 import math
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypedDict, get_args
+
+from jaxbench.metrics import metric_of
 
 SCHEMA_VERSION = 2
 
@@ -15,22 +18,17 @@ SCHEMA_VERSION = 2
 group = dataclasses.dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 
 
-def figure(tag: str | None = None) -> Any:
-    """Declare a field that has a column in the CSV file of its kind.
-
-    Args:
-      tag: its curve in TensorBoard and Weights & Biases; None for no curve.
-    """
-    return dataclasses.field(metadata={"tag": tag, "csv": True})
+def column() -> Any:
+    """Declare a field that has a column in the CSV file of its kind."""
+    return dataclasses.field(metadata={"csv": True})
 
 
-def custom_metrics(tag: str) -> Any:
+def custom_metrics() -> Any:
     """Declare a field that holds {name: value} of the metrics of a custom task.
 
-    Each has a column, named by what precedes `metrics` in the name of the field, and the curve
-    `tag` and its name.
+    Each has a column, named by what precedes `metrics` in the name of the field, and a curve.
     """
-    return dataclasses.field(metadata={"custom_metrics": tag})
+    return dataclasses.field(metadata={"custom_metrics": True})
 
 
 def stated_fields(instance: Any) -> dict[str, Any]:
@@ -63,18 +61,16 @@ class Record:
 
     def points(self) -> dict[str, float]:
         """Return {curve: value} for TensorBoard and Weights & Biases; unknown values are absent."""
-        values = {
-            field.metadata["tag"]: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.metadata.get("tag")
-        }
-        for field in dataclasses.fields(self):
-            if tag := field.metadata.get("custom_metrics"):
-                own = getattr(self, field.name) or {}
-                values |= {f"{tag}{name}": value for name, value in own.items()}
-        return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}
+        values: dict[str, float | None] = {}
+        for name, curve in _curves(type(self)).items():
+            value = getattr(self, name)
+            if curve.endswith(("/", "_")):
+                values |= {f"{curve}{metric}": one for metric, one in (value or {}).items()}
+            else:
+                values[curve] = value
+        return {curve: v for curve, v in values.items() if v is not None and math.isfinite(v)}
 
-    def own_columns(self) -> dict[str, float]:
+    def custom_columns(self) -> dict[str, float]:
         """Return {CSV column: value} of the metrics of a custom task."""
         return {
             f"{field.name.removesuffix('metrics')}{name}": value
@@ -98,84 +94,78 @@ class Record:
         return [field.name for field in dataclasses.fields(cls) if field.metadata.get("csv")]
 
 
+@functools.cache
+def _curves(cls: type[Record]) -> dict[str, str]:
+    """Return {field: curve}; a curve that ends in / or _ is the prefix of a custom task's."""
+    curves = {name: metric_of(cls.kind, name).curve for name in cls.__dataclass_fields__}
+    return {name: curve for name, curve in curves.items() if curve}
+
+
 @group
 class Rate(Record):
-    """A rate from windows of work, with its 95 % interval (see analysis/statistics.py).
+    """A rate from windows of work, with its 95 % interval (see analysis/statistics.py)."""
 
-    Attributes:
-      images_per_s: images per second over all devices: the steady state.
-      images_per_s_low, images_per_s_high: ends of its 95 % interval.
-    """
-
-    images_per_s: float | None = figure()
-    images_per_s_low: float | None = figure()
-    images_per_s_high: float | None = figure()
+    images_per_s: float | None = column()
+    images_per_s_low: float | None = column()
+    images_per_s_high: float | None = column()
 
 
 @group
 class Windows(Rate):
-    """The rate of windows of equal work, and their spread.
-
-    Attributes:
-      images_per_s_mean: harmonic mean of the windows' rates.
-      images_per_s_standard_error: standard error of that mean, wider where windows are correlated.
-      autocorrelation: correlation of each window's rate with the next one's. Independent windows
-        have about 0; the interval and the standard error are wider where it is more.
-      jitter: relative deviation of the windows' rates: 1.4826 times the median absolute deviation,
-        over the median.
-      windows_s: seconds of each window, in order.
-      step_s: seconds of a step, from the median rate.
-      steps_per_window: steps in a window.
-    """
+    """The rate of windows of equal work, and their spread."""
 
     images_per_s_mean: float | None = None
     images_per_s_standard_error: float | None = None
     autocorrelation: float | None = None
     jitter: float | None = None
     windows_s: list[float] | None = None
-    step_s: float | None = figure()
+    step_s: float | None = column()
     steps_per_window: int | None = None
+
+
+class PeakRow(TypedDict, total=False):
+    """A row of hardware/peaks.csv."""
+
+    kind: str
+    arithmetic: str
+    flops_per_s: float
+    bytes_per_s: float | None
+    source: str
 
 
 @group
 class Utilization(Record):
-    """The arithmetic of a rate against the devices' peak; None where no table has the devices.
-
-    Attributes:
-      tokens_per_image: tokens of a sequence, where images are sequences.
-      tokens_per_s: tokens per second at this rate, where images are sequences.
-      flops_per_image: floating-point operations for an image, by the network's own count.
-      flops_per_s_per_device: floating-point operations per second of each device.
-      mfu: model FLOPs utilization: the fraction of the peak that the network's own operations use.
-      peak: the row of hardware/peaks.csv that the device was judged by.
-    """
+    """The arithmetic of a rate against the devices' peak; None where no table has the devices."""
 
     tokens_per_image: int | None = None
     tokens_per_s: float | None = None
     flops_per_image: int | None = None
     flops_per_s_per_device: float | None = None
     mfu: float | None = None
-    peak: dict[str, Any] | None = None
+    peak: PeakRow | None = None
+
+
+class Telemetry(TypedDict, total=False):
+    """Readings of devices and host, see hardware/telemetry/summary.py."""
+
+    interval_s: float
+    over: str
+    measured_s: float | None
+    measured_images: float | None
+    host_busy: bool | None
+    devices: dict[str, dict[str, float | str | dict[str, float]]]
+    energy_j: float | None
+    energy_covers: str | None
+    energy_window_s: float | None
+    energy_window_long_enough: bool | None
+    joules_per_image: float | None
+    images_per_kwh: float | None
+    errors: dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary(Record):
-    """The last record of a run, however it ended.
-
-    Attributes:
-      status: how the run ended, one of run_dir.STATUSES.
-      phases_s: seconds of each phase of the run; they add up to `wall_s`.
-      wall_s: seconds from the start of the run's clock to its end.
-      peak_memory_bytes: most memory in use on a device; absent where the device does not tell.
-      host_peak_memory_bytes: most memory that the process used on the host.
-      compile_s: seconds of lowering and compiling, over all programs; what is compiled at the same
-        time counts once.
-      telemetry: readings of devices and host over what was measured; absent where nothing was read.
-      usd: cost of the time of all processes in USD, where a price is known; imports are left out.
-      corrupt: {image: reason} of the corrupt images that were skipped.
-      invalid: reasons why figures fail a sanity check.
-      warnings: reasons to read the figures with care.
-    """
+    """The last record of a run, however it ended."""
 
     kind = "summary"
     status: str
@@ -184,7 +174,7 @@ class Summary(Record):
     peak_memory_bytes: int | None = None
     host_peak_memory_bytes: int | None = None
     compile_s: float | None = None
-    telemetry: dict[str, Any] | None = None
+    telemetry: Telemetry | None = None
     usd: float | None = None
     corrupt: dict[str, str] | None = None
     invalid: list[str] = dataclasses.field(default_factory=list)

@@ -1,55 +1,108 @@
 """run.json: what a run is, on what it ran, and how it ended."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypedDict
 
 from jaxbench.records.schema.base import SCHEMA_VERSION, stated_fields
+
+
+class Git(TypedDict, total=False):
+    """The commit of jaxbench's checkout, and whether it has changes."""
+
+    commit: str
+    dirty: bool
+
+
+class Environment(TypedDict, total=False):
+    """What a run ran on, see hardware/environment.py."""
+
+    versions: dict[str, str]
+    python: str
+    platform: str
+    hostname: str
+    backend: str
+    devices: list[dict[str, Any]]
+    device_kind: str
+    num_devices: int
+    num_processes: int
+    num_local_devices: int
+    driver: str | None
+    variables: dict[str, str]
+    matmul_precision: str | None
+    compile_cache: str | None
+    git: Git | None
+    cpu: str | None
+    cpu_cores: int | None
+    host_memory_bytes: int
+
+
+class Data(TypedDict, total=False):
+    """The data set as loaded, and how it reaches the devices."""
+
+    feed: str
+    steps_per_epoch: int
+    description: str
+    encoded: bool
+    cache: dict[str, Any] | None
+    train_examples: int
+    eval_examples: int
+    train_checksum: str | int
+    eval_checksum: str | int
+    mean: list[float] | None
+    std: list[float] | None
+    statistics: str
+
+
+class RecordedPrice(TypedDict, total=False):
+    """The price of the hardware, see analysis/pricing.py."""
+
+    offer: str | None
+    hardware: str | None
+    devices: int | None
+    usd_per_hour: float
+    date: str | None
+    source: str | None
+
+
+class Attempt(TypedDict):
+    """One process of a training run, see records/goodput.py."""
+
+    started_at: str
+    import_s: float
+    resumed_phases_s: dict[str, float]
+    phases_s: dict[str, float]
+    doing: str
+
+
+class Resumption(TypedDict, total=False):
+    """A process that resumed a run: when, on what, from where, and which work was lost."""
+
+    started_at: str
+    checkpoint: str | None
+    step: int
+    elapsed_s: float
+    lost_s: float
+    damaged_checkpoints: dict[str, str]
+    before: dict[str, Any]
+    command_line: list[str]
+    pid: int
+    hostname: str | None
+    versions: dict[str, str | None]
+    XLA_FLAGS: str | None
+    device_kind: str | None
+    num_devices: int | None
+    batch_norm_examples: int | None
+    price: RecordedPrice | None
+    short: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDocument:
     """The content of run.json.
 
-    Fields without a default are there from the first moment on. The others are left out where they
-    are None: `finished_at` and `summary` until the end, `resumes` of a run that was not resumed,
-    and what belongs to other modes.
-
-    Attributes:
-      experiment: what followed `--experiment=`.
-      mode: what the run did, as in `--mode`; compile with --target.
-      target: the machine that was compiled for, which is not here.
-      status: one of run_dir.STATUSES; `running` also after a kill.
-      reason: why it ended otherwise than done; null where there is nothing to say.
-      started_at, finished_at: date and time (UTC, ISO 8601).
-      task: what the network predicts.
-      model: name of the network's configuration class.
-      models: number of models that train at once.
-      seeds: seed of each model.
-      parameters: number of trained parameters of one model.
-      forward_macs_per_image: multiply-accumulates of the forward pass for one image.
-      forward_macs_by_dtype: the same by the type of the operands, as found in the traced network.
-      attention: implementation of attention that the traced network calls, xla or cudnn; of
-        networks of transformer blocks.
-      training_flops_per_image: floating-point operations of a training step for one image.
-      batch_per_device: images of a step on each device.
-      batch_norm_examples: images over which a batch-norm layer takes its statistics; null without
-        one.
-      data: the data set as loaded, and how it reaches the devices.
-      config: all fields of the experiment.
-      target_accuracy, rounds, steps_per_call, page_cache, scaling, link_gb_per_s: value of the flag
-        of this name.
-      device_counts: numbers of devices that were measured.
-      problems: the convolutions of --mode=conv2d: shapes and multiply-accumulates.
-      telemetry_s: seconds between readings of devices and host; 0 is off.
-      price: price of the hardware that was stated; null where none was.
-      command_line: the command, as a list of arguments.
-      working_directory: folder in which the command ran.
-      pid: process id.
-      environment: hardware, driver, versions, environment variables and commit.
-      resumes: one entry for each time the run was resumed: when, on what, and which work was lost.
-      attempts: one entry for each process of a training run, one after another: when it started,
-        and its time by phase; see records/goodput.py.
-      summary: the summary record, without its kind.
+    Fields without a default are there from the first moment on. The others are left out if they are
+    None: `finished_at` and `summary` until the end, `resumes` of a run that was not resumed, and
+    what belongs to other modes.
     """
 
     experiment: str
@@ -72,7 +125,7 @@ class RunDocument:
     attention: str | None = None
     batch_per_device: int | None = None
     batch_norm_examples: int | None = None
-    data: dict[str, Any] | None = None
+    data: Data | None = None
     config: dict[str, Any]
 
     # The flags of some modes.
@@ -86,13 +139,13 @@ class RunDocument:
     problems: list[dict[str, Any]] | None = None
 
     telemetry_s: float
-    price: dict[str, Any] | None
+    price: RecordedPrice | None
     command_line: list[str]
     working_directory: str
     pid: int
-    environment: dict[str, Any]
-    resumes: list[dict[str, Any]] | None = None
-    attempts: list[dict[str, Any]] | None = None
+    environment: Environment
+    resumes: list[Resumption] | None = None
+    attempts: list[Attempt] | None = None
     summary: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxbench.records.schema.base import figure, stated_fields
+from jaxbench.records.schema.base import column, stated_fields
 
 
 def _column(title: str | None = None, form: str | None = None, *, over_seeds: str = "") -> Any:
@@ -22,47 +22,7 @@ def _column(title: str | None = None, form: str | None = None, *, over_seeds: st
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialFigures:
-    """The figures of a trial, one column each in sweep.csv.
-
-    Attributes:
-      compile_s: seconds of lowering and compiling.
-      compile_cache: compilation cache: hit only if all programs were fetched from it; miss or off.
-      first_epoch_s, median_epoch_s: seconds of the first epoch, and median of the later ones.
-      total_s: seconds of compilation and of all epochs.
-      train_time_s: seconds of training.
-      images_per_s: images per second: the steady state.
-      images_per_s_low, images_per_s_high: ends of its 95 % interval.
-      steady_epochs: epochs that the interval is taken over.
-      images_per_s_whole_run: mean images per second, first epoch included.
-      images_per_s_per_device: images per second of each device.
-      tokens_per_s: tokens per second, where images are sequences.
-      weak_efficiency, strong_efficiency: scaling efficiency on the most devices.
-      prepare_images_per_s: images per second that the host prepares.
-      prepare_and_send_images_per_s: images per second that the host prepares and sends.
-      train_step_images_per_s: images per second that the devices train.
-      conv2d_compute_s, conv2d_scipy_s: seconds of the convolution on the devices, and with SciPy.
-      latency_p50_s, latency_p95_s, latency_p99_s: percentiles of a step's latency, in seconds.
-      mfu: model FLOPs utilization.
-      needed_bytes_per_device: memory on each device of a target, as its compiler says.
-      ceiling_images_per_s: most images per second of a target, predicted.
-      ceiling_bound_by: what bounds it: compute, memory or links.
-      eval_top1, eval_top1_tta, eval_dice, eval_bits_per_byte: last evaluation.
-      best_eval_top1, best_eval_dice: best evaluation.
-      epochs_done: epochs done.
-      target_value: target accuracy.
-      target_reached: whether it was reached; null where the run was broken off before.
-      target_s, target_epoch, target_images: seconds, epochs and images that it took.
-      training_flops, target_flops: floating-point operations of the network (forward and backward)
-        in all training, and up to the target.
-      target_energy_j, target_usd: energy in joules, and cost in USD, that it took.
-      usd: cost of the whole run in USD.
-      energy_j: energy in joules of the devices that telemetry covers.
-      planned_bytes_per_device: estimated memory (XLA) of the larger step.
-      device_memory_bytes: memory of a device that JAX may use.
-      peak_memory_bytes: most memory in use on a device.
-      private_memory_before_bytes: private memory of the process on the host before the steps ran.
-      host_peak_memory_bytes: most memory that the process used on the host.
-    """
+    """The figures of a trial, one column each in sweep.csv."""
 
     compile_s: float | None = _column("compile", "s")
     compile_cache: str | None = None
@@ -126,38 +86,17 @@ class TrialFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """How one trial of a sweep ended: a line of results.jsonl, a row of sweep.csv.
-
-    Attributes:
-      place: {field: value} by the grid's fields, as text.
-      status: one of reader.TRIAL_STATUSES.
-      figures: the figures; in sweep.csv each has a column.
-      reason: why it is not done.
-      warnings: what is doubtful about the figures.
-      wall_s: seconds of the whole trial.
-      num_devices: devices that took part.
-      device_kind: the devices, as JAX names them.
-      run: the run directory, as a path in the sweep's folder; null where none was made.
-      log: the trial's output, as a path in the sweep's folder.
-      key: identity of the trial, see sweeps/grid.py.
-      experiment: what follows `--experiment=`.
-      exit_code: exit code of the trial's process; null where there was none.
-      finished_at: date and time (UTC, ISO 8601).
-      backend: platform of the devices: cpu, gpu or tpu.
-      hostname: name of the host.
-      versions: versions of Python, JAX and others.
-      commit: commit of jaxbench.
-    """
+    """How one trial of a sweep ended: a line of results.jsonl, a row of sweep.csv."""
 
     place: dict[str, str]
-    status: str = figure()
-    figures: TrialFigures = figure()
-    reason: str | None = figure()
+    status: str = column()
+    figures: TrialFigures = column()
+    reason: str | None = column()
     warnings: tuple[str, ...] = dataclasses.field(default=(), metadata={"csv": True})
-    wall_s: float = figure()
-    num_devices: int | None = figure()
-    device_kind: str | None = figure()
-    run: str | None = figure()
+    wall_s: float = column()
+    num_devices: int | None = column()
+    device_kind: str | None = column()
+    run: str | None = column()
     log: str
     key: str
     experiment: str
@@ -190,24 +129,7 @@ class TrialResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaxBatchResult:
-    """The largest batch of a trial's experiment that fits in memory: a row of max_batch.csv.
-
-    Attributes:
-      place: {field: value} by the grid's fields, as text.
-      status: done, oom (not even the smallest batch fits) or failed.
-      max_batch: largest global batch that fits, in images.
-      max_batch_per_device: the same for each device.
-      smallest_too_large: smallest batch tried that does not fit.
-      num_devices: devices that took part.
-      device_kind: the devices, as JAX names them.
-      planned_bytes_per_device: estimated memory (XLA) at the largest batch.
-      device_memory_bytes: memory of a device that JAX may use.
-      peak_memory_bytes: most memory in use on a device at the largest batch.
-      host_peak_memory_bytes: most memory that the process used on the host.
-      memory_limit_mb: value of --memory_limit_mb.
-      trials: number of batches tried.
-      reason: why the search ended.
-    """
+    """The largest batch of a trial's experiment that fits in memory: a row of max_batch.csv."""
 
     place: dict[str, str]
     status: str
