@@ -9,6 +9,7 @@ from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import MEMORY
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.schema import ThroughputRecord
 
 _THRESHOLDS = "jaxbench/cards/thresholds.csv"
 
@@ -64,7 +65,7 @@ def finished_run(path: pathlib.Path) -> RunRecords | None:
         run = load_run(str(path))
     except BadInput:
         return None
-    return run if run.document.get("status") == "done" else None
+    return run if run.document.status == "done" else None
 
 
 def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
@@ -72,7 +73,7 @@ def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
     run = finished_run(path)
     if run is None:
         return None
-    [step] = [one for one in run.of_kind("throughput") if one["stage"] == "train_step"]
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
     rate, low, high = (step[f"images_per_s{end}"] for end in ("", "_low", "_high"))
     said = f"{rate:,.0f} images/s ({low:,.0f} to {high:,.0f})"
     if step.get("mfu") is not None:

@@ -65,6 +65,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput, nearest
 from jaxbench.parallel.child import run_child
 from jaxbench.records.reader import RunRecords
+from jaxbench.records.schema import EpochRecord
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
@@ -246,7 +247,7 @@ def _experiment(name: str, **fields: Any) -> list[str]:
 def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
     def make(run: RunRecords) -> list[Figure]:
         # The first is warm-up.
-        epochs = [record for record in run.of_kind("epoch") if record["epoch"] > 1]
+        epochs = [record for record in run.of_kind(EpochRecord) if record["epoch"] > 1]
         middle, low, high = median_interval([record["train_time_s"] for record in epochs])
         return [
             Figure(

@@ -167,7 +167,7 @@ def _step(run: pathlib.Path) -> int:
 def _summary(run: pathlib.Path, processes: list[Process]) -> dict[str, Any]:
     """Return the goodput that a run has recorded."""
     summary = read_document(run).get("summary") or {}
-    if summary.get("goodput") is None:
+    if summary.goodput is None:
         sys.exit(f"the run has recorded no goodput; it had {len(processes)} processes")
     return {name: summary[name] for name in ("goodput", "badput_s", "total_wall_s", "num_resumes")}
 

@@ -23,6 +23,7 @@ from jaxbench.analysis.statistics import disjoint_pairs, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.schema import ThroughputRecord
 
 _REPETITIONS = flags.DEFINE_integer("repetitions", 10, "Of the measurement.", lower_bound=2)
 _ROUNDS = flags.DEFINE_integer("rounds", 11, "Of each, see jaxbench.main.", lower_bound=6)
@@ -59,7 +60,7 @@ def _one_after_the_other(spec: str, overrides: list[str]) -> Iterator[tuple[floa
 
 def _interleaved(spec: str, overrides: list[str]) -> Iterator[tuple[float, float, float]]:
     run = _measure(spec, overrides, _ROUNDS.value * _REPETITIONS.value)
-    [stage] = [one for one in run.of_kind("throughput") if one["stage"] == "train_step"]
+    [stage] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
     images = stage["images_per_step"] * stage["steps_per_window"]
     rates = [images / window_s for window_s in stage["windows_s"]]
     for number in range(_REPETITIONS.value):

@@ -41,6 +41,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import LAUNCHER
 from jaxbench.records.reader import load_run
+from jaxbench.records.schema import CompileRecord
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", lower_bound=1)
 _MAX_RATIO = flags.DEFINE_float(
@@ -242,11 +243,11 @@ def _start(
     command = [sys.executable, "-m", "jaxbench.main", *arguments, *_folders(folder, name)]
     done = _run(command, checkout)
     run = load_run(str(path))
-    outcomes = {record["compile_cache"] for record in run.of_kind("compile")}
+    outcomes = {record["compile_cache"] for record in run.of_kind(CompileRecord)}
     if outcomes != {outcome}:
         sys.exit(f"the {name} start found {outcomes} in the compilation cache, not {outcome}")
     summary = run.document["summary"]
-    if summary.get("startup_s") is None:
+    if summary.startup_s is None:
         sys.exit("this system does not tell when a process was started")
     phases_s = dict(summary["phases_s"])
     import_s = summary["import_s"] - launcher.whole_s

@@ -17,7 +17,8 @@ from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
-from jaxbench.reports.fields import number, text
+from jaxbench.records.schema import EpochRecord
+from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import Prices, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
@@ -116,12 +117,12 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     changed_price = None if stated else run.changed_price
     if price is None and _USD_PER_KWH.value is None and not changed_price:
         raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
-    wall_s = number(run.summary, "wall_s")
+    wall_s = run.summary.wall_s
     found = {"price": price and price._asdict(), **fields}
     mark = price_mark(price, run) if price and run.environment else ""
     if note := changed_price or mark:
         found["price_note"] = note
-    tokens = number(run.config, "data", "sequence_length")
+    tokens = run.config.get("data", {}).get("sequence_length")
     found |= _per_price(rate, price, tokens) if price else {}
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
@@ -133,8 +134,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
         found |= {"target_accuracy": _TARGET_ACCURACY.value, "target_epoch": to_target.epoch}
         found |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.paid_s, price)}
     if _USD_PER_KWH.value is not None:
-        energy_j = number(run.summary, "telemetry", "energy_j")
-        covers = text(run.summary, "telemetry", "energy_covers")
+        energy_j = run.telemetry.get("energy_j")
+        covers = run.telemetry.get("energy_covers")
         found |= {"energy_j": energy_j, "energy_covers": covers}
         found["electricity_usd"] = _electricity(energy_j)
         if to_target is not None:
@@ -147,9 +148,9 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     """Return the images/s that a run's costs are of, and the fields that tell which rate it is."""
     rate, definition = run.summary, "median of windows"
     if run.mode == "train":
-        rate = steady_rate(run.of_kind("epoch"))
+        rate = steady_rate(run.of_kind(EpochRecord))
         if not rate["steady_epochs"]:
-            mean = number(run.summary, "images_per_s_whole_run")
+            mean = run.summary.images_per_s_whole_run
             definition = "mean over the whole run, first epoch included"
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(rate)

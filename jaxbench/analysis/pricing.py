@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.published import load_published
@@ -63,15 +63,9 @@ def find_price(offer: str, prices: list[Price]) -> Price:
     return by_name[offer]
 
 
-def recorded_price(document: Mapping[str, Any]) -> Price | None:
-    """Return the price in a run's record, None where it has none that can be one."""
-    found = document.get("price")
-    if not isinstance(found, Mapping):
-        return None
-    price = Price(*(found.get(name) for name in Price._fields))
-    amount = price.usd_per_hour
-    known = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-    return price if known and 0 < amount < 1e30 else None
+def recorded_price(price: Mapping[str, Any] | None) -> Price | None:
+    """Return the price in a run's record; None if it has none."""
+    return price and Price(*(price.get(name) for name in Price._fields))
 
 
 def read_prices(path: str) -> list[Price]:
@@ -213,27 +207,19 @@ def first_at_target(
     return next((record for record, own in scores if own is not None and own >= target), None)
 
 
-def lost_s(resumes: Any, elapsed_s: float = math.inf) -> float:
+def lost_s(resumes: Sequence[Mapping[str, Any]] | None, elapsed_s: float = math.inf) -> float:
     """Return the seconds that the processes of a resumed run took and its clock leaves out.
 
     Processes that were killed took them for work that was lost. They were paid for.
 
     Args:
-      resumes: run.json's; anything else has none.
+      resumes: run.json's.
       elapsed_s: up to which moment of the run's clock.
     """
-    listed = resumes if isinstance(resumes, list) else []
-    entries = [one for one in listed if isinstance(one, Mapping)]
+    entries = resumes or ()
     # A process may go on before the place where an earlier one did.
-    before = [i for i, one in enumerate(entries) if _seconds(one, "elapsed_s") < elapsed_s]
-    return sum(_seconds(one, "lost_s") for one in entries[: max(before, default=-1) + 1])
-
-
-def _seconds(entry: Mapping[str, Any], name: str) -> float:
-    found = entry.get(name)
-    # Anybody may have written it; whole numbers that no float holds could not be added.
-    is_known = type(found) in (int, float) and 0 <= found < 1e12
-    return found if is_known else 0.0
+    before = [i for i, one in enumerate(entries) if one["elapsed_s"] < elapsed_s]
+    return sum(one["lost_s"] for one in entries[: max(before, default=-1) + 1])
 
 
 def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any = None) -> None:

@@ -7,6 +7,7 @@ from jaxbench.analysis.statistics import change_of_median
 from jaxbench.cards.card import Figure, measured
 from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.records.reader import RunRecords
+from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 _SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 
@@ -21,8 +22,8 @@ def figures_of_run(run: RunRecords, name: str) -> Iterator[Figure]:
     config, summary = run.document["config"], run.document["summary"]
     labels = {"network": config["name"], "precision": config["precision"]}
     labels["batch"] = config["batch_size"]
-    [step] = [one for one in run.of_kind("throughput") if one["stage"] == "train_step"]
-    [compiled] = [one for one in run.of_kind("compile") if one["function"] == "train_step"]
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
+    [compiled] = [one for one in run.of_kind(CompileRecord) if one["function"] == "train_step"]
     yield from network_figures(step, compiled, summary, name, labels)
     yield from soak_figures(step, summary, name)
 
@@ -41,8 +42,8 @@ def network_figures(
         "flops_per_image": step.get("flops_per_image"),
         "mfu": step.get("mfu"),
         "energy_j_per_image": energy_j_per_image(summary),
-        "compile_cold_s": compiled.get("cold_compile_s"),
-        "compile_warm_s": compiled.get("warm_compile_s"),
+        "compile_cold_s": compiled.cold_compile_s,
+        "compile_warm_s": compiled.warm_compile_s,
     }
     for name, value in values.items():
         if value is not None:
@@ -51,7 +52,7 @@ def network_figures(
 
 def energy_j_per_image(summary: Mapping[str, Any]) -> float | None:
     """Return the energy of an image by a run's summary; None if the windows were too short."""
-    telemetry = summary.get("telemetry") or {}
+    telemetry = summary.telemetry or {}
     return telemetry["joules_per_image"] if telemetry.get("energy_window_long_enough") else None
 
 
@@ -59,7 +60,7 @@ def soak_figures(step: Mapping[str, Any], summary: Mapping[str, Any], run: str) 
     """Yield the drift of the windows, and what the sensors of each device said."""
     if len(step["windows_s"]) >= 3:
         yield drift_figure(step["windows_s"], run)
-    telemetry = summary.get("telemetry") or {}
+    telemetry = summary.telemetry or {}
     for device, sensors in telemetry.get("devices", {}).items():
         if sensors["kind"] != "host":
             # The id stands behind the kind, as in gpu0.

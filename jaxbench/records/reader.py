@@ -147,13 +147,12 @@ def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dic
             yield record
 
 
-def read_document(folder: pathlib.Path) -> dict[str, Any]:
-    """Return the run.json of a run directory, an empty one where it cannot be read."""
+def read_document(folder: pathlib.Path) -> RunDocument | None:
+    """Return the run.json of a run directory; None if it cannot be read."""
     try:
-        document = json.loads(read_text(folder / "run.json"))
+        return decode_document(json.loads(read_text(folder / "run.json")))
     except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

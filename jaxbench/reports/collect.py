@@ -16,7 +16,7 @@ from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
-from jaxbench.reports.fields import mapping, number, text
+from jaxbench.reports.fields import mapping, number
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.terminal import printable
 
@@ -56,8 +56,8 @@ class Sweep:
         """Yield every trial's result with its run directory, then the runs that have none yet."""
         ended = set()
         for record in self._results:
-            run = pathlib.PurePath(text(record, "run") or "")
-            ended.add(self.path / pathlib.PurePath(text(record, "log") or run).parent)
+            run = pathlib.PurePath(record.run or "")
+            ended.add(self.path / pathlib.PurePath(record.log or run).parent)
             # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
             path = self.path / run
             inside = run.parts and not run.is_absolute() and ".." not in run.parts
@@ -74,27 +74,27 @@ class Sweep:
           record: the trial's result.
           runs: those of the sweep's other trials.
         """
-        place = mapping(record, "place")
-        num_devices = _parse_number(place.get("num_devices")) or number(record, "num_devices")
+        place = record.place
+        num_devices = _parse_number(place.get("num_devices")) or record.num_devices
         # The mode is the whole sweep's.
         modes = {run.mode for run in runs}
         like = {
             "mode": modes.pop() if len(modes) == 1 else None,
             "config": {"precision": place.get("precision")},
-            "environment": {"hostname": text(record, "hostname"), "num_devices": num_devices},
+            "environment": {"hostname": record.hostname, "num_devices": num_devices},
         }
         own = {f: _parse_number(place[f]) for f in ("batch_size", "seed") if f in place}
         for run in reversed(runs):
             same = {**run.place, **own.fromkeys(own)} == {**place, **own.fromkeys(own)}
             like = run.document if same else like
         document = like | {
-            "experiment": text(record, "experiment"),
+            "experiment": record.experiment,
             "config": mapping(like, "config") | own,
-            "started_at": text(record, "finished_at"),
+            "started_at": record.finished_at,
             "summary": {},
         }
         name = f"{self.name}: {', '.join(f'{key}={value}' for key, value in place.items())}"
-        status, reason = text(record, "status") or "corrupt", text(record, "reason")
+        status, reason = record.status or "corrupt", record.reason
         self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, place))
 
 
@@ -154,12 +154,12 @@ class Collection:
             if record is None:
                 continue
             runs.append(run)
-            run.place = mapping(record, "place")
-            status = text(record, "status")
+            run.place = record.place
+            status = record.status
             # A trial that took too long was asked to end, as one that is preempted is.
             silent = run.status in _WITHOUT_A_WORD and status not in (None, "done")
             if silent or status == "timeout":
-                run.status, run.reason = status, text(record, "reason")
+                run.status, run.reason = status, record.reason
         for record in missing:
             sweep.add_missing(record, runs)
         self.sweeps.append(sweep)

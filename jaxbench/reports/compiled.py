@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
+from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.fields import find, number, text
+from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import count
 from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
@@ -70,13 +71,13 @@ class CompiledStep:
     price: Price | None = None
 
     batch_size = property(lambda self: self.run.batch_size)
-    fits = property(lambda self: find(self.record, "fits"))
-    bound_by = property(lambda self: text(self.record, "ceiling", "bound_by"))
+    fits = property(lambda self: self.record.fits)
+    bound_by = property(lambda self: (self.record.ceiling or {}).get("bound_by"))
 
     @property
     def ceiling(self) -> float | None:
         """Images/s that the step cannot exceed; None for a step that does not fit."""
-        found = number(self.record, "ceiling", "images_per_s")
+        found = (self.record.ceiling or {}).get("images_per_s")
         return found if self.fits is True and (found or 0) > 0 else None
 
     @property
@@ -138,12 +139,12 @@ def largest_batch(steps: Sequence[CompiledStep]) -> LargestBatch:
 def _whole_machine(context: ReportContext) -> Iterator[ReportedRun]:
     """Yield the runs that compiled for their target alone, not for its parts too."""
     for run in context.compiled:
-        if not text(run.document, "scaling"):
+        if not run.document.scaling:
             yield run
 
 
 def _record(run: ReportedRun) -> Mapping[str, Any]:
-    return next(iter(run.of_kind("target")), {})
+    return next(iter(run.of_kind(TargetRecord)), {})
 
 
 def _below(run: ReportedRun, folders: Sequence[Any]) -> bool:
@@ -206,7 +207,7 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
     if network is None:
         return None
     machine = (run.device_kind.removeprefix("NVIDIA "), run.num_devices)
-    arithmetic = {text(run.config, "precision"), text(step.record, "ceiling", "peak", "arithmetic")}
+    arithmetic = {run.config.get("precision"), text(step.record, "ceiling", "peak", "arithmetic")}
 
     def is_same(row: Row) -> bool:
         return (

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.steady_rate import steady_epochs
+from jaxbench.records.schema import EpochRecord, InputRecord, ThroughputRecord
 from jaxbench.reports.blocks import Block, Chart, Section, Table
 from jaxbench.reports.collect import Collection
-from jaxbench.reports.fields import Estimate, estimate, find, known, number, of_windows, text
+from jaxbench.reports.fields import Estimate, estimate, find, known, of_windows
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.settings import differing_names, grouped, name_settings
@@ -138,12 +139,12 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
     if stages := [*_of_stages(run)]:
         return stages
     if run.mode == "train":
-        epochs = steady_epochs(run.of_kind("epoch"))
+        epochs = steady_epochs(run.of_kind(EpochRecord))
         rate = estimate([epoch["images_per_s"] for epoch in epochs])
         # Of this rate, but for MFU, whose epochs are at hand.
         names = ("flops_per_s_per_device", "peak", "tokens_per_s")
         record = {name: run.summary.get(name) for name in names}
-        record["mfu"] = estimate(known(number(epoch, "mfu") for epoch in epochs)).value
+        record["mfu"] = estimate(known(epoch.mfu for epoch in epochs)).value
         if rate.value is not None and run.num_devices and not run.changed_devices:
             record["images_per_s_per_device"] = rate.value / run.num_devices
         return [Measurement(run, "training", rate, record, run.setting() | {"stage": "training"})]
@@ -153,8 +154,8 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
 
 
 def _of_stages(run: ReportedRun) -> Iterator[Measurement]:
-    for record in (*run.of_kind("throughput"), *run.of_kind("input")):
-        if stage := text(record, "stage"):
+    for record in (*run.of_kind(ThroughputRecord), *run.of_kind(InputRecord)):
+        if stage := record.stage:
             # An input run's training step takes one batch that is there already: another feed.
             alone = record["kind"] == "input" and stage == "train_step"
             own = {"stage": stage, "feed": "synthetic" if alone else run.feed}

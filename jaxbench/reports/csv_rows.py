@@ -7,12 +7,11 @@ from typing import Any
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
+from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
 from jaxbench.records.writers.tables import inert_cell
 from jaxbench.reports.context import Measurement, ReportContext
 from jaxbench.reports.fields import (
     Estimate,
-    find,
-    items,
     number,
     of_rounds,
     of_windows,
@@ -118,18 +117,18 @@ def _row_of(measurement: Measurement) -> _Row:
     row = {
         "origin": "measured",
         "run": run.id,
-        "parameters": run.document.get("parameters"),
+        "parameters": run.document.parameters,
         "feed": measurement.feed,
         "stage": measurement.stage,
         "hostname": run.environment.get("hostname"),
         **_ends("images_per_s", measurement.rate),
         "n": measurement.rate.n,
         **{name: measurement.record.get(name) for name in _OF_A_RECORD},
-        "epochs": run.summary.get("epochs_done"),
+        "epochs": run.summary.epochs_done,
         "figure": SCORES.get(score or ""),
         "best_score": run.summary.get(f"best_{score}"),
-        "joules_per_image": find(run.summary, "telemetry", "joules_per_image"),
-        "date": run.document.get("started_at"),
+        "joules_per_image": run.telemetry.get("joules_per_image"),
+        "date": run.document.started_at,
     }
     for name in _OF_A_RUN:
         if name not in row:
@@ -139,7 +138,7 @@ def _row_of(measurement: Measurement) -> _Row:
 
 def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Row]:
     stage = row["stage"]
-    time_s = number(run.summary, "wall_s") if stage == "training" else None
+    time_s = run.summary.wall_s if stage == "training" else None
     if stage == "to_target":
         time_s = row["time_s"]
     prices = context.prices.of(run) if run.id and stage in _PRICED else []
@@ -168,7 +167,7 @@ def _devices(run: ReportedRun, num_devices: float | None, images_per_s: float | 
 
 
 def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
-    for record in run.of_kind("scaling"):
+    for record in run.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
         # One count of devices may be out of memory where the run goes on.
         lost = {name: record.get(name) for name in ("status", "reason")}
@@ -176,7 +175,7 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
             **bare,
             "stage": "scaling",
             **{name: record.get(name) for name in ("scaling", "batch_size", "mfu")},
-            **_devices(run, number(record, "num_devices"), rate.value),
+            **_devices(run, record.num_devices, rate.value),
             **_ends("images_per_s", rate),
             "n": rate.n,
             **_ends("efficiency", of_windows(record, "efficiency")),
@@ -185,7 +184,7 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
 
 
 def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
-    for record in items(run.summary, "predictions"):
+    for record in run.summary.predictions:
         num_devices, share = (number(record, f) for f in ("num_devices", "batch_per_device"))
         for overlap, suffix in (("none", "no_overlap"), ("full", "full_overlap")):
             yield {
@@ -193,7 +192,7 @@ def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
                 **dict.fromkeys(_NOT_PREDICTED),
                 "origin": "predicted",
                 "stage": "scaling",
-                "scaling": text(record, "scaling"),
+                "scaling": record.scaling,
                 "overlap": overlap,
                 "batch_size": num_devices and share and num_devices * share,
                 **_devices(run, num_devices, number(record, f"images_per_s_{suffix}")),
@@ -204,13 +203,13 @@ def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
 
 def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     on_the_host = set()
-    for record in run.of_kind("conv2d"):
+    for record in run.of_kind(Conv2dRecord):
         problem = {name: number(record, name) for name in _PROBLEM}
-        num_devices = number(record, "devices")
+        num_devices = record.devices
         own = bare | problem | _devices(run, num_devices, None)
         parts = {
             "compile": Estimate(total(record, "lower_s", "compile_s"), n=1),
-            "first_use": Estimate(number(record, "first_use_s"), n=1),
+            "first_use": Estimate(record.first_use_s, n=1),
             **{part: of_rounds(record, f"{part}_s") for part in _PARTS},
         }
         for stage, timed in parts.items():
@@ -219,7 +218,7 @@ def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
         # SciPy took its turns once for all numbers of devices.
         if (key := tuple(problem.values())) not in on_the_host:
             on_the_host.add(key)
-            version = text(run.environment, "versions", "scipy")
+            version = run.environment.get("versions", {}).get("scipy")
             yield {
                 **bare,
                 **problem,
@@ -227,7 +226,7 @@ def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
                 "precision": "fp32",
                 "num_devices": None,
                 "hardware": "1 CPU thread",
-                "processor": text(run.environment, "cpu"),
+                "processor": run.environment.get("cpu"),
                 "framework": f"scipy {version}" if version else "scipy",
                 **_timed(of_rounds(record, "scipy_s"), problem["images"], None),
             }
@@ -269,24 +268,24 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
     for run in context.compiled:
         bare = {name: getattr(run, name) for name in ("name", "status", "reason", "experiment")}
         bare |= {"run": run.id, "mode": run.mode, "framework": run.framework}
-        bare |= {"date": run.document.get("started_at")}
-        for record in run.of_kind("target"):
+        bare |= {"date": run.document.started_at}
+        for record in run.of_kind(TargetRecord):
             names = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
             own = bare | {name: record.get(name) for name in names}
             own |= {
-                "machine": record.get("target"),
-                "hardware": run.devices(number(record, "num_devices")),
+                "machine": record.target,
+                "hardware": run.devices(record.num_devices),
             }
             yield own | {
                 "origin": "compiled",
                 "stage": "compile",
-                "fits": str(record.get("fits")),
-                "needed_bytes": record.get("needed_bytes"),
-                "compile_s": record.get("compile_s"),
-                "source": record.get("compiler"),
+                "fits": str(record.fits),
+                "needed_bytes": record.needed_bytes,
+                "compile_s": record.compile_s,
+                "source": record.compiler,
             }
-            rate = number(record, "ceiling", "images_per_s")
-            if rate is not None and record.get("fits") is True:
+            rate = (record.ceiling or {}).get("images_per_s")
+            if rate is not None and record.fits is True:
                 yield own | {"origin": "predicted", "stage": "ceiling", "images_per_s": rate}
 
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, ratio
 from jaxbench.analysis.pricing import usd
+from jaxbench.records.schema import ScalingRecord
 from jaxbench.reports.context import STAGES, ReportContext
 from jaxbench.reports.fields import (
     FEWEST_RUNS,
     Estimate,
     estimate,
     find,
-    number,
     of_windows,
     over_runs,
     text,
@@ -166,12 +166,12 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
             name, work = machine_name(run, run.num_devices), (*run.work, *own.work)
             rate = own.rate if own.usable else Estimate()
             yield Rate(run, name, STAGES[own.stage], rate, work, setting)
-    for run, record in context.of_kind("scaling"):
+    for run, record in context.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
         if run.status == "done" and (rate.value or 0) > 0:
             stage = f"{text(record, 'scaling') or 'unnamed'} scaling"
-            name = machine_name(run, number(record, "num_devices"))
-            setting = {**run.setting(), "batch_size": number(record, "batch_size")}
+            name = machine_name(run, record.num_devices)
+            setting = {**run.setting(), "batch_size": record.batch_size}
             yield Rate(run, name, stage, rate, (*run.work, stage), setting)
 
 
@@ -319,7 +319,7 @@ def _energy(rates: Sequence[Rate]) -> Best | None:
     found = [
         Best(Estimate(joules), rate.run, "1 run", False)
         for rate in rates
-        if (joules := number(rate.run.summary, "telemetry", "joules_per_image")) is not None
+        if (joules := rate.run.telemetry.get("joules_per_image")) is not None
         and rate.run.status == "done"
         and "scaling" not in rate.stage
     ]

@@ -5,7 +5,7 @@ from typing import Any
 from jaxbench.cards.figures import MATMULS
 from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.fields import number, text
+from jaxbench.reports.fields import text
 from jaxbench.reports.formats import percent
 from jaxbench.reports.tables import Column
 
@@ -26,9 +26,9 @@ def measured_share(context: ReportContext) -> list[Column]:
             return None
         return share_of_measured(
             card.figures(),
-            text(row.record, "peak", "arithmetic"),
+            (row.record.peak or {}).get("arithmetic"),
             run.precision,
-            number(row.record, "flops_per_s_per_device"),
+            row.record.flops_per_s_per_device,
             run.num_devices,
             card.environment["backend"],
         )

@@ -1,17 +1,25 @@
 """A run directory as the report sees it, whatever state it is in."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.records.attempts import changes, describe_changes
-from jaxbench.records.reader import flat, load_run, missing_records, read_document
+from jaxbench.records.reader import Kind, flat, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
-from jaxbench.records.schema import training
-from jaxbench.reports.fields import find, mapping, number, text
+from jaxbench.records.schema import (
+    CompileRecord,
+    EpochRecord,
+    Record,
+    Summary,
+    decode_record,
+    training,
+)
+from jaxbench.records.schema.document import RunDocument
 from jaxbench.reports.formats import UNKNOWN
 from jaxbench.terminal import printable
 
@@ -34,8 +42,21 @@ NETWORKS = {
 }
 
 
-def _field(read: Callable[..., Any], *path: str, default: str | None = None) -> Any:
-    return property(lambda run: default if (own := read(run.document, *path)) is None else own)
+# Of a run whose run.json cannot be read.
+_UNKNOWN = RunDocument(
+    experiment="unnamed",
+    mode="",
+    status="corrupt",
+    reason=None,
+    started_at="",
+    config={},
+    telemetry_s=0.0,
+    price=None,
+    command_line=[],
+    working_directory="",
+    pid=0,
+    environment={},
+)
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,51 +67,61 @@ class ReportedRun:
       id: R1, R2 ...: what figures are marked with. None for a trial of a sweep whose process left
         no run directory: it was out of memory while it began, say.
       name: its path below the folder that was given.
-      document, records: as in `records.reader.RunRecords`; empty where they cannot be read.
+      document, records: as in `records.reader.RunRecords`; unknown and empty if they cannot be read.
       status: as in run.json, or `corrupt`, or `killed`: its process is gone.
       reason: why it is not `done`.
-      place: a sweep's own words for the trial.
+      point: the values of a sweep's grid for the trial.
     """
 
     id: str | None
     name: str
     path: pathlib.Path
-    document: dict[str, Any]
-    records: Sequence[dict[str, Any]] = ()
+    document: RunDocument = _UNKNOWN
+    records: Sequence[Record] = ()
     status: str = "corrupt"
     reason: str | None = None
-    place: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    point: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    summary = _field(mapping, "summary")
-    config = _field(mapping, "config")
-    environment = _field(mapping, "environment")
-    mode = property(lambda run: text(run.document, "mode"))
+    config = property(lambda run: run.document.config)
+    environment = property(lambda run: run.document.environment)
+    experiment = property(lambda run: run.document.experiment)
+    mode = property(lambda run: run.document.mode)
+    telemetry = property(lambda run: run.summary.telemetry or {})
     # The machine that it was compiled for, which is not here; None for a run that measured.
-    target = property(lambda run: text(run.document, "target") or text(run.place, "target"))
-    experiment = _field(text, "experiment", default="unnamed")
-    given_feed = _field(text, "config", "data", "feed", default=UNKNOWN)
-    feed = property(lambda run: text(run.document, "data", "feed") or run.given_feed)
-    batch_size = _field(number, "config", "batch_size")
-    seed = _field(number, "config", "seed")
-    train_examples = _field(number, "data", "train_examples")
-    num_devices = _field(number, "environment", "num_devices")
-    device_kind = _field(text, "environment", "device_kind", default=UNKNOWN)
-    score = property(lambda run: number(run.summary, run.score_field or ""))
+    target = property(lambda run: run.document.target or run.point.get("target"))
+    data_config = property(lambda run: run.config.get("data") or {})
+    feed = property(
+        lambda run: (run.document.data or {}).get("feed") or run.data_config.get("feed") or UNKNOWN
+    )
+    batch_size = property(lambda run: run.config.get("batch_size"))
+    seed = property(lambda run: run.config.get("seed"))
+    sequence_length = property(lambda run: run.data_config.get("sequence_length"))
+    train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
+    num_devices = property(lambda run: run.environment.get("num_devices"))
+    device_kind = property(lambda run: run.environment.get("device_kind") or UNKNOWN)
+    score = property(lambda run: run.score_field and getattr(run.summary, run.score_field))
     # What CPU devices are made of; None for others.
-    processor = property(lambda r: text(r.environment, "cpu") if r.device_kind == "cpu" else None)
+    processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
     hardware = property(lambda run: run.devices(run.num_devices))
     # Within the run, when it was resumed: no rate is one of its first devices.
     changed_devices = property(
-        lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(run.document))
+        lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(vars(run.document)))
     )
-    date = property(lambda run: (text(run.document, "started_at") or "no date")[:10])
-    framework = property(lambda run: f"jax {text(run.environment, 'versions', 'jax') or '?'}")
+    date = property(lambda run: run.document.started_at[:10] or "no date")
+    framework = property(lambda run: f"jax {run.environment.get('versions', {}).get('jax') or '?'}")
     # What runs must have in common to be in one chart.
     work = property(lambda run: (run.experiment, run.network, run.data, run.feed))
 
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """The run's last record; an empty one of a run that has none."""
+        if not self.document.summary:
+            return Summary(status=self.status)
+        return decode_record({"kind": "summary", **self.document.summary})
+
     def paid_s(self, elapsed_s: float) -> float:
         """Return what is paid for up to a moment of the run's clock: lost work, too."""
-        return elapsed_s + lost_s(self.document.get("resumes"), elapsed_s)
+        return elapsed_s + lost_s(self.document.resumes, elapsed_s)
 
     def check_measured(self) -> None:
         """Raise BadInput for a run that was compiled for a machine that is not here."""
@@ -100,34 +131,34 @@ class ReportedRun:
                 "jaxbench report shows what the compiler said"
             )
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [record for record in self.records if record.get("kind") == kind]
+    def of_kind(self, kind: type[Kind]) -> list[Kind]:
+        return [record for record in self.records if isinstance(record, kind)]
 
     @property
     def compile_cache(self) -> str | None:
         """How the programs came: `hit` only if all were fetched from the compilation cache."""
-        if outcome := text(self.summary, "compile_cache"):
+        if outcome := self.summary.compile_cache:
             return outcome
-        outcomes = {text(record, "compile_cache") for record in self.of_kind("compile")}
+        outcomes = {record.compile_cache for record in self.of_kind(CompileRecord)}
         return next((one for one in ("miss", "off", "hit") if one in outcomes), None)
 
     @property
     def price(self) -> Price | None:
         """The recorded price; None without one, and if it changed when the run was resumed."""
-        return None if self.changed_price else recorded_price(self.document)
+        return None if self.changed_price else recorded_price(self.document.price)
 
     @property
     def changed_price(self) -> str | None:
         """Say how the price changed within the run, and what that means; None if it did not."""
-        changed = changes(self.document).get("price")
-        told = changed and describe_changes({"usd_per_hour": changed})
-        return f"{told}: what it cost is unknown" if told else None
+        if changed := changes(vars(self.document)).get("price"):
+            return f"{describe_changes({'usd_per_hour': changed})}: what it cost is unknown"
+        return None
 
     @property
     def network(self) -> str:
         """The network and its size, as one line."""
-        name = text(self.document, "model") or ("convolution" if self.mode == "conv2d" else "?")
-        parameters = number(self.document, "parameters")
+        name = self.document.model or ("convolution" if self.mode == "conv2d" else "?")
+        parameters = self.document.parameters
         if parameters is None:
             return name
         size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
@@ -138,14 +169,14 @@ class ReportedRun:
         """What it was trained on."""
         if self.feed == "synthetic":
             return "one synthetic batch"
-        found = text(self.document, "data", "description") or text(self.config, "data", "source")
-        return found or UNKNOWN
+        description = (self.document.data or {}).get("description")
+        return description or self.data_config.get("source") or UNKNOWN
 
     @property
     def precision(self) -> str:
         """The precision, with what fp32 stands for where the run asked for something."""
-        precision = text(self.config, "precision") or UNKNOWN
-        arithmetic = text(self.environment, "matmul_precision")
+        precision = self.config.get("precision") or UNKNOWN
+        arithmetic = self.environment.get("matmul_precision")
         return f"{precision} ({arithmetic})" if arithmetic else precision
 
     def devices(self, number: float | None) -> str:
@@ -159,15 +190,15 @@ class ReportedRun:
 
     def are_simulated(self, num_devices: float | None) -> bool:
         """Return whether so many CPU devices share the processors of fewer processes."""
-        processes = number(self.environment, "num_processes") or 1
+        processes = self.environment.get("num_processes") or 1
         return self.device_kind == "cpu" and (num_devices or 1) > processes
 
     @property
     def published_network(self) -> str | None:
         """The network's name in `jaxbench.analysis.published`; None where it is not there."""
-        own, parameters = text(self.document, "model"), number(self.document, "parameters") or 0
+        parameters = self.document.parameters or 0
         for name, (model, millions) in NETWORKS.items():
-            if own == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
+            if self.document.model == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
                 return name
         return None
 
@@ -180,14 +211,15 @@ class ReportedRun:
     @property
     def score_field(self) -> str | None:
         """The field of the last epoch's score in the summary, one of `SCORES`."""
-        return next((name for name in SCORES if number(self.summary, name) is not None), None)
+        return next((n for n in SCORES if getattr(self.summary, n) is not None), None)
 
     @property
     def total_s(self) -> float | None:
         """Compiling and all epochs."""
-        times_s = [number(epoch, "epoch_time_s") for epoch in self.of_kind("epoch")]
-        times_s.append(number(self.summary, "compile_s"))
-        return None if None in times_s or len(times_s) < 2 else sum(times_s)
+        epochs, compile_s = self.of_kind(EpochRecord), self.summary.compile_s
+        if not epochs or compile_s is None:
+            return None
+        return compile_s + sum(epoch.epoch_time_s for epoch in epochs)
 
     def setting(self) -> dict[str, Any]:
         """Return all that must be equal for two figures to stand on one line, but the batch size.
@@ -195,19 +227,19 @@ class ReportedRun:
         Seed and name are left out: repeats differ in them.
         """
         names = ("experiment", "mode", "network", "feed", "precision", "num_devices", "device_kind")
-        environment = self.environment
-        commit = text(environment, "git", "commit") or "unknown"
+        environment, git = self.environment, self.environment.get("git") or {}
+        commit = git.get("commit") or "unknown"
         # What was not committed nobody can look up.
-        changed = "+changes" if find(environment, "git", "dirty") is True else ""
+        changed = "+changes" if git.get("dirty") else ""
         return {
             **{name: getattr(self, name) for name in names},
-            "cpu": text(environment, "cpu"),
+            "cpu": environment.get("cpu"),
             **{name: value for name, value in flat(self.config) if name not in _NOT_SETTINGS},
-            "host": text(environment, "hostname"),
-            **{name: find(environment, "versions", name) for name in ("jax", "jaxlib", "flax")},
-            "driver": find(environment, "driver"),
+            "host": environment.get("hostname"),
+            **{n: environment.get("versions", {}).get(n) for n in ("jax", "jaxlib", "flax")},
+            "driver": environment.get("driver"),
             "commit": commit[:9] + changed,
-            "XLA_FLAGS": find(environment, "variables", "XLA_FLAGS"),
+            "XLA_FLAGS": environment.get("variables", {}).get("XLA_FLAGS"),
         }
 
     def training_setting(self) -> dict[str, Any]:
@@ -215,7 +247,7 @@ class ReportedRun:
 
         The schedule follows from the length, the step from the batch.
         """
-        lengths = {name: number(self.config, name) for name in ("epochs", "max_steps")}
+        lengths = {name: self.config.get(name) for name in ("epochs", "max_steps")}
         own = {"batch_size": self.batch_size, **lengths, "train_examples": self.train_examples}
         return self.setting() | own
 
@@ -224,7 +256,7 @@ class RunRecord(NamedTuple):
     """A record, and the run that made it."""
 
     run: ReportedRun
-    record: Mapping[str, Any]
+    record: Record
 
 
 def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
@@ -234,11 +266,9 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
         run = load_run(str(path))
     except (BadInput, ValueError) as error:
         reason = str(error).replace(f"{path}", name)
-        return ReportedRun(id, name, path, read_document(path), reason=reason)
-    status, reason = text(run.document, "status") or "corrupt", text(run.document, "reason")
-    if status == "corrupt":
-        reason = "its run.json has no status"
-    elif status == "running":
+        return ReportedRun(id, name, path, read_document(path) or _UNKNOWN, reason=reason)
+    status, reason = run.document.status, run.document.reason
+    if status == "running":
         status, reason = _tell_running(path)
     elif lost := missing_records(run):
         ended = f"; it ended as {status}: {reason}" if reason else ""

@@ -8,7 +8,7 @@ from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubt
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
-from jaxbench.reports.fields import find, known, number, text
+from jaxbench.reports.fields import known, number, text
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
 from jaxbench.terminal import printable
@@ -31,9 +31,9 @@ class Side:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
         processes = [
             (
-                text(run.environment, "hostname"),
-                number(run.document, "pid"),
-                text(run.document, "started_at"),
+                run.environment.get("hostname"),
+                run.document.pid,
+                run.document.started_at,
             )
             for run in self.runs
         ]
@@ -77,12 +77,12 @@ class Side:
     @property
     def starts(self) -> list[str | None]:
         """When each run began; None if it is not known."""
-        return [text(run.document, "started_at") for run in self.runs]
+        return [run.document.started_at for run in self.runs]
 
     @property
     def doubt(self) -> str | None:
         """Why no run of its host can be believed; None where all can."""
-        busy = [find(run.summary, "telemetry", "host_busy") for run in self.runs]
+        busy = [run.telemetry.get("host_busy") for run in self.runs]
         if True in busy:
             return "the host was busy"
         if any(own is not False for own in busy):

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import first_at_target
-from jaxbench.reports.fields import mapping, number, text
+from jaxbench.records.schema import EpochRecord
+from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import percent
 from jaxbench.reports.runs import SCORES, ReportedRun
 
@@ -55,15 +56,15 @@ class TimeToTarget:
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
     """Return what a run took to its target, or to the one that is asked; None where it has none."""
-    own = [number(run.summary, "target_accuracy", "value"), number(run.document, "target_accuracy")]
+    own = [(run.summary.target_accuracy or {}).get("value"), run.document.target_accuracy]
     target = next((value for value in (asked, *own) if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
     # A task of the user's own has a score of its own.
     epochs = [
-        {f"eval_{name}": value for name, value in mapping(epoch, "eval_metrics").items()} | epoch
-        for epoch in run.of_kind("epoch")
+        {f"eval_{name}": value for name, value in epoch.eval_metrics.items()} | epoch
+        for epoch in run.of_kind(EpochRecord)
     ]
     asked_for = f"eval_{text(run.summary, 'target_accuracy', 'score') or 'top1'}"
     scores = (asked_for, *SCORES)
@@ -74,21 +75,21 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
     reached = first_at_target(evaluated, score, target)
     parts_s = [math.inf]
     if reached is not None:
-        parts_s = [number(e, "epoch_time_s") for e in epochs[: epochs.index(reached) + 1]]
+        parts_s = [e.epoch_time_s for e in epochs[: epochs.index(reached) + 1]]
     steps = number(reached, "step")
     images = None if None in (run.batch_size, steps) else steps * run.batch_size
-    flops = number(run.document, "training_flops_per_image")
+    flops = run.document.training_flops_per_image
     # The whole run's energy, so only where it ended with the target.
-    ends_there = reached is not None and number(run.summary, "target_accuracy", "value") == target
+    ends_there = reached is not None and (run.summary.target_accuracy or {}).get("value") == target
     return TimeToTarget(
         run,
         target,
         score,
-        [(number(e, "elapsed_s"), number(e, score)) for e in evaluated],
+        [(e.elapsed_s, number(e, score)) for e in evaluated],
         epoch=number(reached, "epoch"),
         time_s=math.inf if reached is None else number(reached, "elapsed_s"),
         images=images,
         flops=None if None in (images, flops) else images * flops,
-        energy_j=number(run.summary, "target_accuracy", "energy_j") if ends_there else None,
+        energy_j=(run.summary.target_accuracy or {}).get("energy_j") if ends_there else None,
         epochs_s=None if None in parts_s else sum(parts_s),
     )

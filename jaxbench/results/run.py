@@ -9,7 +9,6 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
-from jaxbench.reports.fields import mapping, number, text
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.results.tables import html_table, records_table, run_row
 
@@ -54,52 +53,52 @@ class Run:
     @property
     def reason(self) -> str | None:
         """Why it is not `done`."""
-        return text(self.document, "reason")
+        return self.document.reason
 
     @property
     def experiment(self) -> str | None:
         """The experiment's name."""
-        return text(self.document, "experiment")
+        return self.document.experiment
 
     @property
     def mode(self) -> str | None:
         """What was measured, such as `train`, `throughput` or `scaling`."""
-        return text(self.document, "mode")
+        return self.document.mode
 
     @property
     def config(self) -> dict[str, Any]:
         """The experiment's fields, nested as in its file."""
-        return mapping(self.document, "config")
+        return self.document.config
 
     @property
     def summary(self) -> dict[str, Any]:
         """The run's last record, with its figures; empty until it has ended."""
-        return mapping(self.document, "summary")
+        return self.document.summary
 
     @property
     def images_per_s(self) -> float | None:
         """The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`."""
-        return number(self.summary, "images_per_s")
+        return self.summary.images_per_s
 
     @property
     def images_per_s_low(self) -> float | None:
         """The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest."""
-        return number(self.summary, "images_per_s_low")
+        return self.summary.images_per_s_low
 
     @property
     def images_per_s_high(self) -> float | None:
         """The upper end of the rate's 95 % interval; of fewer than six epochs, the highest."""
-        return number(self.summary, "images_per_s_high")
+        return self.summary.images_per_s_high
 
     @property
     def top1(self) -> float | None:
         """The top-1 of the last evaluation, as a share; None where a run has Dice or neither."""
-        return number(self.summary, "eval_top1")
+        return self.summary.eval_top1
 
     @property
     def warnings(self) -> list[str]:
         """What is doubtful about the figures."""
-        return [str(line) for line in self.summary.get("warnings") or ()]
+        return [str(line) for line in self.summary.warnings or ()]
 
     @property
     def epochs(self) -> Any:
@@ -114,7 +113,7 @@ class Run:
           columns; lists and nested values are in `records` only.
         """
         records = read_records(self.path) if kind == "step" else self._records
-        return records_table(record for record in records if record.get("kind") == kind)
+        return records_table(record for record in records if record.kind == kind)
 
     def restore_state(self, *, best: bool = False) -> dict[str, Any]:
         """Return the trained state from the newest checkpoint; this loads JAX.
@@ -151,7 +150,7 @@ class Run:
             facts["batch"] = f"{row['batch_size']}, {row['precision']}"
         if self.images_per_s is not None:
             facts["images/s"] = f"{self.images_per_s:,.1f}"
-            epochs = number(self.summary, "steady_epochs") or FEWEST_FOR_INTERVAL
+            epochs = self.summary.steady_epochs or FEWEST_FOR_INTERVAL
             if None not in (self.images_per_s_low, self.images_per_s_high) and epochs > 1:
                 interval = f"{self.images_per_s_low:,.1f} to {self.images_per_s_high:,.1f}"
                 what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
@@ -162,8 +161,8 @@ class Run:
         for name, title in (("top1", "top-1"), ("dice", "Dice"), ("mfu", "MFU")):
             if row[name] is not None:
                 facts[title] = f"{row[name]:.2%}"
-        for record in self.summary.get("efficiencies") or ():
-            if (value := number(record, "efficiency")) is not None:
+        for record in self.summary.efficiencies or ():
+            if (value := record.efficiency) is not None:
                 name = f"{record.get('scaling')}, {record.get('num_devices')} device(s)"
                 facts[name] = f"efficiency {value:.1%}"
         if row["wall_s"] is not None:

@@ -10,6 +10,15 @@ from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.records.reader import RunRecords
+from jaxbench.records.schema import (
+    CompileRecord,
+    Conv2dRecord,
+    EpochRecord,
+    InputRecord,
+    ScalingRecord,
+    TargetRecord,
+    ThroughputRecord,
+)
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.tables import text_table
 from jaxbench.reports.runs import ReportedRun
@@ -39,34 +48,34 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
     Args:
       status: how the trial ended; None takes the run's own word.
     """
-    compiled = run.of_kind("compile")
-    planned = [record["memory"]["total_bytes"] for record in compiled if record.get("memory")]
-    own_status = status or run.document.get("status") or "corrupt"
+    compiled = run.of_kind(CompileRecord)
+    planned = [record["memory"]["total_bytes"] for record in compiled if record.memory]
+    own_status = status or run.document.status or "corrupt"
     reported = ReportedRun(None, "", run.path, run.document, run.records, own_status)
     figures: dict[str, Any] = {
         "compile_cache": reported.compile_cache,
         "planned_bytes_per_device": max(planned, default=None),
         "device_memory_bytes": compiled[0].get("device_memory_bytes") if compiled else None,
     }
-    for record in run.of_kind("target"):
-        figures["needed_bytes_per_device"] = record.get("needed_bytes")
-    for record in run.of_kind("throughput"):
+    for record in run.of_kind(TargetRecord):
+        figures["needed_bytes_per_device"] = record.needed_bytes
+    for record in run.of_kind(ThroughputRecord):
         if record["stage"] == "train_step":
             figures |= record
-    for record in run.of_kind("input"):
+    for record in run.of_kind(InputRecord):
         figures[f"{record['stage']}_images_per_s"] = record["images_per_s"]
-    for record in run.of_kind("scaling"):  # from few devices to all
-        figures[f"{record['scaling']}_efficiency"] = record.get("efficiency")
-        figures["images_per_s"] = record.get("images_per_s")
-    for record in run.of_kind("conv2d"):
+    for record in run.of_kind(ScalingRecord):  # from few devices to all
+        figures[f"{record['scaling']}_efficiency"] = record.efficiency
+        figures["images_per_s"] = record.images_per_s
+    for record in run.of_kind(Conv2dRecord):
         figures.setdefault("conv2d_compute_s", record["compute_s"])
-        figures.setdefault("conv2d_scipy_s", record.get("scipy_s"))
-    summary = run.document.get("summary") or {}
+        figures.setdefault("conv2d_scipy_s", record.scipy_s)
+    summary = run.document.summary or {}
     figures |= {name: value for name, value in summary.items() if value is not None}
-    epochs = run.of_kind("epoch")
+    epochs = run.of_kind(EpochRecord)
     if epochs and "compile_s" in summary:
         figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
-    if flops := run.document.get("training_flops_per_image"):
+    if flops := run.document.training_flops_per_image:
         figures["training_flops"] = flops * sum(e["images"] for e in epochs) if epochs else None
     if found := time_to_target(reported, None):
         figures |= {"target_value": found.target, "target_energy_j": found.energy_j}
@@ -75,8 +84,8 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         if found.reached:
             figures |= {"target_s": found.time_s, "target_epoch": found.epoch}
             figures |= {"target_images": found.images, "target_flops": found.flops}
-            figures["target_usd"] = (summary.get("target_accuracy") or {}).get("usd")
-    figures["energy_j"] = (summary.get("telemetry") or {}).get("energy_j")
+            figures["target_usd"] = (summary.target_accuracy or {}).get("usd")
+    figures["energy_j"] = (summary.telemetry or {}).get("energy_j")
     return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
 
 

@@ -185,7 +185,7 @@ class TrialRunner:
             own = run.document["status"] if run and status == "exited" else "failed"
             status = own if own in _STATUSES else "failed"
             if run is not None and own != "done":
-                reason = run.document.get("reason") or reason
+                reason = run.document.reason or reason
         environment = run.document.get("environment", {}) if run else {}
         ended_as = "timeout" if status == "timeout" else None
         return TrialResult(

@@ -1,7 +1,7 @@
 """The schema: one dataclass for each kind of record, for run.json and for a sweep's trials.
 
-`metrics.csv` says what a field means, its title, unit and curve. Files are decoded into these classes
-once, when they are read. A value of another type is an error there, so no reader has to check it.
+`metrics.csv` says what a field means, its title, unit and curve. Files are decoded into these
+classes once, when they are read. A value of another type is an error there, so no reader checks it.
 """
 
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ import inspect
 import math
 from typing import Any, ClassVar, TypedDict, get_args
 
-from jaxbench.metrics import metric_of
+from jaxbench.metrics import METRICS, metric_of
 
 SCHEMA_VERSION = 2
 
@@ -54,6 +54,12 @@ class Record:
                 setattr(cls, name, None)
             elif type(None) in get_args(type_) and isinstance(field, dataclasses.Field):
                 field.default = None
+
+    def __getattr__(self, name: str) -> None:
+        """Return None for a metric that only other kinds of records have."""
+        if name in METRICS:
+            return None
+        raise AttributeError(f"{type(self).__name__} has no {name}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as a dict, `kind` first."""

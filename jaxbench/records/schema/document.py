@@ -146,7 +146,7 @@ class RunDocument:
     environment: Environment
     resumes: list[Resumption] | None = None
     attempts: list[Attempt] | None = None
-    summary: dict[str, Any] | None = None
+    summary: dict[str, Any] | None = None  # the summary record without its kind
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of run.json, `schema_version` first."""

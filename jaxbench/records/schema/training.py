@@ -8,8 +8,8 @@ from jaxbench.records.schema.base import (
     Record,
     Summary,
     Utilization,
-    custom_metrics,
     column,
+    custom_metrics,
     group,
 )
 

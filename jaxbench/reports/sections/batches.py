@@ -18,7 +18,7 @@ _TARGET = operator.methodcaller("get", "target")
 
 
 def _compile(row: Measurement) -> str:
-    compile_s = plain(row.run.summary.get("compile_s"))
+    compile_s = plain(row.run.summary.compile_s)
     return f"{compile_s} (cached)" if row.run.compile_cache == "hit" else compile_s
 
 
@@ -101,7 +101,7 @@ def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     first, *others = figures or [Column("what became of it", lambda row: None, count)]
 
     def first_or_reason(row: Measurement) -> object:
-        unmeasured = row.run.summary.get("median_epoch_s") is None
+        unmeasured = row.run.summary.median_epoch_s is None
         if unmeasured and row.run.status not in ("done", "invalid"):
             reason = (row.run.reason or "no reason given").split("\n", 1)[0]
             return Cell(reason[:160], "soft", span=1 + len(others))

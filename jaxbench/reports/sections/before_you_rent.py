@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.compiled import CompiledStep, compiled_steps
 from jaxbench.reports.context import STAGES, ReportContext, make_section
-from jaxbench.reports.fields import known, number, text
+from jaxbench.reports.fields import known, number
 from jaxbench.reports.formats import UNKNOWN, count, percent, plain
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Sources, published_rate
@@ -96,14 +97,12 @@ _SCALING = (
     Column("devices", "record.num_devices", count),
     Column("global batch", "record.batch_size", count),
     Column("batch per device", "record.batch_per_device", count),
-    Column("fits (compiled)", lambda row: _yes_or_no(row.record.get("fits")), left=True),
+    Column("fits (compiled)", lambda row: _yes_or_no(row.record.fits), left=True),
     Column("GiB a device (compiled)", "record.needed_bytes", _gib),
     Column("MB exchanged (compiled)", lambda row: _exchanged_mb(row.record), plain),
     Column(
         "ceiling images/s (predicted)",
-        lambda row: (
-            number(row.record, "ceiling", "images_per_s") if row.record.get("fits") else None
-        ),
+        lambda row: (row.record.ceiling or {}).get("images_per_s") if row.record.fits else None,
         plain,
     ),
     Column("efficiency [%], nothing hidden (predicted)", "record.efficiency_no_overlap", percent),
@@ -126,8 +125,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
     scaled = [
         RunRecord(run, record)
         for run in context.compiled
-        for record in run.of_kind("target")
-        if text(record, "scaling")
+        for record in run.of_kind(TargetRecord)
+        if record.scaling
     ]
     return make_section(
         "before-you-rent",
@@ -152,8 +151,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 
 def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
-    assumed = dict.fromkeys(known(text(step.record, "ceiling", "assumptions") for step in steps))
-    compilers = dict.fromkeys(known(text(step.record, "compiler") for step in steps))
+    assumed = dict.fromkeys(known((step.record.ceiling or {}).get("assumptions") for step in steps))
+    compilers = dict.fromkeys(known(step.record.compiler for step in steps))
     told = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
@@ -199,7 +198,7 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
 
 
 def _is_of_sequences(step: CompiledStep) -> bool:
-    return bool(number(step.run.config, "data", "sequence_length"))
+    return bool(step.run.config.get("data", {}).get("sequence_length"))
 
 
 def _settings(step: CompiledStep) -> list[str]:
@@ -224,7 +223,7 @@ def _dots_below(step: CompiledStep) -> list[Dot]:
 
 
 def _exchanged_mb(record: dict) -> float | None:
-    kinds = record.get("collectives")
+    kinds = record.collectives
     if not isinstance(kinds, dict):
         return None
     return sum(number(kinds, name, "bytes") or 0 for name in kinds) / 1e6

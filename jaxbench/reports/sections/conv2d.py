@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import items, number, of_rounds, total
+from jaxbench.reports.fields import number, of_rounds, total
 from jaxbench.reports.formats import count, milliseconds, plain, with_interval, words
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
@@ -41,9 +42,9 @@ _COLUMNS = (
 
 def conv2d(context: ReportContext) -> Section | None:
     """Return a bar for each problem and number of devices; compiling and SciPy in the table."""
-    rows = context.of_kind("conv2d")
+    rows = context.of_kind(Conv2dRecord)
     groups = grouped(rows, key=lambda row: row.run)
-    findings = [(run.id, line) for run in groups for line in items(run.summary, "findings")]
+    findings = [(run.id, line) for run in groups for line in run.summary.findings]
     return make_section(
         "conv2d",
         "One convolution",

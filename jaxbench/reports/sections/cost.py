@@ -14,7 +14,7 @@ from jaxbench.reports.context import (
     make_section,
     setting_column,
 )
-from jaxbench.reports.fields import Estimate, number
+from jaxbench.reports.fields import Estimate
 from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
@@ -124,8 +124,8 @@ def _at_price(rate: Estimate, price: Price) -> _Priced:
 
 def _measured(row: Measurement, price: Price) -> _Priced:
     run, paid = row.run, price.usd_per_hour
-    tokens = number(run.config, "data", "sequence_length")
-    wall_s = number(run.summary, "wall_s") if row.stage == "training" else None
+    tokens = run.config.get("data", {}).get("sequence_length")
+    wall_s = run.summary.wall_s if row.stage == "training" else None
     mark = "bad" if price_mark(price, run) else ""
     return _at_price(row.rate, price) | {
         "own": row,
@@ -210,7 +210,7 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
     usd_per_kwh = context.prices.usd_per_kwh
     rows = []
     for run in context.runs:
-        energy_j = number(run.summary, "telemetry", "energy_j")
+        energy_j = run.telemetry.get("energy_j")
         if energy_j is not None and (usd_per_kwh or run in asked):
             to_target = context.times_to_target.get(run)
             row = {"run": run, "to_target": to_target}

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.fields import Estimate, bar_words, number, of_rounds, over_runs
+from jaxbench.reports.fields import Estimate, bar_words, of_rounds, over_runs
 from jaxbench.reports.formats import clock_time, count, milliseconds, percent, plain
 from jaxbench.reports.settings import grouped, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
@@ -99,12 +100,12 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
 
 
 def _epoch(row: Measurement) -> Estimate:
-    return Estimate(number(row.run.summary, "median_epoch_s"))
+    return Estimate(row.run.summary.median_epoch_s)
 
 
 def _training(row: Measurement) -> published.Row:
     summary, run = row.run.summary, row.run
-    first_s = number(summary, "first_epoch_with_compile_s")
+    first_s = summary.first_epoch_with_compile_s
     first: Cell | float | None = first_s
     if first_s is None and _epoch(row).value is None:
         first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
@@ -114,7 +115,7 @@ def _training(row: Measurement) -> published.Row:
         "first_epoch": first,
         "median_epoch_s": _epoch(row).value,
         "total_time_s": run.total_s,
-        "epochs": summary.get("epochs_done"),
+        "epochs": summary.epochs_done,
         "top1": run.score,
     }
 
@@ -195,8 +196,8 @@ def _dots(
 def _convolutions(context: ReportContext) -> list[Table]:
     """Return the published convolution, a first call on 840 images of 100x100."""
     own = []
-    for run, record in context.of_kind("conv2d"):
-        if number(record, "kernel") == 3 and number(record, "channels") == 1:
+    for run, record in context.of_kind(Conv2dRecord):
+        if record.kernel == 3 and record.channels == 1:
             size = published.size_of(record)
             other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
             row = {"origin": published.MEASURED, "run": run, "size": size}

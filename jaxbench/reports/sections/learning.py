@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, find, items, known, number, with_range
+from jaxbench.reports.fields import Estimate, estimate, items, known, number, with_range
 from jaxbench.reports.formats import count, interval, percent, plain, span
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
@@ -80,7 +81,7 @@ class _Course(NamedTuple):
         """Return {epoch: value} of a field of the epochs' records."""
         part, _, figure = field.partition("_")
         values = {}
-        for record in self.run.of_kind("epoch"):
+        for record in self.run.of_kind(EpochRecord):
             if self.one_of_several:
                 models = items(record, f"{part}_models")
                 own = [model for model in models if number(model, "seed") == self.seed]
@@ -89,7 +90,7 @@ class _Course(NamedTuple):
                 value = number(record, field)
                 if value is None:  # a figure of a task of the user's own
                     value = number(record, f"{part}_figures", figure)
-            if None not in (epoch := number(record, "epoch"), value):
+            if None not in (epoch := record.epoch, value):
                 values[epoch] = value
         return values
 
@@ -122,7 +123,7 @@ class _Line(list[_Course]):
 
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
-    trained = [run for run in context.runs if run.of_kind("epoch")]
+    trained = [run for run in context.runs if run.of_kind(EpochRecord)]
     groups = grouped(trained, lambda run: run.work)
     lines = [_lines(runs) for runs in groups.values()]
     parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
@@ -160,20 +161,20 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
 def _courses(run: ReportedRun) -> list[_Course]:
     seeds = dict.fromkeys(
         seed
-        for record in run.of_kind("epoch")
+        for record in run.of_kind(EpochRecord)
         for name in ("eval_models", "train_models")
         for model in items(record, name)
         if (seed := number(model, "seed")) is not None
     )
     if len(seeds) < 2:
         return [_Course(run, run.seed, run.status)]
-    lost = items(run.summary, "diverged_seeds") if run.status == "done" else ()
+    lost = run.summary.diverged_seeds if run.status == "done" else ()
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
 def _own_curves(run: ReportedRun) -> list[_Curve]:
     """Return the curves of the figures that a task of the user's own computes."""
-    records = [find(record, "eval_metrics") for record in run.of_kind("epoch")]
+    records = [record.eval_metrics for record in run.of_kind(EpochRecord)]
     names = dict.fromkeys(
         name for figures in records if isinstance(figures, dict) for name in figures
     )
@@ -280,10 +281,10 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
 
 
 def _results(run: ReportedRun) -> dict[str, Any]:
-    epochs = run.of_kind("epoch")
+    epochs = run.of_kind(EpochRecord)
     last = epochs[-1]
     # Not every epoch need be evaluated.
-    seen = [epoch for epoch in epochs if number(epoch, "eval_count") is not None]
+    seen = [epoch for epoch in epochs if epoch.eval_count is not None]
     evaluated = seen[-1] if seen else {}
     field = "eval_top1" if number(evaluated, "eval_top1") is not None else "eval_dice"
     scores = known(number(epoch, field) for epoch in epochs)

@@ -9,7 +9,6 @@ from jaxbench.reports.blocks import Cell, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.compiled import compiled_steps
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import is_of_other_hardware, price_words
 from jaxbench.reports.published import Sources
@@ -64,7 +63,7 @@ def _usd_per_million(row: _Row) -> float | None:
 
 
 def _joules(row: _Row) -> float | None:
-    return row.run and number(row.run.summary, "telemetry", "joules_per_image")
+    return row.run and row.run.telemetry.get("joules_per_image")
 
 
 _COLUMNS = (

@@ -123,7 +123,7 @@ def _speedup(row: _Row) -> Cell | None:
 def _fastest(row: _Row) -> str:
     rate = row.machine.fastest
     batch = find(rate.setting, "batch_size")
-    busy = find(rate.run.summary, "telemetry", "host_busy") is True
+    busy = rate.run.telemetry.get("host_busy") is True
     told = [
         rate.run.precision,
         f"batch {count(batch)}" if batch else "",

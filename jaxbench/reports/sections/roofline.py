@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.fields import mapping, number, text
+from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import count, giga, percent, plain
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts
@@ -31,7 +31,7 @@ def roofline(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.usable]
     rows = [row for row in rows if min(_place(row).x, _place(row).y) > _LEAST]
     # Under one roof is the same arithmetic on the same device.
-    peaks = {row: text(row.record, "peak", "arithmetic") or row.run.precision for row in rows}
+    peaks = {row: (row.record.peak or {}).get("arithmetic") or row.run.precision for row in rows}
     roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
     charts = [_chart(*roof, part) for roof, own in roofs.items() for part in in_parts(own)]
     return make_section(
@@ -58,7 +58,7 @@ def _chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart
         label = f"{run.id} {run.experiment}, {row.stage}{size}"
         series.append(Series(label, [Point(at.x, at.y / 1e9)], line=False))
         xs.append(at.x)
-    peak = next(filter(None, (mapping(row.record, "peak") for row in rows)), {})
+    peak = next(filter(None, (row.record.peak for row in rows)), {})
     flops_per_s, bytes_per_s = number(peak, "flops_per_s"), number(peak, "bytes_per_s")
     roof = f"no peak of {kind} is known: no roof is drawn"
     if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:

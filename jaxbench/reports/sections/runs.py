@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import find, items, known, mapping, number, text
+from jaxbench.reports.fields import known, number
 from jaxbench.reports.formats import UNKNOWN, mebibytes, moment, percent, plain, span, words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
@@ -22,7 +22,7 @@ _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 def list_runs(context: ReportContext) -> Section | None:
     """Return the states, warnings, the table of runs, and environments with their differences."""
     runs, sweeps = context.collection.runs, context.collection.sweeps
-    days = known(text(run.document, "started_at") for run in runs)
+    days = known(run.document.started_at for run in runs)
     when = f", {span(days, lambda day: day[:10])}" if days else ""
     of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
     compiled = len(runs) - len(context.runs)
@@ -96,14 +96,14 @@ def _warnings(runs: Sequence[ReportedRun]) -> Table:
 
 
 def _warnings_of(run: ReportedRun) -> list[str]:
-    lines = [words(warning) for warning in items(run.summary, "warnings")]
+    lines = [words(warning) for warning in run.summary.warnings]
     # An invalid run's reason is made of these.
     if run.status != "invalid":
-        lines += [f"fails a sanity check: {words(why)}" for why in items(run.summary, "invalid")]
+        lines += [f"fails a sanity check: {words(why)}" for why in run.summary.invalid]
     if run.status != "done":
         shown = {"oom": "out of memory"}.get(run.status, run.status)
         lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
-    resumes = items(run.document, "resumes")
+    resumes = run.document.resumes
     if resumes:
         lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
         lines.append(
@@ -112,7 +112,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
         )
     if changed := changes(run.document):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
-    if find(run.environment, "git", "dirty") is True:
+    if run.environment.get("git", {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")
     return lines
 
@@ -157,17 +157,17 @@ def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
 
 def _describe(run: ReportedRun) -> dict[str, str]:
     environment = run.environment
-    commit = text(environment, "git", "commit")
+    commit = environment.get("git", {}).get("commit")
     described = {
         name: environment.get(name)
         for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
     }
     described["host memory [MiB]"] = mebibytes(environment.get("host_memory_bytes"))
     described["python"] = environment.get("python")
-    described |= mapping(environment, "versions") | mapping(environment, "variables")
-    described["fp32 multiplies in"] = text(environment, "matmul_precision") or "backend's default"
+    described |= environment.get("versions") | environment.get("variables")
+    described["fp32 multiplies in"] = environment.get("matmul_precision") or "backend's default"
     if "compile_cache" in environment:
         described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
-    dirty = " with changes" if find(environment, "git", "dirty") is True else ""
+    dirty = " with changes" if environment.get("git", {}).get("dirty") is True else ""
     described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else UNKNOWN
     return {name: words(value) for name, value in described.items()}

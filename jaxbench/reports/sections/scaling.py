@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import bar_words, items, number, of_windows, text
+from jaxbench.reports.fields import bar_words, of_windows, text
 from jaxbench.reports.formats import (
     count,
     giga,
@@ -61,23 +62,21 @@ def scaling(context: ReportContext) -> Section | None:
         {
             "run": run,
             "record": record,
-            "status": text(record, "status") or run.status,
+            "status": record.status or run.status,
             "rate": of_windows(record, "images_per_s"),
             "efficiency": of_windows(record, "efficiency"),
-            "replicas": _REPLICAS.get(repr(record.get("replicas_equal_after_steps"))),
+            "replicas": _REPLICAS.get(repr(record.replicas_equal_after_steps)),
         }
-        for run, record in context.of_kind("scaling")
-        if number(record, "num_devices") is not None
+        for run, record in context.of_kind(ScalingRecord)
+        if record.num_devices is not None
     ]
-    groups = grouped(measured, key=lambda row: (row["run"], text(row["record"], "scaling")))
+    groups = grouped(measured, key=lambda row: (row["run"], row["record"].scaling))
     all_reduces = [
         {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
-        for run, record in context.of_kind("all_reduce")
+        for run, record in context.of_kind(AllReduceRecord)
     ]
     predictions = [
-        RunRecord(run, record)
-        for run in context.runs
-        for record in items(run.summary, "predictions")
+        RunRecord(run, record) for run in context.runs for record in run.summary.predictions
     ]
     told = dict.fromkeys(
         f"{words(text(record, 'assumptions'))} (links: {words(text(record, 'link_source'))})"
@@ -102,7 +101,7 @@ def scaling(context: ReportContext) -> Section | None:
 def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     run, kind = rows[0]["run"], text(rows[0]["record"], "scaling") or "?"
     points = [
-        Point(number(row["record"], "num_devices"), *row["rate"].span, bar_words(row["rate"], 1))
+        Point(row["record"].num_devices, *row["rate"].span, bar_words(row["rate"], 1))
         for row in rows
         if row["rate"].value is not None
     ]

@@ -115,7 +115,7 @@ def telemetry(context: ReportContext) -> Section | None:
     more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
     rows = []
     for run in context.runs:
-        for device, figures in mapping(run.summary, "telemetry", "devices").items():
+        for device, figures in run.telemetry.get("devices").items():
             # A host's load is that of its processor.
             load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
             shares = mapping(figures, "throttle_reasons")
@@ -141,8 +141,8 @@ def telemetry(context: ReportContext) -> Section | None:
 
 def _duration_s(run: ReportedRun) -> float:
     """Return how long a run took; of one without a summary, up to its last record with a time."""
-    times_s = known(number(record, "elapsed_s") for record in run.records)
-    return number(run.summary, "wall_s") or max(times_s, default=0.0)
+    times_s = known(record.elapsed_s for record in run.records)
+    return run.summary.wall_s or max(times_s, default=0.0)
 
 
 def _has_header(path: pathlib.Path) -> bool:
@@ -201,7 +201,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
     longest_s = max(last_s, default=0.0)
     units = (("s", 1.0, 600), ("min", 60.0, 3 * 3600), ("h", 3600.0, math.inf))
     unit, unit_s = next((name, size) for name, size, most in units if longest_s < most)
-    every = words(run.document.get("telemetry_s"))
+    every = words(run.document.telemetry_s)
     for column, (title, y_label, factor) in _PANELS.items():
         devices = [name for name, own in curves.items() if len(own.get(column, ()))]
         # gpu10 comes after gpu9.

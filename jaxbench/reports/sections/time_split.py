@@ -5,7 +5,7 @@ from typing import Any
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import mapping, number
+from jaxbench.reports.fields import number
 from jaxbench.reports.formats import percent, plain
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.tables import Column, make_table, shared
@@ -66,7 +66,7 @@ def time_split(context: ReportContext) -> Section | None:
 
 def _goodput(context: ReportContext) -> Table:
     """Return the goodput and the badput of training runs, over all their processes."""
-    rows = [{"run": run} for run in context.runs if number(run.summary, "goodput") is not None]
+    rows = [{"run": run} for run in context.runs if run.summary.goodput is not None]
     return make_table(
         _GOODPUT,
         rows,
@@ -79,10 +79,10 @@ def _goodput(context: ReportContext) -> Table:
 
 def _split(run: ReportedRun) -> dict[str, Any]:
     parts_s = dict.fromkeys(_PARTS, 0.0)
-    phases_s = mapping(run.summary, "phases_s")
+    phases_s = run.summary.phases_s
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other")] += max(0.0, number(phases_s, phase) or 0.0)
-    sum_s, wall_s = sum(parts_s.values()), number(run.summary, "wall_s")
+    sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
     off = sum_s / wall_s - 1 if wall_s else None
     agrees = off is not None and abs(off) <= _SAME
     row = {"run": run, "parts_s": parts_s, "sum_s": sum_s}
