@@ -18,7 +18,6 @@ from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, sta
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import Prices, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
@@ -146,7 +145,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
 
 def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     """Return the images/s that a run's costs are of, and the fields that tell which rate it is."""
-    rate, definition = run.summary, "median of windows"
+    rate, definition = vars(run.summary), "median of windows"
     if run.mode == "train":
         rate = steady_rate(run.of_kind(EpochRecord))
         if not rate["steady_epochs"]:
@@ -155,7 +154,7 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(rate)
     names = ("images_per_s", "images_per_s_low", "images_per_s_high")
-    found: dict[str, Any] = {name: number(rate, name) for name in names}
+    found: dict[str, Any] = {name: rate.get(name) for name in names}
     return found["images_per_s"], found | {"rate_is": definition}
 
 

@@ -193,20 +193,6 @@ def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
     return energy_j / J_PER_KWH * usd_per_kwh
 
 
-def first_at_target(
-    evaluations: list[dict[str, Any]], score: str, target: float
-) -> dict[str, Any] | None:
-    """Return the first evaluation whose score is at or above the target, None if there is none.
-
-    Args:
-      evaluations: `epoch` records in order; those without the score were not evaluated.
-      score: the key of the figure, such as `eval_top1`.
-      target: as a share, 0.94 for 94 %.
-    """
-    scores = ((record, record.get(score)) for record in evaluations)
-    return next((record for record, own in scores if own is not None and own >= target), None)
-
-
 def lost_s(resumes: Sequence[Mapping[str, Any]] | None, elapsed_s: float = math.inf) -> float:
     """Return the seconds that the processes of a resumed run took and its clock leaves out.
 

@@ -20,7 +20,7 @@ from jaxbench.errors import OUT_OF_MEMORY, BadInput
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.hardware.targets.topology import compiler_version, environment
 from jaxbench.parallel.child import run_child
-from jaxbench.records.schema import TargetRecord, record_from_json
+from jaxbench.records.schema import TargetRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 
@@ -139,7 +139,7 @@ def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
         if not result.is_file():
             return Answer(None, {}, ended.reason or "it said nothing")
         found = json.loads(result.read_text())
-    record = found["record"] and record_from_json(found["record"])
+    record = found["record"] and decode_record(found["record"])
     return Answer(record, found["network"], found["failed"])
 
 

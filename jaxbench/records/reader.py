@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
@@ -23,6 +25,7 @@ from jaxbench.records.schema import (
 )
 from jaxbench.records.schema.base import SCHEMA_VERSION
 from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema.sweep import TrialResult
 
 # More characters than a run's records have, apart from its steps, or a sweep's results.
 _MOST_RECORDS = 2**28
@@ -182,11 +185,10 @@ def missing_records(run: RunRecords) -> str | None:
     return None
 
 
-def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, dict[str, Any]]:
+def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, TrialResult]:
     """Return {key: its last line} of a sweep's results.jsonl, which need not exist yet.
 
-    A line that a crash cut off is left out. `corrupt` gets the numbers
-    of corrupt lines.
+    A line that a crash cut off is dropped. `corrupt` gets the numbers of corrupt lines.
 
     Raises:
       BadInput: a line is corrupt, and there is no list for its number.
@@ -203,12 +205,11 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
         if not line.strip():
             continue
         try:
-            result = json.loads(line)
-            if result["status"] not in TRIAL_STATUSES or not {"figures", "wall_s"} <= set(result):
-                raise ValueError("a field is missing")
-            results[result["key"]] = result
-        except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
+            result = msgspec.convert(json.loads(line), TrialResult)
+        except (ValueError, RecursionError) as error:
             if corrupt is None:
-                raise BadInput(f"{path}: line {number} is corrupt") from error
+                raise BadInput(f"{path}: line {number} is corrupt: {error}") from error
             corrupt.append(number)
+        else:
+            results[result.key] = result
     return results

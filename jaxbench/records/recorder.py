@@ -25,7 +25,6 @@ from jaxbench.parallel.mesh import DataMesh, mixed_devices
 from jaxbench.parallel.signals import defer_signals, reason_of
 from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
 from jaxbench.records.next_steps import say_next_steps
-from jaxbench.records.reader import read_document
 from jaxbench.records.run_dir import RunDir, create_run_dir
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.schema.base import stated_fields
@@ -60,7 +59,7 @@ class Recorder:
         self.run_dir = run_dir
         self.telemetry = telemetry
         self.is_resumed = is_resumed
-        self.changes = changes(read_document(run_dir.path)) if is_resumed else {}
+        self.changes = changes(run_dir.document) if is_resumed else {}
         self._usd_per_hour = price and price.usd_per_hour
         self.writers = Writers()
         self.records: list[Record] = []

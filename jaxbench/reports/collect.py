@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.cards.card import Card
@@ -16,8 +16,8 @@ from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
-from jaxbench.reports.fields import mapping, number
-from jaxbench.reports.runs import ReportedRun, read_run
+from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.reports.runs import UNKNOWN_DOCUMENT, ReportedRun, read_run
 from jaxbench.terminal import printable
 
 # Enough for years of runs; a mistyped `/` still ends soon.
@@ -52,7 +52,7 @@ class Sweep:
             self.problem = f"{name}/results.jsonl: line {corrupt[0]} is corrupt{more}; left out"
         self.max_batches = _read_table(path / "max_batch.csv")
 
-    def attempts(self) -> Iterator[tuple[dict[str, Any] | None, pathlib.Path | None]]:
+    def attempts(self) -> Iterator[tuple[TrialResult | None, pathlib.Path | None]]:
         """Yield every trial's result with its run directory, then the runs that have none yet."""
         ended = set()
         for record in self._results:
@@ -67,35 +67,37 @@ class Sweep:
             if trial not in ended and runs:
                 yield None, runs[-1].parent
 
-    def add_missing(self, record: Mapping[str, Any], runs: Sequence[ReportedRun]) -> None:
+    def add_missing(self, record: TrialResult, runs: Sequence[ReportedRun]) -> None:
         """Add a trial that left no run directory, described like a run of another batch or seed.
 
         Args:
           record: the trial's result.
           runs: those of the sweep's other trials.
         """
-        place = record.place
-        num_devices = _parse_number(place.get("num_devices")) or record.num_devices
+        point = record.place
+        num_devices = _parse_number(point.get("num_devices")) or record.num_devices
         # The mode is the whole sweep's.
         modes = {run.mode for run in runs}
-        like = {
-            "mode": modes.pop() if len(modes) == 1 else None,
-            "config": {"precision": place.get("precision")},
-            "environment": {"hostname": record.hostname, "num_devices": num_devices},
-        }
-        own = {f: _parse_number(place[f]) for f in ("batch_size", "seed") if f in place}
+        like = dataclasses.replace(
+            UNKNOWN_DOCUMENT,
+            mode=modes.pop() if len(modes) == 1 else "",
+            config={"precision": point.get("precision")},
+            environment={"hostname": record.hostname, "num_devices": num_devices},
+        )
+        varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
+        same_but = dict.fromkeys(varied)
         for run in reversed(runs):
-            same = {**run.place, **own.fromkeys(own)} == {**place, **own.fromkeys(own)}
-            like = run.document if same else like
-        document = like | {
-            "experiment": record.experiment,
-            "config": mapping(like, "config") | own,
-            "started_at": record.finished_at,
-            "summary": {},
-        }
-        name = f"{self.name}: {', '.join(f'{key}={value}' for key, value in place.items())}"
-        status, reason = record.status or "corrupt", record.reason
-        self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, place))
+            like = run.document if {**run.point, **same_but} == {**point, **same_but} else like
+        document = dataclasses.replace(
+            like,
+            experiment=record.experiment,
+            config=like.config | varied,
+            started_at=record.finished_at,
+            summary=None,
+        )
+        name = f"{self.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
+        status, reason = record.status, record.reason
+        self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, point))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Collection:
             if record is None:
                 continue
             runs.append(run)
-            run.place = record.place
+            run.point = record.place
             status = record.status
             # A trial that took too long was asked to end, as one that is preempted is.
             silent = run.status in _WITHOUT_A_WORD and status not in (None, "done")
@@ -258,7 +260,7 @@ def _kind(path: pathlib.Path) -> str | None:
 
 def _parse_number(value: Any) -> float | None:
     try:
-        return number(float(value))
+        return float(value)
     except (TypeError, ValueError):
         return None
 

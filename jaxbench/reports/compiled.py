@@ -8,7 +8,6 @@ from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import count
 from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
@@ -83,7 +82,7 @@ class CompiledStep:
     @property
     def bytes_over_least(self) -> float | None:
         """What the step moves, over the least if no activation stays on the chip."""
-        moved, least = (number(self.record, name) for name in ("moved_bytes", "bytes_lower_bound"))
+        moved, least = self.record.moved_bytes, self.record.bytes_lower_bound
         return moved / least if moved and least else None
 
     @property
@@ -207,7 +206,10 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
     if network is None:
         return None
     machine = (run.device_kind.removeprefix("NVIDIA "), run.num_devices)
-    arithmetic = {run.config.get("precision"), text(step.record, "ceiling", "peak", "arithmetic")}
+    arithmetic = {
+        run.config.get("precision"),
+        ((step.record.ceiling or {}).get("peak") or {}).get("arithmetic"),
+    }
 
     def is_same(row: Row) -> bool:
         return (

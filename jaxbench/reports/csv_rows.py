@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,8 @@ from jaxbench.records.writers.tables import inert_cell
 from jaxbench.reports.context import Measurement, ReportContext
 from jaxbench.reports.fields import (
     Estimate,
-    number,
     of_rounds,
     of_windows,
-    text,
-    total,
 )
 from jaxbench.reports.formats import UNKNOWN
 from jaxbench.reports.prices import price_words
@@ -86,9 +84,10 @@ def render_csv(context: ReportContext) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a number or inert text, None for what is neither or not known."""
-    words = text(value)
-    return None if words == UNKNOWN else inert_cell(words) or number(value)
+    """Return a finite number or inert text; None for what is not known."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return None if value == UNKNOWN else inert_cell(value)
 
 
 def _measured(context: ReportContext) -> Iterator[_Row]:
@@ -184,31 +183,31 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
 
 
 def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
-    for record in run.summary.predictions:
-        num_devices, share = (number(record, f) for f in ("num_devices", "batch_per_device"))
+    for record in run.summary.predictions or ():
+        num_devices = record["num_devices"]
         for overlap, suffix in (("none", "no_overlap"), ("full", "full_overlap")):
             yield {
                 **bare,
                 **dict.fromkeys(_NOT_PREDICTED),
                 "origin": "predicted",
                 "stage": "scaling",
-                "scaling": record.scaling,
+                "scaling": record["scaling"],
                 "overlap": overlap,
-                "batch_size": num_devices and share and num_devices * share,
-                **_devices(run, num_devices, number(record, f"images_per_s_{suffix}")),
-                "efficiency": number(record, f"efficiency_{suffix}"),
-                "source": f"one device's step; links: {text(record, 'link_source') or 'unknown'}",
+                "batch_size": num_devices * record["batch_per_device"],
+                **_devices(run, num_devices, record[f"images_per_s_{suffix}"]),
+                "efficiency": record[f"efficiency_{suffix}"],
+                "source": f"one device's step; links: {record['link_source']}",
             }
 
 
 def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     on_the_host = set()
     for record in run.of_kind(Conv2dRecord):
-        problem = {name: number(record, name) for name in _PROBLEM}
+        problem = {name: getattr(record, name) for name in _PROBLEM}
         num_devices = record.devices
         own = bare | problem | _devices(run, num_devices, None)
         parts = {
-            "compile": Estimate(total(record, "lower_s", "compile_s"), n=1),
+            "compile": Estimate(record.lower_s + record.compile_s, n=1),
             "first_use": Estimate(record.first_use_s, n=1),
             **{part: of_rounds(record, f"{part}_s") for part in _PARTS},
         }

@@ -1,4 +1,4 @@
-"""Values out of records that anybody may have written, and their medians with intervals."""
+"""Values out of records, and their medians with intervals."""
 
 import math
 import statistics
@@ -9,57 +9,20 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, med
 
 # Fewer runs are dots without a bar.
 FEWEST_RUNS = 3
-_LARGEST = 1e30
 
 
-def find(record: Any, *path: str) -> Any:
-    """Return what a path of keys and attributes leads to, None where it ends early."""
+def find(value: Any, *path: str) -> Any:
+    """Return what a path of keys and attributes leads to; None if it ends early."""
     for name in path:
-        if isinstance(record, Mapping):
-            record = record.get(name)
-        elif record is None or isinstance(record, (str, int, float, list)):
+        if value is None:
             return None
-        else:
-            record = getattr(record, name)
-    return record
-
-
-def number(record: Any, *path: str) -> float | None:
-    """Return a finite number out of nested mappings; None for whatever else is there."""
-    value = find(record, *path)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # No figure of a run is as large; whole numbers that no float holds are larger still.
-    return value if -_LARGEST < value < _LARGEST else None
-
-
-def text(record: Any, *path: str) -> str | None:
-    """Return a piece of text out of nested mappings; None for whatever else is there."""
-    value = find(record, *path)
-    return value if isinstance(value, str) and value else None
-
-
-def mapping(record: Any, *path: str) -> dict[str, Any]:
-    """Return a mapping out of nested mappings; an empty one for whatever else is there."""
-    value = find(record, *path)
-    return value if isinstance(value, dict) else {}
-
-
-def items(record: Any, *path: str) -> list[Any]:
-    """Return a list out of nested mappings; an empty one for whatever else is there."""
-    value = find(record, *path)
-    return value if isinstance(value, list) else []
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    return value
 
 
 def known(values: Any) -> list[Any]:
     """Return the values that are not None."""
     return [value for value in values if value is not None]
-
-
-def total(record: Any, *names: str) -> float | None:
-    """Return the sum of numbers of a record, None where one of them is not known."""
-    values = [number(record, name) for name in names]
-    return None if None in values else sum(values)
 
 
 class Estimate(NamedTuple):
@@ -92,21 +55,18 @@ def estimate(samples: Sequence[float]) -> Estimate:
     return Estimate(median, *ends, len(samples))
 
 
-def of_windows(record: Mapping[str, Any], name: str) -> Estimate:
-    """Return a figure that a record has with its interval, of as many windows as it lists."""
-    n = len(items(record, "windows_s") or items(record, "windows_images_per_s"))
+def of_windows(record: Any, name: str) -> Estimate:
+    """Return a metric that a record has with its interval, of as many windows as it lists."""
+    n = len(record.windows_s or record.windows_images_per_s or ())
     enough = n >= FEWEST_FOR_INTERVAL
-    ends = (number(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
-    return Estimate(number(record, name), *ends, n or None)
+    ends = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
+    return Estimate(getattr(record, name), *ends, n or None)
 
 
-def of_rounds(record: Mapping[str, Any], name: str) -> Estimate:
+def of_rounds(record: Any, name: str) -> Estimate:
     """Return a time of a convolution's record, with the interval of its rounds."""
-    time_s = number(record, name)
-    if time_s is None:
-        return Estimate()
-    rounds = estimate(known(number(sample) for sample in items(record, "samples", name)))
-    return rounds._replace(value=time_s)
+    time_s = getattr(record, name)
+    return Estimate() if time_s is None else estimate(record.samples[name])._replace(value=time_s)
 
 
 def over_runs(estimates: Sequence[Estimate]) -> Estimate:

@@ -1,49 +1,23 @@
 """How values are shown: every column, label and note uses these."""
 
-import functools
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxbench.reports.fields import Estimate, number
-from jaxbench.terminal import four_digits
+from jaxbench.metrics import UNKNOWN, count, form, scaled, words
+from jaxbench.reports.fields import Estimate
 
-UNKNOWN = "–"
 Format = Callable[[Any], str]
 
 
-def _of_number(show: Callable[[float], str]) -> Format:
-    """Make a format for any value: a dash for what is no number, ∞ for what never ends."""
-
-    @functools.wraps(show)
-    def shown(value: Any) -> str:
-        if value == math.inf:
-            return "∞"
-        value = number(value)
-        return UNKNOWN if value is None else show(value)
-
-    return shown
-
-
-@_of_number
-def plain(value: float) -> str:
-    """Show a number with four significant digits and thousands separators."""
-    return four_digits(value)
-
-
-@_of_number
+@form
 def clock_time(value_s: float) -> str:
     """Show hours, minutes and seconds as h:mm:ss, as the published tables print a whole run."""
     whole = round(value_s)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-count = _of_number("{:,.0f}".format)
-percent = _of_number(lambda share: f"{100 * share:.2f}")
-milliseconds = _of_number(lambda value_s: plain(value_s * 1e3))
-mebibytes = _of_number(lambda value_bytes: plain(value_bytes / 2**20))
-giga = _of_number(lambda value: plain(value / 1e9))
-tera = _of_number(lambda value: plain(value / 1e12))
+milliseconds, mebibytes = scaled(1e3), scaled(2**-20)
+giga, tera = scaled(1e-9), scaled(1e-12)
 
 
 def interval(show: Format) -> Callable[[Estimate | None], str]:
@@ -70,15 +44,6 @@ def span(values: Iterable[float], show: Format = count) -> str:
     """Show the least and the greatest of values, one of them where they look alike."""
     values = sorted(values)
     return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))
-
-
-def words(value: Any) -> str:
-    """Show anything as text; a dash for None."""
-    if isinstance(value, Mapping):
-        value = [f"{key}={item}" for key, item in value.items()]
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(map(str, value))
-    return UNKNOWN if value is None or value == "" else str(value)
 
 
 def moment(value: Any) -> str:

@@ -18,7 +18,6 @@ from jaxbench.reports.fields import (
     find,
     of_windows,
     over_runs,
-    text,
 )
 from jaxbench.reports.prices import is_of_other_hardware, price_mark
 from jaxbench.reports.runs import ReportedRun
@@ -169,7 +168,7 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
     for run, record in context.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
         if run.status == "done" and (rate.value or 0) > 0:
-            stage = f"{text(record, 'scaling') or 'unnamed'} scaling"
+            stage = f"{record.scaling} scaling"
             name = machine_name(run, record.num_devices)
             setting = {**run.setting(), "batch_size": record.batch_size}
             yield Rate(run, name, stage, rate, (*run.work, stage), setting)

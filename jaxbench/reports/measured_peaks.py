@@ -5,7 +5,6 @@ from typing import Any
 from jaxbench.cards.figures import MATMULS
 from jaxbench.cards.measured_peak import share_of_measured
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.fields import text
 from jaxbench.reports.formats import percent
 from jaxbench.reports.tables import Column
 
@@ -21,7 +20,7 @@ def measured_share(context: ReportContext) -> list[Column]:
 
     def share(row: Any) -> float | None:
         run = row.run
-        card = cards.get((text(run.document, "environment", "hostname"), run.device_kind))
+        card = cards.get((run.environment.get("hostname"), run.device_kind))
         if card is None or not run.num_devices:
             return None
         return share_of_measured(

@@ -9,7 +9,6 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.offering.accelerators import catalogue_names, catalogue_offer
-from jaxbench.reports.fields import number
 from jaxbench.reports.formats import plain, words
 from jaxbench.reports.runs import ReportedRun
 
@@ -88,7 +87,7 @@ def price_mark(price: Price, run: ReportedRun) -> str:
     """Say that a price is of other hardware than the run's, or of more of it; nothing else."""
     if is_of_other_hardware(price, run):
         return f"PRICE OF OTHER HARDWARE: {words(price.hardware)}"
-    devices = number(price.devices) or 0
+    devices = price.devices or 0
     more = price.hardware and devices > _chips(run)
     return f"PRICE OF {devices:.0f} CHIPS, THE RUN USED {_chips(run)}" if more else ""
 
@@ -109,7 +108,7 @@ def _fits(offer: Price, run: ReportedRun) -> bool:
     """
     names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
     names |= catalogue_names(run.device_kind, run.num_devices)
-    devices = number(offer.devices)
+    devices = offer.devices
     enough = devices is None or devices >= _chips(run)
     # Four devices are written "4x TPU v2" too.
     named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())

@@ -43,7 +43,7 @@ NETWORKS = {
 
 
 # Of a run whose run.json cannot be read.
-_UNKNOWN = RunDocument(
+UNKNOWN_DOCUMENT = RunDocument(
     experiment="unnamed",
     mode="",
     status="corrupt",
@@ -67,7 +67,7 @@ class ReportedRun:
       id: R1, R2 ...: what figures are marked with. None for a trial of a sweep whose process left
         no run directory: it was out of memory while it began, say.
       name: its path below the folder that was given.
-      document, records: as in `records.reader.RunRecords`; unknown and empty if they cannot be read.
+      document, records: as in `RunRecords`; unknown and empty if they cannot be read.
       status: as in run.json, or `corrupt`, or `killed`: its process is gone.
       reason: why it is not `done`.
       point: the values of a sweep's grid for the trial.
@@ -76,7 +76,7 @@ class ReportedRun:
     id: str | None
     name: str
     path: pathlib.Path
-    document: RunDocument = _UNKNOWN
+    document: RunDocument = UNKNOWN_DOCUMENT
     records: Sequence[Record] = ()
     status: str = "corrupt"
     reason: str | None = None
@@ -266,7 +266,7 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
         run = load_run(str(path))
     except (BadInput, ValueError) as error:
         reason = str(error).replace(f"{path}", name)
-        return ReportedRun(id, name, path, read_document(path) or _UNKNOWN, reason=reason)
+        return ReportedRun(id, name, path, read_document(path) or UNKNOWN_DOCUMENT, reason=reason)
     status, reason = run.document.status, run.document.reason
     if status == "running":
         status, reason = _tell_running(path)

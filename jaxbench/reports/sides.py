@@ -8,7 +8,7 @@ from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubt
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
-from jaxbench.reports.fields import known, number, text
+from jaxbench.reports.fields import find, known
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
 from jaxbench.terminal import printable
@@ -65,14 +65,14 @@ class Side:
     @property
     def other_cpu_percent(self) -> float | None:
         """What other processes took of the host's processor, at most; None if not all know."""
-        path = ("telemetry", "devices", "host", "other_cpu_percent_mean")
-        percents = [number(run.summary, *path) for run in self.runs]
+        path = ("devices", "host", "other_cpu_percent_mean")
+        percents = [find(run.telemetry, *path) for run in self.runs]
         return None if None in percents else max(percents)
 
     @property
     def host(self) -> str | None:
         """The host that all runs were measured on; None if it is not known."""
-        return text(self.runs[0].environment, "hostname")
+        return self.runs[0].environment.get("hostname")
 
     @property
     def starts(self) -> list[str | None]:
@@ -111,23 +111,19 @@ def read_sides(*paths: str) -> dict[str, Side]:
         raise BadInput(f"{path}: holds a sweep and more; name one of them")
     if sweep.problem:
         raise BadInput(sweep.problem)
-    trials = grouped([run for run in [*collection.runs, *sweep.missing] if run.place], _label)
+    trials = grouped([run for run in [*collection.runs, *sweep.missing] if run.point], _label)
     return {label: Side(f"{path}: {label}", runs) for label, runs in trials.items()}
 
 
 def _label(trial: ReportedRun) -> str:
-    return " ".join(f"{name}={value}" for name, value in trial.place.items() if name != "seed")
+    return " ".join(f"{name}={value}" for name, value in trial.point.items() if name != "seed")
 
 
 def _rates(run: ReportedRun) -> dict[str, Interval]:
-    try:
-        rates = RunRecords(run.path, run.document, list(run.records)).rates()
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{run.path}: its records cannot be read: {error!r}") from error
-    for stage, interval in rates.items():
-        ends = known(map(number, interval))
-        if not isinstance(stage, str) or len(ends) < 3 or not 0 < ends[1] <= ends[0] <= ends[2]:
-            raise BadInput(f"{run.path}: its rate of {stage!r} is none: {interval}")
+    rates = RunRecords(run.path, run.document, list(run.records)).rates()
+    for stage, (rate, low, high) in rates.items():
+        if not 0 < low <= rate <= high:
+            raise BadInput(f"{run.path}: its rate of {stage!r} is none: {(rate, low, high)}")
     return rates
 
 

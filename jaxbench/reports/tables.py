@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.reports.blocks import Cell, Table
-from jaxbench.reports.fields import Estimate, find, number
+from jaxbench.reports.fields import Estimate, find
 from jaxbench.reports.formats import UNKNOWN, Format, count, interval, plain, words
 
 _MARKS = {"done": "good", "running": "running"}
@@ -74,7 +74,13 @@ def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
         cell = shown if isinstance(shown, Cell) else Cell(shown)
         if cell.sort is None:
             amount = value.value if isinstance(value, Estimate) else value
-            cell = cell._replace(sort=math.inf if amount == math.inf else number(amount))
+            cell = cell._replace(
+                sort=math.inf
+                if amount == math.inf
+                else amount
+                if isinstance(amount, (int, float))
+                else None
+            )
         covered = cell.span - 1
         cells.append(cell._replace(left=column.is_left or cell.span > 1))
     return cells

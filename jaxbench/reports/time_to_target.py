@@ -4,9 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxbench.analysis.pricing import first_at_target
-from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.fields import number, text
+from jaxbench.records.schema import EpochRecord, training
 from jaxbench.reports.formats import percent
 from jaxbench.reports.runs import SCORES, ReportedRun
 
@@ -56,40 +54,38 @@ class TimeToTarget:
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
     """Return what a run took to its target, or to the one that is asked; None where it has none."""
-    own = [(run.summary.target_accuracy or {}).get("value"), run.document.target_accuracy]
-    target = next((value for value in (asked, *own) if value is not None), None)
+    to_stop = run.summary.target_accuracy or {}
+    targets = (asked, to_stop.get("value"), run.document.target_accuracy)
+    target = next((value for value in targets if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.
     if target is None or run.mode != "train" or run.config.get("replicas") == "independent":
         return None
-    # A task of the user's own has a score of its own.
-    epochs = [
-        {f"eval_{name}": value for name, value in epoch.eval_metrics.items()} | epoch
-        for epoch in run.of_kind(EpochRecord)
-    ]
-    asked_for = f"eval_{text(run.summary, 'target_accuracy', 'score') or 'top1'}"
-    scores = (asked_for, *SCORES)
-    score = next((s for s in scores for e in epochs if number(e, s) is not None), asked_for)
+    epochs = run.of_kind(EpochRecord)
+    asked_for = to_stop.get("score") or "top1"
+    scores = (asked_for, *training.SCORES)
+    score = next((s for s in scores for e in epochs if e.evaluated(s) is not None), asked_for)
     evaluated = [
-        e for e in epochs if None not in (number(e, f) for f in ("epoch", "elapsed_s", score))
+        (epoch, value) for epoch in epochs if (value := epoch.evaluated(score)) is not None
     ]
-    reached = first_at_target(evaluated, score, target)
-    parts_s = [math.inf]
-    if reached is not None:
-        parts_s = [e.epoch_time_s for e in epochs[: epochs.index(reached) + 1]]
-    steps = number(reached, "step")
-    images = None if None in (run.batch_size, steps) else steps * run.batch_size
-    flops = run.document.training_flops_per_image
-    # The whole run's energy, so only where it ended with the target.
-    ends_there = reached is not None and (run.summary.target_accuracy or {}).get("value") == target
+    reached = next((epoch for epoch, value in evaluated if value >= target), None)
+    images = flops = None
+    if reached and run.batch_size:
+        images = reached.step * run.batch_size
+        flops_per_image = run.document.training_flops_per_image
+        flops = flops_per_image and images * flops_per_image
+    # The whole run's energy, so only if it ended with the target.
+    ends_there = reached and to_stop.get("value") == target
     return TimeToTarget(
         run,
         target,
-        score,
-        [(e.elapsed_s, number(e, score)) for e in evaluated],
-        epoch=number(reached, "epoch"),
-        time_s=math.inf if reached is None else number(reached, "elapsed_s"),
+        f"eval_{score}",
+        [(epoch.elapsed_s, value) for epoch, value in evaluated],
+        epoch=reached and reached.epoch,
+        time_s=reached.elapsed_s if reached else math.inf,
         images=images,
-        flops=None if None in (images, flops) else images * flops,
-        energy_j=(run.summary.target_accuracy or {}).get("energy_j") if ends_there else None,
-        epochs_s=None if None in parts_s else sum(parts_s),
+        flops=flops,
+        energy_j=to_stop.get("energy_j") if ends_there else None,
+        epochs_s=sum(one.epoch_time_s for one in epochs[: epochs.index(reached) + 1])
+        if reached
+        else math.inf,
     )

@@ -29,9 +29,14 @@ class Run:
     def __init__(self, path: str | os.PathLike):
         loaded = load_run(os.fspath(path))
         self.path: pathlib.Path = loaded.path
-        self.document: dict[str, Any] = loaded.document
+        self.document: dict[str, Any] = loaded.document.to_json()
+        status = loaded.document.status
+        if status == "running" and is_running(self.path) is False:
+            status = "killed"
         # Without the training steps, of which there may be millions.
-        self._records = loaded.records
+        self._reported = ReportedRun(
+            None, "", loaded.path, loaded.document, loaded.records, status, loaded.document.reason
+        )
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -39,66 +44,55 @@ class Run:
     @functools.cached_property
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, as dictionaries; read when they are first asked for."""
-        return load_run(os.fspath(self.path), steps=True).records
+        return [*read_records(self.path)]
 
     @property
     def status(self) -> str:
         """One of `done`, `failed`, `oom`, `interrupted`, `preempted`, `diverged`, `invalid`.
 
-        `killed` where its process ended without a word, `running` where it has not ended.
+        `killed` if its process ended without a record of why, `running` if it has not ended.
         """
-        status = str(self.document["status"])
-        return "killed" if status == "running" and is_running(self.path) is False else status
+        return self._reported.status
 
-    @property
-    def reason(self) -> str | None:
-        """Why it is not `done`."""
-        return self.document.reason
-
-    @property
-    def experiment(self) -> str | None:
-        """The experiment's name."""
-        return self.document.experiment
-
-    @property
-    def mode(self) -> str | None:
-        """What was measured, such as `train`, `throughput` or `scaling`."""
-        return self.document.mode
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The experiment's fields, nested as in its file."""
-        return self.document.config
+    reason = property(lambda run: run._reported.reason, doc="Why it is not `done`.")
+    experiment = property(lambda run: run._reported.experiment, doc="The experiment's name.")
+    mode = property(
+        lambda run: run._reported.mode,
+        doc="What was measured, such as `train`, `throughput` or `scaling`.",
+    )
+    config = property(
+        lambda run: run._reported.config, doc="The experiment's fields, nested as in its file."
+    )
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The run's last record, with its figures; empty until it has ended."""
-        return self.document.summary
+        """The run's last record, with its metrics; empty until it has ended."""
+        return self.document.get("summary") or {}
 
     @property
     def images_per_s(self) -> float | None:
         """The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`."""
-        return self.summary.images_per_s
+        return self._reported.summary.images_per_s
 
     @property
     def images_per_s_low(self) -> float | None:
         """The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest."""
-        return self.summary.images_per_s_low
+        return self._reported.summary.images_per_s_low
 
     @property
     def images_per_s_high(self) -> float | None:
         """The upper end of the rate's 95 % interval; of fewer than six epochs, the highest."""
-        return self.summary.images_per_s_high
+        return self._reported.summary.images_per_s_high
 
     @property
     def top1(self) -> float | None:
-        """The top-1 of the last evaluation, as a share; None where a run has Dice or neither."""
-        return self.summary.eval_top1
+        """The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither."""
+        return self._reported.summary.eval_top1
 
     @property
     def warnings(self) -> list[str]:
-        """What is doubtful about the figures."""
-        return [str(line) for line in self.summary.warnings or ()]
+        """What is doubtful about the metrics."""
+        return self._reported.summary.warnings
 
     @property
     def epochs(self) -> Any:
@@ -142,7 +136,7 @@ class Run:
 
     def _facts(self) -> dict[str, str]:
         """Return what a reader wants to know first, as {name: text}."""
-        row = run_row(self._reported())
+        row = run_row(self._reported)
         facts = {"status": self.status + (f": {self.reason}" if self.reason else "")}
         if row["num_devices"] is not None:
             facts["devices"] = f"{row['num_devices']} x {row['device_kind']}"
@@ -168,11 +162,6 @@ class Run:
         if row["wall_s"] is not None:
             facts["time"] = f"{row['wall_s']:.1f} s"
         return facts
-
-    def _reported(self) -> ReportedRun:
-        return ReportedRun(
-            None, "", self.path, self.document, self._records, self.status, self.reason
-        )
 
     def __repr__(self) -> str:
         facts = self._facts()

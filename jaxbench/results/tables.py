@@ -7,7 +7,6 @@ from typing import Any
 from markupsafe import Markup
 
 from jaxbench.reports.collect import collect
-from jaxbench.reports.fields import number, text
 from jaxbench.reports.runs import ReportedRun
 
 # The columns of `load_runs`: names as in run.json and its summary, but for `top1`, `dice`
@@ -93,9 +92,9 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "num_devices": run.num_devices,
         "batch_size": run.batch_size,
         "precision": run.config.get("precision"),
-        **{name: number(run.summary, field) for name, field in _OF_SUMMARY.items()},
+        **{name: getattr(run.summary, field) for name, field in _OF_SUMMARY.items()},
         "seed": run.seed,
-        "feed": text(run.document, "data", "feed"),
+        "feed": run.feed,
         "started_at": run.document.started_at,
         "reason": run.reason,
         "path": str(run.path),

@@ -36,11 +36,7 @@ class SweepDir:
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        lines = read_results(path / _RESULTS)
-        try:
-            self.results = {key: TrialResult.from_json(line) for key, line in lines.items()}
-        except TypeError as error:
-            raise BadInput(f"{path / _RESULTS}: cannot be read: {error}") from error
+        self.results = read_results(path / _RESULTS)
 
     def add(self, result: TrialResult) -> None:
         """Append a trial's result; from then on it has ended, whatever happens."""

@@ -49,34 +49,35 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
       status: how the trial ended; None takes the run's own word.
     """
     compiled = run.of_kind(CompileRecord)
-    planned = [record["memory"]["total_bytes"] for record in compiled if record.memory]
-    own_status = status or run.document.status or "corrupt"
-    reported = ReportedRun(None, "", run.path, run.document, run.records, own_status)
+    planned = [record.memory["total_bytes"] for record in compiled if record.memory]
+    reported = ReportedRun(
+        None, "", run.path, run.document, run.records, status or run.document.status
+    )
     figures: dict[str, Any] = {
         "compile_cache": reported.compile_cache,
         "planned_bytes_per_device": max(planned, default=None),
-        "device_memory_bytes": compiled[0].get("device_memory_bytes") if compiled else None,
+        "device_memory_bytes": compiled[0].device_memory_bytes if compiled else None,
     }
     for record in run.of_kind(TargetRecord):
         figures["needed_bytes_per_device"] = record.needed_bytes
     for record in run.of_kind(ThroughputRecord):
-        if record["stage"] == "train_step":
-            figures |= record
+        if record.stage == "train_step":
+            figures |= vars(record)
     for record in run.of_kind(InputRecord):
-        figures[f"{record['stage']}_images_per_s"] = record["images_per_s"]
+        figures[f"{record.stage}_images_per_s"] = record.images_per_s
     for record in run.of_kind(ScalingRecord):  # from few devices to all
-        figures[f"{record['scaling']}_efficiency"] = record.efficiency
+        figures[f"{record.scaling}_efficiency"] = record.efficiency
         figures["images_per_s"] = record.images_per_s
     for record in run.of_kind(Conv2dRecord):
-        figures.setdefault("conv2d_compute_s", record["compute_s"])
+        figures.setdefault("conv2d_compute_s", record.compute_s)
         figures.setdefault("conv2d_scipy_s", record.scipy_s)
     summary = run.document.summary or {}
     figures |= {name: value for name, value in summary.items() if value is not None}
     epochs = run.of_kind(EpochRecord)
     if epochs and "compile_s" in summary:
-        figures["total_s"] = summary["compile_s"] + sum(e["epoch_time_s"] for e in epochs)
+        figures["total_s"] = summary["compile_s"] + sum(e.epoch_time_s for e in epochs)
     if flops := run.document.training_flops_per_image:
-        figures["training_flops"] = flops * sum(e["images"] for e in epochs) if epochs else None
+        figures["training_flops"] = flops * sum(e.images for e in epochs) if epochs else None
     if found := time_to_target(reported, None):
         figures |= {"target_value": found.target, "target_energy_j": found.energy_j}
         # Nobody knows it of a run that was broken off.

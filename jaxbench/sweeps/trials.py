@@ -15,7 +15,6 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
 from jaxbench.records.schema.sweep import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
-from jaxbench.reports.fields import items
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, check_sweepdir, open_sweepdir
@@ -186,14 +185,14 @@ class TrialRunner:
             status = own if own in _STATUSES else "failed"
             if run is not None and own != "done":
                 reason = run.document.reason or reason
-        environment = run.document.get("environment", {}) if run else {}
+        environment = run.document.environment if run else {}
         ended_as = "timeout" if status == "timeout" else None
         return TrialResult(
             place=trial.place,
             status=status,
             figures=figures_of(run, ended_as) if run else TrialFigures(),
             reason=None if status == "done" else reason,
-            warnings=tuple(map(str, items(run and run.document, "summary", "warnings"))),
+            warnings=tuple((run and run.document.summary or {}).get("warnings", ())),
             wall_s=process.wall_s,
             run=self.folder.relative(run_path) if run else None,
             log=self.folder.relative(attempt.log),

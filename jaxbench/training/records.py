@@ -118,7 +118,7 @@ def summarize(
     first_epoch_s = next((epoch.epoch_time_s for epoch in complete if epoch.epoch == 1), None)
     train_time_s = sum(epoch.train_time_s for epoch in epochs)
     images = sum(epoch.images for epoch in epochs)
-    rate = steady_rate(map(vars, epochs))
+    rate = steady_rate(epochs)
     images_per_s = rate["images_per_s"]
     return TrainSummary(
         **fields,

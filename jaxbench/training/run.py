@@ -18,7 +18,7 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.parallel import processes
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.records.schema import EpochRecord, Record, record_from_json
+from jaxbench.records.schema import EpochRecord, Record, decode_record
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
 from jaxbench.records.writers.console import Console
@@ -200,7 +200,7 @@ class RunProgress:
         fields = [field.name for field in dataclasses.fields(cls)]
         metrics = values.get("epoch_metrics")
         read = {
-            "epochs": [record_from_json(epoch) for epoch in values["epochs"]],
+            "epochs": [decode_record(epoch) for epoch in values["epochs"]],
             "epoch_metrics": metrics and EpochMetrics.from_json(metrics),
         }
         return cls(**{name: values[name] for name in fields if name in values} | read)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from jaxbench.records.schema.base import column, stated_fields
@@ -120,11 +119,6 @@ class TrialResult:
     def to_json(self) -> dict[str, Any]:
         """Return the line of results.jsonl."""
         return vars(self) | {"figures": stated_fields(self.figures)}
-
-    @classmethod
-    def from_json(cls, line: Mapping[str, Any]) -> "TrialResult":
-        """Return the result that `to_json` wrote. Raises TypeError for any other field."""
-        return cls(**{**line, "figures": TrialFigures(**line["figures"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def _setting(row: Measurement) -> tuple:
 
 def _place(row: Measurement) -> str:
     elsewhere = ("batch_size", "num_devices", "precision", "experiment")
-    own = {name: value for name, value in row.run.place.items() if name not in elsewhere}
+    own = {name: value for name, value in row.run.point.items() if name not in elsewhere}
     return ", ".join(f"{name}={words(value)}" for name, value in own.items())
 
 

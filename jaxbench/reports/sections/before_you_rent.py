@@ -6,7 +6,7 @@ from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.compiled import CompiledStep, compiled_steps
 from jaxbench.reports.context import STAGES, ReportContext, make_section
-from jaxbench.reports.fields import known, number
+from jaxbench.reports.fields import known
 from jaxbench.reports.formats import UNKNOWN, count, percent, plain
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Sources, published_rate
@@ -21,8 +21,7 @@ _NO_CEILING = (
 
 
 def _gib(value: object) -> str:
-    found = number(value)
-    return UNKNOWN if found is None else f"{found / 2**30:,.2f}"
+    return UNKNOWN if value is None else f"{value / 2**30:,.2f}"
 
 
 def _fits(step: CompiledStep) -> Cell:
@@ -226,4 +225,4 @@ def _exchanged_mb(record: dict) -> float | None:
     kinds = record.collectives
     if not isinstance(kinds, dict):
         return None
-    return sum(number(kinds, name, "bytes") or 0 for name in kinds) / 1e6
+    return sum(kind["bytes"] for kind in kinds.values()) / 1e6

@@ -202,7 +202,7 @@ def _convolutions(context: ReportContext) -> list[Table]:
             other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
             row = {"origin": published.MEASURED, "run": run, "size": size}
             row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
-            own.append({**record, **row, "n": of_rounds(record, "compute_s").n})
+            own.append({**vars(record), **row, "n": of_rounds(record, "compute_s").n})
     sources = published.Sources()
     theirs = [
         row | {"size": published.size_of(row), "first_use_s": row["time_ms"] / 1e3}

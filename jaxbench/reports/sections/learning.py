@@ -8,7 +8,7 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, items, known, number, with_range
+from jaxbench.reports.fields import Estimate, estimate, known, with_range
 from jaxbench.reports.formats import count, interval, percent, plain, span
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
@@ -83,13 +83,12 @@ class _Course(NamedTuple):
         values = {}
         for record in self.run.of_kind(EpochRecord):
             if self.one_of_several:
-                models = items(record, f"{part}_models")
-                own = [model for model in models if number(model, "seed") == self.seed]
-                value = number(own[-1], figure) if own else None
+                models = getattr(record, f"{part}_models") or []
+                own = [model for model in models if model["seed"] == self.seed]
+                value = own[-1].get(figure) if own else None
             else:
-                value = number(record, field)
-                if value is None:  # a figure of a task of the user's own
-                    value = number(record, f"{part}_figures", figure)
+                custom = getattr(record, f"{part}_metrics") or {}
+                value = custom[figure] if figure in custom else getattr(record, field)
             if None not in (epoch := record.epoch, value):
                 values[epoch] = value
         return values
@@ -163,8 +162,8 @@ def _courses(run: ReportedRun) -> list[_Course]:
         seed
         for record in run.of_kind(EpochRecord)
         for name in ("eval_models", "train_models")
-        for model in items(record, name)
-        if (seed := number(model, "seed")) is not None
+        for model in getattr(record, name) or ()
+        if (seed := model.get("seed")) is not None
     )
     if len(seeds) < 2:
         return [_Course(run, run.seed, run.status)]
@@ -286,8 +285,8 @@ def _results(run: ReportedRun) -> dict[str, Any]:
     # Not every epoch need be evaluated.
     seen = [epoch for epoch in epochs if epoch.eval_count is not None]
     evaluated = seen[-1] if seen else {}
-    field = "eval_top1" if number(evaluated, "eval_top1") is not None else "eval_dice"
-    scores = known(number(epoch, field) for epoch in epochs)
+    field = "eval_top1" if evaluated and evaluated.eval_top1 is not None else "eval_dice"
+    scores = known(getattr(epoch, field) for epoch in epochs)
     return {
         "run": run,
         "last": last,

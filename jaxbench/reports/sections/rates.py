@@ -12,7 +12,7 @@ from jaxbench.reports.context import (
     make_section,
     setting_column,
 )
-from jaxbench.reports.fields import Estimate, bar_words, known, number, over_runs
+from jaxbench.reports.fields import Estimate, bar_words, known, over_runs
 from jaxbench.reports.formats import count, milliseconds, percent, plain, span
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
@@ -76,7 +76,7 @@ def _figure(row: Measurement, what: str) -> Estimate:
     """Return the rate, or the median of a step's latency, reaching to its 99th percentile."""
     if what == _RATE:
         return row.rate
-    p50_s, p99_s = (number(row.record, f"latency_{p}_s") for p in ("p50", "p99"))
+    p50_s, p99_s = row.record.latency_p50_s, row.record.latency_p99_s
     return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.fields import number, text
 from jaxbench.reports.formats import count, giga, percent, plain
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts
@@ -47,7 +46,7 @@ def roofline(context: ReportContext) -> Section | None:
 def _place(row: Measurement) -> Point:
     """Return FLOP/byte and FLOP/s, 0 where they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
-    return Point(*(number(row.record, name) or 0.0 for name in names))
+    return Point(*(getattr(row.record, name) or 0.0 for name in names))
 
 
 def _chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:
@@ -59,14 +58,14 @@ def _chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart
         series.append(Series(label, [Point(at.x, at.y / 1e9)], line=False))
         xs.append(at.x)
     peak = next(filter(None, (row.record.peak for row in rows)), {})
-    flops_per_s, bytes_per_s = number(peak, "flops_per_s"), number(peak, "bytes_per_s")
+    flops_per_s, bytes_per_s = peak.get("flops_per_s"), peak.get("bytes_per_s")
     roof = f"no peak of {kind} is known: no roof is drawn"
     if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:
         ridge = flops_per_s / bytes_per_s
         xs = [min(*xs, ridge / 10), ridge, max(*xs, ridge * 10)]
         points = [Point(x, min(flops_per_s, x * bytes_per_s) / 1e9) for x in xs]
-        series.append(Series(f"roof of {text(peak, 'kind')}, {arithmetic}", points, reference=True))
-        roof = f"roof: {text(peak, 'source')}"
+        series.append(Series(f"roof of {peak['kind']}, {arithmetic}", points, reference=True))
+        roof = f"roof: {peak['source']}"
     note = f"one device; medians of windows; {roof}; {run_ids(rows)}"
     labels = ("operations a byte [FLOP/byte]", "GFLOP/s a device")
     title = f"{kind}, {arithmetic}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import known, number
+from jaxbench.reports.fields import known
 from jaxbench.reports.formats import UNKNOWN, mebibytes, moment, percent, plain, span, words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
@@ -105,7 +105,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
         lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
     resumes = run.document.resumes
     if resumes:
-        lost_s = sum(number(entry, "lost_s") or 0.0 for entry in resumes)
+        lost_s = sum(entry["lost_s"] for entry in resumes)
         lines.append(
             f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
             f"{plain(lost_s)} s of work was lost and done again, and is in none of its times"

@@ -6,7 +6,7 @@ from typing import Any
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import bar_words, of_windows, text
+from jaxbench.reports.fields import bar_words, of_windows
 from jaxbench.reports.formats import (
     count,
     giga,
@@ -15,7 +15,6 @@ from jaxbench.reports.formats import (
     percent,
     plain,
     span,
-    words,
 )
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.settings import grouped
@@ -79,8 +78,7 @@ def scaling(context: ReportContext) -> Section | None:
         RunRecord(run, record) for run in context.runs for record in run.summary.predictions
     ]
     told = dict.fromkeys(
-        f"{words(text(record, 'assumptions'))} (links: {words(text(record, 'link_source'))})"
-        for _, record in predictions
+        f"{record['assumptions']} (links: {record['link_source']})" for _, record in predictions
     )
     note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(told)}."
     return make_section(
@@ -99,7 +97,7 @@ def scaling(context: ReportContext) -> Section | None:
 
 
 def _chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
-    run, kind = rows[0]["run"], text(rows[0]["record"], "scaling") or "?"
+    run, kind = rows[0]["run"], rows[0]["record"].scaling
     points = [
         Point(row["record"].num_devices, *row["rate"].span, bar_words(row["rate"], 1))
         for row in rows

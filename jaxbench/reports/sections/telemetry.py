@@ -13,7 +13,7 @@ import numpy as np
 from jaxbench.files import open_regular, read_lines
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import Estimate, find, known, mapping, number
+from jaxbench.reports.fields import Estimate, find, known
 from jaxbench.reports.formats import count, mebibytes, plain, span, with_interval, words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import in_parts, thinned
@@ -118,8 +118,8 @@ def telemetry(context: ReportContext) -> Section | None:
         for device, figures in run.telemetry.get("devices").items():
             # A host's load is that of its processor.
             load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
-            shares = mapping(figures, "throttle_reasons")
-            told = [f"{name} {100 * (number(shares, name) or 0):.0f} %" for name in shares]
+            shares = figures.get("throttle_reasons") or {}
+            told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
             row = {"run": run, "device": device, "figures": figures, "load": load}
             rows.append(row | {"reasons": ", ".join(told)})
     table = make_table(

@@ -5,7 +5,6 @@ from typing import Any
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import number
 from jaxbench.reports.formats import percent, plain
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.tables import Column, make_table, shared
@@ -81,7 +80,7 @@ def _split(run: ReportedRun) -> dict[str, Any]:
     parts_s = dict.fromkeys(_PARTS, 0.0)
     phases_s = run.summary.phases_s
     for phase in phases_s:
-        parts_s[_PART_OF.get(phase, "other")] += max(0.0, number(phases_s, phase) or 0.0)
+        parts_s[_PART_OF.get(phase, "other")] += phases_s[phase]
     sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
     off = sum_s / wall_s - 1 if wall_s else None
     agrees = off is not None and abs(off) <= _SAME
