@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 FLOORS = (
     {"errors", "clock", "files", "model_config", "precision", "terminal"},
     {"custom"},
-    {"fields", "paths"},
+    {"fields", "metrics", "paths"},
     {"data_config", "optimizer_config"},
     {"config", "tasks"},
     {"analysis", "batch_layout", "xla", "models", "experiments"},

@@ -47,8 +47,6 @@ CAUSES = (*_PHASES, "lost_work", "down", "other")
 _STEPS, _REPEATED = "train", ("train", "data_wait", "eval", "profile")
 # Dates of two processes that overlap by more are no measure: those of two hosts, say.
 _OVERLAP_S = 1.0
-# Anybody may have written a run.json; whole numbers that no float holds could not be added.
-_LONGEST_S = 1e12
 
 
 class Goodput(NamedTuple):
@@ -138,26 +136,3 @@ def _seconds_between(one: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     own_s = sum(one["phases_s"].values()) - sum(one["resumed_phases_s"].values())
     ended_s = seconds_since_1970(one["started_at"]) + one["import_s"] + own_s
     return seconds_since_1970(after["started_at"]) - ended_s
-
-
-def read_attempts(document: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return run.json's `attempts`; None where it has none, or none that a run writes."""
-    found = document.get("attempts")
-    return found if isinstance(found, list) and found and all(map(_is_stretch, found)) else None
-
-
-def is_phases(value: Any) -> bool:
-    """Return whether a value of run.json is {phase: seconds}."""
-    return isinstance(value, dict) and all(map(_is_time, value.values()))
-
-
-def _is_stretch(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("doing"), str):
-        return False
-    phases = (value.get(name) for name in ("phases_s", "resumed_phases_s"))
-    is_dated = seconds_since_1970(value.get("started_at")) is not None
-    return is_dated and _is_time(value.get("import_s")) and all(map(is_phases, phases))
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < _LONGEST_S

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.steady_rate import steady_epochs
-from jaxbench.records.schema import EpochRecord, InputRecord, ThroughputRecord
+from jaxbench.records.schema import EpochRecord, InputRecord, Record, ThroughputRecord
+from jaxbench.records.schema.base import Utilization
 from jaxbench.reports.blocks import Block, Chart, Section, Table
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.fields import Estimate, estimate, find, known, of_windows
@@ -23,6 +24,14 @@ from jaxbench.reports.time_to_target import TimeToTarget, time_to_target
 MOST_CHARTS = 6
 # A training run and its training step measured alone are two figures.
 STAGES = {"training": "training", "train_step": "training step alone"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingRate(Utilization):
+    """What belongs to the steady rate of a training run."""
+
+    kind = "training"
+    images_per_s_per_device: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +48,7 @@ class Measurement:
     run: ReportedRun
     stage: str | None
     rate: Estimate
-    record: Mapping[str, Any]
+    record: Record
     setting: Mapping[str, Any]
 
     feed = property(lambda self: self.setting["feed"])
@@ -140,27 +149,28 @@ def _of_run(run: ReportedRun) -> list[Measurement]:
         return stages
     if run.mode == "train":
         epochs = steady_epochs(run.of_kind(EpochRecord))
-        rate = estimate([epoch["images_per_s"] for epoch in epochs])
-        # Of this rate, but for MFU, whose epochs are at hand.
-        names = ("flops_per_s_per_device", "peak", "tokens_per_s")
-        record = {name: run.summary.get(name) for name in names}
-        record["mfu"] = estimate(known(epoch.mfu for epoch in epochs)).value
-        if rate.value is not None and run.num_devices and not run.changed_devices:
-            record["images_per_s_per_device"] = rate.value / run.num_devices
+        rate = estimate([epoch.images_per_s for epoch in epochs])
+        has_devices = rate.value is not None and run.num_devices and not run.changed_devices
+        record = TrainingRate(
+            mfu=estimate(known(epoch.mfu for epoch in epochs)).value,
+            images_per_s_per_device=rate.value / run.num_devices if has_devices else None,
+            flops_per_s_per_device=run.summary.flops_per_s_per_device,
+            peak=run.summary.peak,
+            tokens_per_s=run.summary.tokens_per_s,
+        )
         return [Measurement(run, "training", rate, record, run.setting() | {"stage": "training"})]
     # A run that ended before it came to a rate is beside those that did.
     stage = {"stage": "train_step"} if run.mode == "throughput" else {}
-    return [Measurement(run, stage.get("stage"), Estimate(), {}, run.setting() | stage)]
+    return [Measurement(run, stage.get("stage"), Estimate(), run.summary, run.setting() | stage)]
 
 
 def _of_stages(run: ReportedRun) -> Iterator[Measurement]:
     for record in (*run.of_kind(ThroughputRecord), *run.of_kind(InputRecord)):
-        if stage := record.stage:
-            # An input run's training step takes one batch that is there already: another feed.
-            alone = record["kind"] == "input" and stage == "train_step"
-            own = {"stage": stage, "feed": "synthetic" if alone else run.feed}
-            rate = of_windows(record, "images_per_s")
-            yield Measurement(run, stage, rate, record, run.setting() | own)
+        # An input run's training step takes one batch that is there already: another feed.
+        is_alone = isinstance(record, InputRecord) and record.stage == "train_step"
+        feed = "synthetic" if is_alone else run.feed
+        setting = run.setting() | {"stage": record.stage, "feed": feed}
+        yield Measurement(run, record.stage, of_windows(record, "images_per_s"), record, setting)
 
 
 def make_section(

@@ -144,7 +144,7 @@ class Run:
             facts["batch"] = f"{row['batch_size']}, {row['precision']}"
         if self.images_per_s is not None:
             facts["images/s"] = f"{self.images_per_s:,.1f}"
-            epochs = self.summary.steady_epochs or FEWEST_FOR_INTERVAL
+            epochs = self._reported.summary.steady_epochs or FEWEST_FOR_INTERVAL
             if None not in (self.images_per_s_low, self.images_per_s_high) and epochs > 1:
                 interval = f"{self.images_per_s_low:,.1f} to {self.images_per_s_high:,.1f}"
                 what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
@@ -155,10 +155,10 @@ class Run:
         for name, title in (("top1", "top-1"), ("dice", "Dice"), ("mfu", "MFU")):
             if row[name] is not None:
                 facts[title] = f"{row[name]:.2%}"
-        for record in self.summary.efficiencies or ():
-            if (value := record.efficiency) is not None:
-                name = f"{record.get('scaling')}, {record.get('num_devices')} device(s)"
-                facts[name] = f"efficiency {value:.1%}"
+        for one in self._reported.summary.efficiencies or ():
+            if one["efficiency"] is not None:
+                name = f"{one['scaling']}, {one['num_devices']} device(s)"
+                facts[name] = f"efficiency {one['efficiency']:.1%}"
         if row["wall_s"] is not None:
             facts["time"] = f"{row['wall_s']:.1f} s"
         return facts

@@ -55,5 +55,5 @@ class CsvWriter(_FileWriter):
 
     def write(self, record: Record) -> None:
         if isinstance(record, self._kind):
-            self._rows.writerow(finite(record.to_json() | record.own_columns()))
+            self._rows.writerow(finite(record.to_json() | record.custom_columns()))
             self._file.flush()
