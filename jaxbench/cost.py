@@ -16,9 +16,9 @@ from jaxbench.analysis.steady_rate import describe_steady_rate, steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
+from jaxbench.metrics import plain
 from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import Prices, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.reports.time_to_target import time_to_target

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
+from jaxbench.metrics import count
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.formats import count
 from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
     Row,

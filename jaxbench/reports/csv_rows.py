@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
+from jaxbench.metrics import UNKNOWN
 from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
 from jaxbench.records.writers.tables import inert_cell
 from jaxbench.reports.context import Measurement, ReportContext
@@ -16,7 +17,6 @@ from jaxbench.reports.fields import (
     of_rounds,
     of_windows,
 )
-from jaxbench.reports.formats import UNKNOWN
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped

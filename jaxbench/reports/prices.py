@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import devices_per_chip
+from jaxbench.metrics import plain, words
 from jaxbench.offering.accelerators import catalogue_names, catalogue_offer
-from jaxbench.reports.formats import plain, words
 from jaxbench.reports.runs import ReportedRun
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxbench.analysis.published import load_published
+from jaxbench.metrics import count
 from jaxbench.reports.blocks import Cell
 from jaxbench.reports.context import Measurement
-from jaxbench.reports.formats import count
+from jaxbench.reports.fields import find
 from jaxbench.reports.tables import Column
 
 # Of the published data sets: training examples, image shape as the network gets it, classes, and
@@ -101,7 +102,7 @@ def published_rate(row: Row) -> float | None:
 
 def size_of(record: Mapping[str, Any]) -> str:
     """Return how many images of which size a convolution had."""
-    images, height, width = (count(record.get(name)) for name in ("images", "height", "width"))
+    images, height, width = (count(find(record, name)) for name in ("images", "height", "width"))
     return f"{images} of {height}×{width}"
 
 

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from jaxbench.cards.card import Figure
 from jaxbench.errors import BadInput
+from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import UNKNOWN, count, percent, plain, with_interval
+from jaxbench.reports.formats import with_interval
 from jaxbench.reports.sections.cards import CARD, CARD_COLUMNS, CardRow, status_cell
 from jaxbench.reports.tables import Column, make_table, with_figures
 from jaxbench.reports.write import check_out, render_sections, write_text

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
+from jaxbench.metrics import UNKNOWN
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import Kind, flat, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
@@ -20,7 +21,6 @@ from jaxbench.records.schema import (
     training,
 )
 from jaxbench.records.schema.document import RunDocument
-from jaxbench.reports.formats import UNKNOWN
 from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.blocks import MOST_SERIES
-from jaxbench.reports.formats import UNKNOWN
 
 Item = TypeVar("Item")
 # What a line's label says without its name, and how many others it says with theirs.

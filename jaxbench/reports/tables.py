@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.metrics import UNKNOWN, count, plain, words
 from jaxbench.reports.blocks import Cell, Table
 from jaxbench.reports.fields import Estimate, find
-from jaxbench.reports.formats import UNKNOWN, Format, count, interval, plain, words
+from jaxbench.reports.formats import Format, interval
 
 _MARKS = {"done": "good", "running": "running"}
 

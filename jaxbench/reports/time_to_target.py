@@ -4,8 +4,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from jaxbench.metrics import percent
 from jaxbench.records.schema import EpochRecord, training
-from jaxbench.reports.formats import percent
 from jaxbench.reports.runs import SCORES, ReportedRun
 
 # A run that ended so without reaching its target never does. One that was broken off is not known.

@@ -106,8 +106,8 @@ class Run:
           A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
           columns; lists and nested values are in `records` only.
         """
-        records = read_records(self.path) if kind == "step" else self._records
-        return records_table(record for record in records if record.kind == kind)
+        records = read_records(self.path, steps=kind == "step")
+        return records_table(record for record in records if record.get("kind") == kind)
 
     def restore_state(self, *, best: bool = False) -> dict[str, Any]:
         """Return the trained state from the newest checkpoint; this loads JAX.

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from jaxbench.errors import BadInput
+from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.run_lock import lock_run
 from jaxbench.records.writers.tables import inert_cell
 from jaxbench.reports.blocks import (
@@ -33,7 +34,7 @@ from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import COLUMNS, render_csv
 from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import UNKNOWN, clock_time, plain, with_interval
+from jaxbench.reports.formats import clock_time, with_interval
 from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import draw, legend_mark

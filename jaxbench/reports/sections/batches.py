@@ -4,10 +4,11 @@ import operator
 from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.metrics import UNKNOWN, count, percent, plain, words
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.formats import UNKNOWN, clock_time, count, milliseconds, percent, plain, words
+from jaxbench.reports.formats import clock_time, milliseconds
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.runs import SCORES
 from jaxbench.reports.settings import differing, grouped, setting_key

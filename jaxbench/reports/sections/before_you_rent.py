@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.compiled import CompiledStep, compiled_steps
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.fields import known
-from jaxbench.reports.formats import UNKNOWN, count, percent, plain
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Sources, published_rate
 from jaxbench.reports.runs import RunRecord

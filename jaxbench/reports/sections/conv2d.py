@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.metrics import count, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import of_rounds
-from jaxbench.reports.formats import count, milliseconds, plain, with_interval, words
+from jaxbench.reports.formats import milliseconds, with_interval
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.settings import grouped
@@ -44,7 +45,7 @@ def conv2d(context: ReportContext) -> Section | None:
     """Return a bar for each problem and number of devices; compiling and SciPy in the table."""
     rows = context.of_kind(Conv2dRecord)
     groups = grouped(rows, key=lambda row: row.run)
-    findings = [(run.id, line) for run in groups for line in run.summary.findings]
+    findings = [(run.id, line) for run in groups for line in run.summary.findings or ()]
     return make_section(
         "conv2d",
         "One convolution",

@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, Price
+from jaxbench.metrics import plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.context import (
@@ -15,7 +16,6 @@ from jaxbench.reports.context import (
     setting_column,
 )
 from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun

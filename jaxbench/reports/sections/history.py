@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.fields import Estimate, bar_words, of_rounds, over_runs
-from jaxbench.reports.formats import clock_time, count, milliseconds, percent, plain
+from jaxbench.reports.formats import clock_time, milliseconds
 from jaxbench.reports.settings import grouped, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
 

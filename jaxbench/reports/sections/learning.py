@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
 from jaxbench.reports.fields import Estimate, estimate, known, with_range
-from jaxbench.reports.formats import count, interval, percent, plain, span
+from jaxbench.reports.formats import interval, span
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
 from jaxbench.reports.tables import Column, make_table, run_ids, shared
@@ -284,15 +285,15 @@ def _results(run: ReportedRun) -> dict[str, Any]:
     last = epochs[-1]
     # Not every epoch need be evaluated.
     seen = [epoch for epoch in epochs if epoch.eval_count is not None]
-    evaluated = seen[-1] if seen else {}
+    evaluated = seen[-1] if seen else None
     field = "eval_top1" if evaluated and evaluated.eval_top1 is not None else "eval_dice"
     scores = known(getattr(epoch, field) for epoch in epochs)
     return {
         "run": run,
         "last": last,
-        "epochs": f"{count(last.get('epoch'))} of {count(last.get('epochs'))}",
+        "epochs": f"{count(last.epoch)} of {count(last.epochs)}",
         "evaluated": evaluated,
         "score": SCORES[field] if scores else None,
-        "last_score": evaluated.get(field),
+        "last_score": evaluated and getattr(evaluated, field),
         "best_score": max(scores, default=None),
     }

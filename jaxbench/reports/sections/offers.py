@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxbench.analysis import pricing
+from jaxbench.metrics import plain
 from jaxbench.offering.folder import Offer
 from jaxbench.reports.blocks import Cell, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.compiled import compiled_steps
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.formats import plain
 from jaxbench.reports.prices import is_of_other_hardware, price_words
 from jaxbench.reports.published import Sources
 from jaxbench.reports.sections import cards

@@ -5,18 +5,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports.blocks import Cell, Section
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import Estimate, find
-from jaxbench.reports.formats import (
-    UNKNOWN,
-    Format,
-    clock_time,
-    count,
-    interval,
-    percent,
-    plain,
-)
+from jaxbench.reports.formats import Format, clock_time, interval
 from jaxbench.reports.machines import Best, Comparison, Machine, compare_machines
 from jaxbench.reports.runs import SCORES
 from jaxbench.reports.tables import Column, make_table, with_figures

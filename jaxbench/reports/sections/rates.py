@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.metrics import count, percent, plain
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import (
     Measurement,
@@ -13,7 +14,7 @@ from jaxbench.reports.context import (
     setting_column,
 )
 from jaxbench.reports.fields import Estimate, bar_words, known, over_runs
-from jaxbench.reports.formats import count, milliseconds, percent, plain, span
+from jaxbench.reports.formats import milliseconds, span
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared

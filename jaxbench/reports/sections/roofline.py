@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from jaxbench.metrics import count, percent, plain
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.formats import count, giga, percent, plain
+from jaxbench.reports.formats import giga
 from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.settings import grouped, in_parts
 from jaxbench.reports.tables import Column, make_table, run_ids, shared

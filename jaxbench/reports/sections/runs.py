@@ -3,11 +3,12 @@
 import collections
 from collections.abc import Sequence
 
+from jaxbench.metrics import UNKNOWN, percent, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
 from jaxbench.reports.fields import known
-from jaxbench.reports.formats import UNKNOWN, mebibytes, moment, percent, plain, span, words
+from jaxbench.reports.formats import mebibytes, moment, span
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
 from jaxbench.reports.tables import Column, estimate_columns, make_table, run_cell, run_ids, shared
@@ -110,7 +111,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
             f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
             f"{plain(lost_s)} s of work was lost and done again, and is in none of its times"
         )
-    if changed := changes(run.document):
+    if changed := changes(vars(run.document)):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
     if run.environment.get("git", {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")

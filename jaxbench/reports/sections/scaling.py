@@ -3,19 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import bar_words, of_windows
-from jaxbench.reports.formats import (
-    count,
-    giga,
-    interval,
-    milliseconds,
-    percent,
-    plain,
-    span,
-)
+from jaxbench.reports.formats import giga, interval, milliseconds, span
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.settings import grouped
 from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
@@ -75,7 +68,7 @@ def scaling(context: ReportContext) -> Section | None:
         for run, record in context.of_kind(AllReduceRecord)
     ]
     predictions = [
-        RunRecord(run, record) for run in context.runs for record in run.summary.predictions
+        RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
     ]
     told = dict.fromkeys(
         f"{record['assumptions']} (links: {record['link_source']})" for _, record in predictions

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxbench.files import open_regular, read_lines
+from jaxbench.metrics import count, plain, words
 from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.fields import Estimate, find, known
-from jaxbench.reports.formats import count, mebibytes, plain, span, with_interval, words
+from jaxbench.reports.formats import mebibytes, span, with_interval
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import in_parts, thinned
 from jaxbench.reports.tables import Column, make_table, run_ids, shared

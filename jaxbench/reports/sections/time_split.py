@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from jaxbench.metrics import percent, plain
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, Section, Table
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.formats import percent, plain
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.tables import Column, make_table, shared
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
 from jaxbench.analysis.statistics import spread
+from jaxbench.metrics import count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
 from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import count, interval, percent, plain, tera
+from jaxbench.reports.formats import interval, tera
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
