@@ -122,16 +122,16 @@ def _row_of(measurement: Measurement) -> _Row:
         "hostname": run.environment.get("hostname"),
         **_ends("images_per_s", measurement.rate),
         "n": measurement.rate.n,
-        **{name: measurement.record.get(name) for name in _OF_A_RECORD},
+        **{name: getattr(measurement.record, name) for name in _OF_A_RECORD},
         "epochs": run.summary.epochs_done,
         "figure": SCORES.get(score or ""),
-        "best_score": run.summary.get(f"best_{score}"),
+        "best_score": score and getattr(run.summary, f"best_{score}"),
         "joules_per_image": run.telemetry.get("joules_per_image"),
         "date": run.document.started_at,
     }
     for name in _OF_A_RUN:
         if name not in row:
-            row[name] = getattr(run, name, run.summary.get(name))
+            row[name] = getattr(run, name, getattr(run.summary, name, None))
     return row
 
 
@@ -169,11 +169,11 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     for record in run.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
         # One count of devices may be out of memory where the run goes on.
-        lost = {name: record.get(name) for name in ("status", "reason")}
+        lost = {name: getattr(record, name) for name in ("status", "reason")}
         yield {
             **bare,
             "stage": "scaling",
-            **{name: record.get(name) for name in ("scaling", "batch_size", "mfu")},
+            **{name: getattr(record, name) for name in ("scaling", "batch_size", "mfu")},
             **_devices(run, record.num_devices, rate.value),
             **_ends("images_per_s", rate),
             "n": rate.n,
@@ -270,7 +270,7 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
         bare |= {"date": run.document.started_at}
         for record in run.of_kind(TargetRecord):
             names = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
-            own = bare | {name: record.get(name) for name in names}
+            own = bare | {name: getattr(record, name) for name in names}
             own |= {
                 "machine": record.target,
                 "hardware": run.devices(record.num_devices),

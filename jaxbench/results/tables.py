@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
 
@@ -94,7 +95,7 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "precision": run.config.get("precision"),
         **{name: getattr(run.summary, field) for name, field in _OF_SUMMARY.items()},
         "seed": run.seed,
-        "feed": run.feed,
+        "feed": None if run.feed == UNKNOWN else run.feed,
         "started_at": run.document.started_at,
         "reason": run.reason,
         "path": str(run.path),
