@@ -70,12 +70,18 @@ def as_code(value: Any) -> Any:
 
 
 class HoldsCode:
-    """Base of the configurations: a field declared with `custom` wraps the value it gets."""
+    """Base of the configurations: a field declared with `custom` wraps the value it gets.
+
+    Code that is set also sets the field that selects it, until that is set to something else.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.__dataclass_fields__.get(name)
         wrap = field and field.metadata.get("custom")
         object.__setattr__(self, name, wrap(value) if wrap else value)
+        if wrap and not isinstance(value, Code) and callable(value):
+            for selector, [choice] in field.metadata.get("only_with", {}).items():
+                object.__setattr__(self, selector, choice)
 
 
 def config_record(config: Any) -> dict[str, Any]:

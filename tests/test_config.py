@@ -6,6 +6,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
+from jaxbench.cli.overrides import create_experiment
 from jaxbench.errors import BadInput
 from jaxbench.fields import walk_fields, without_unused
 from tests.conftest import MICRO, records, set_fields
@@ -96,6 +97,17 @@ def test_overrides_compose_and_a_warning_names_what_has_no_effect(spec, override
     assert len(warnings) == 1 and unused in warnings[0]
     assert without_unused(config) == (config, [])
     config.validate()
+
+
+def test_the_rule_and_the_source_are_what_was_set_last():
+    code = {"optimizer.update_rule": lambda schedule: None, "data.load": dict}
+    config = create_experiment("quickstart", code)
+    assert (config.optimizer.name, config.data.source) == ("custom", "custom")
+    config = create_experiment(config, {"optimizer": {"name": "sgd"}, "data.source": "digits"})
+    assert (config.optimizer.name, config.data.source) == ("sgd", "digits")
+    assert without_unused(config)[0].optimizer.update_rule is None
+    config = create_experiment(config, code)
+    assert (config.optimizer.name, config.data.source) == ("custom", "custom")
 
 
 def test_a_field_without_effect_changes_nothing_and_is_recorded(train):

@@ -118,9 +118,7 @@ def example_windows(
     """Return the windows of training examples in an epoch, as the config says.
 
     Alternating flips flip each example in every other epoch, from the first or the second on: what
-    is drawn for epoch 0 decides. Two epochs in a row then show both sides of every image, while
-    independent draws show half of them the same side twice (Jordan, "94% on CIFAR-10 in 3.29
-    Seconds on a Single GPU", 2024).
+    is drawn for epoch 0 decides (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024).
     """
     windows = draw_windows(keys_B, padding=data.crop_padding)
     if data.flip_order != "alternating":
@@ -133,16 +131,16 @@ def example_windows(
 def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -> Any:
     """Pad images by `data.crop_padding` pixels, crop their size out again, and flip them.
 
-    Each pixel is gathered from its place in the image; no padded image is made. Of the forms that
-    `benchmarks/resident_input.py` compares this one is the fastest. Masks may lack the last axis.
-    NumPy's arrays are cropped by NumPy, with the same pixels.
+    Each pixel is gathered from its position in the image; no padded image is made, which is the
+    fastest form (`benchmarks/resident_input.py`). Masks may lack the last axis. NumPy crops NumPy's
+    arrays, with the same pixels.
     """
     padding = data.crop_padding
     if not padding and not data.flip:
         return images_BxHxWxC
     xp: Any = np if isinstance(images_BxHxWxC, np.ndarray) else jnp
     count, height, width = images_BxHxWxC.shape[:3]
-    # Each pixel's place in its image, or outside it.
+    # Each pixel's position in its image, or outside it.
     rows_BxH = xp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
     columns_BxW = xp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
     if data.flip:
@@ -178,10 +176,8 @@ def color_jitter(
 ) -> jax.Array:
     """Shift brightness and stretch contrast, in this order, within 0 to 255, all in `dtype`.
 
-    Args:
-      brightness: the most grey levels by which an image is shifted, up or down.
-      contrast: (low, high): differences from each channel's mean are multiplied by a factor
-        drawn from this range.
+    An image is shifted by at most `brightness` grey levels. Differences from each channel's mean
+    are multiplied by a factor drawn from the range `contrast`.
     """
     if not brightness and contrast == (1, 1):
         return images_BxHxWxC
@@ -190,10 +186,7 @@ def color_jitter(
         # float32 by name, as above.
         shift, factor = (
             jax.random.uniform(jax.random.fold_in(key, use), (), jnp.float32, low, high)
-            for use, low, high in (
-                (_BRIGHTNESS, -brightness, brightness),
-                (_CONTRAST, *contrast),
-            )
+            for use, low, high in ((_BRIGHTNESS, -brightness, brightness), (_CONTRAST, *contrast))
         )
         image_HxWxC = jnp.clip(image_HxWxC.astype(dtype) + shift.astype(dtype), 0, 255)
         mean_C = jnp.mean(image_HxWxC, axis=(0, 1))
@@ -254,8 +247,7 @@ def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax
     The images come first, then their mirror images. With `translate`, both are also moved by one
     pixel up and left and by one down and right, the edge reflected, at half of the weight.
     """
-    views = [images_BxHxWxC]
-    weights = [1.0]
+    views, weights = [images_BxHxWxC], [1.0]
     if translate:
         margins = ((0, 0), (1, 1), (1, 1), (0, 0))
         padded = jnp.pad(images_BxHxWxC, margins, mode="reflect")

@@ -2,10 +2,9 @@
 
 The 16 operations and their magnitudes are those with which "Better plain ViT baselines for
 ImageNet-1k" (Beyer, Zhai and Kolesnikov 2022) was trained; there a magnitude of 10 is the largest.
-Pixels are uint8 before and after each operation. Unlike there, shifts and the cut-out square are
-shares of the image's sides (there 100 and 80 pixels, for images of 224x224), and contrast is
-stretched about the mean of the grey image, as in PIL; their sum of it divided by 256 is its mean
-for images of 16x16 alone.
+Pixels are uint8 before and after each operation. Unlike in the paper, shifts and the cut-out square
+are fractions of the image's sides (100 and 80 pixels of 224), and contrast is stretched about the
+mean of the grey image, as in PIL.
 """
 
 from typing import Any
@@ -62,11 +61,9 @@ def operate(
     """Apply the operation of number `which` in `OPERATIONS` to a uint8 image.
 
     Args:
-      image_HxWx3: the image.
-      which: the operation.
       sign: 1 or -1, the direction of a rotation, shear or shift.
-      place_2: where the centre of the cut-out square is, as shares of height and width.
-      level: the magnitude, as a share of the largest.
+      place_2: where the centre of the cut-out square is, as fractions of height and width.
+      level: the magnitude, as a fraction of the largest.
     """
     moved_HxWx3 = _move(image_HxWx3, which, sign * level).astype(jnp.float32)
     changed = _change_pixels(moved_HxWx3, place_2, level)

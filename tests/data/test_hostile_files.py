@@ -132,8 +132,11 @@ def test_a_pipe_and_a_file_with_holes_are_no_images(own, feed, no_waiting):
     file = own / "train" / "ape" / "000.jpg"
     config = config_of(own, feed=feed, random_resized_crop=False, flip=False)
     for make, reason in (
-        (os.mkfifo, "not an ordinary file"),
-        (lambda path: path.touch() or os.truncate(path, 2**43), "bytes, the limit is"),
+        (os.mkfifo, "is no regular file"),
+        (
+            lambda path: path.touch() or os.truncate(path, 2**43),
+            "has more than 1,073,741,824 bytes",
+        ),
     ):
         file.unlink()
         make(file)
@@ -185,5 +188,5 @@ def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     file = save_npz(tmp_path / "set.npz", x_train=images, y_train=labels)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("M", (), {"available": 2**26}))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(BadInput, match="of free memory$"):  # no field limits it
+    with pytest.raises(BadInput, match="of free memory"):
         npz.load(DataConfig(path=file))

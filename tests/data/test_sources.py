@@ -101,7 +101,7 @@ def save(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"y_test": None}, "no array y_test"),
+        ({"y_test": None}, "y_test is not a file in the archive; needed are x_train"),
         ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
         ({"x_train": np.zeros((50, 32), np.uint8)}, "expected (N, height, width, channels)"),
         ({"y_train": np.arange(49) % 10}, "labels of shape (49,), expected"),
@@ -176,7 +176,7 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
 @pytest.mark.parametrize(
     ("corruption", "reason"),
     [
-        (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: missing"),
+        (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: No such file"),
         (lambda folder: (folder / "test_batch.bin").write_bytes(b"x" * 99), "whole records"),
         (lambda folder: os.truncate(folder / "data_batch_2.bin", 2**33), "has more than"),
         (lambda folder: (folder / "data_batch_1.bin").unlink(), "needs the folder"),
@@ -240,11 +240,9 @@ def test_other_tfds_mistakes_are_told(test_data, tmp_path):
 
     assert "needs a builder's name" in error_of("", folder)
     assert "no such folder" in error_of("cifar10", str(tmp_path / "nowhere"))
-    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in error_of(
-        "cifar10", folder, "tset"
-    )
-    assert "has version 3.0.2 of it" in error_of("cifar10:9.9.9", folder)
-    assert "did you mean 'cifar10'?" in error_of("cifar-10", folder)
+    assert "has no split 'tset'; it has train, test" in error_of("cifar10", folder, "tset")
+    for name in ("cifar10:9.9.9", "cifar-10"):
+        assert "(it has cifar10:3.0.2, " in error_of(name, folder)
     old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
     info = old / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
@@ -296,7 +294,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda root: (root / "val").rename(root / "vall"), "did you mean 'vall'"),
+        (lambda root: (root / "val").rename(root / "vall"), "no folder 'val'; it has train, vall"),
         (lambda root: (root / "val" / "bee").rename(root / "val" / "cat"), "class cat is not in"),
         (
             lambda root: (root / "train" / "ape" / "1.png").write_bytes(b"x" * 99),

@@ -48,11 +48,10 @@ class SyntheticFeed:
         }
         self._batch = mesh.shard(batch)
         statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-        if data.sequence_length:
-            statistics = {}
         statistics_C = {
             name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
             for name, values in statistics.items()
+            if not data.sequence_length
         }
         self.train_data = self.eval_data = mesh.replicate(statistics_C)
         self.num_eval = self.eval_count = layout.images_per_step

@@ -14,7 +14,7 @@ from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
 from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.images.encoded import EncodedSplit, Files, read_image_file
 from jaxbench.data.images.resize import centre_crop
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -67,10 +67,7 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
     folder = root / name
     if not folder.is_dir():
         names = sorted(path.name for path in root.iterdir() if path.is_dir())
-        raise BadInput(
-            f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}"
-            + nearest(name, names)
-        )
+        raise BadInput(f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}")
     files = {
         sub.name: sorted(
             entry.path
@@ -80,13 +77,10 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
         for sub in folder.iterdir()
         if sub.is_dir() and not sub.name.startswith(".")
     }
-    if not any(files.values()):
-        raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")
     empty = sorted(sub for sub, paths in files.items() if not paths)
-    if empty:
-        raise BadInput(
-            f"{folder / empty[0]}: no images in it; those of a class lie directly in its folder"
-        )
+    if empty or not files:
+        directory = folder.joinpath(*empty[:1])
+        raise BadInput(f"{directory}: no images in it; expected {name}/<class>/*.JPEG")
     return files
 
 

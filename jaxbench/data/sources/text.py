@@ -74,8 +74,7 @@ def _read_file(path: str) -> tuple[bytes, str]:
     file = user_path(path)
     try:
         with open_regular(file, "rb", most_bytes=math.inf) as stream:
-            size_bytes = os.fstat(stream.fileno()).st_size
-            check_fits_in_memory(str(file), size_bytes, is_limited=False)
+            check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
             return stream.read(), file.name
     except OSError as error:
         raise BadInput(f"data.path={path!r} cannot be read: {error.strerror}") from error
