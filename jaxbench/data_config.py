@@ -48,7 +48,7 @@ class DataConfig(HoldsCode):
     num_workers: int = number(
         0,
         high=256,
-        only_with={"feed": ["stream"]},
+        only_with={"decodes_on_the_fly": [True]},
         help="Processes that decode training images on the fly; 0 decodes in the main process.",
     )
     prefetch_batches: int = number(
@@ -179,7 +179,7 @@ class DataConfig(HoldsCode):
 
     @property
     def example_dtype(self) -> str:
-        """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
+        """The type of pixels, or that of tokens: bytes if the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
     def synthetic(self, train_examples: int = 256, eval_examples: int = 100) -> "DataConfig":

@@ -117,7 +117,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Raise BadInput where the option of this name is not a fraction, such as a top-1."""
+    """Raise BadInput if the option of this name is not a fraction, such as a top-1."""
     if not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a fraction, such as 0.94")
 

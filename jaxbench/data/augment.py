@@ -26,7 +26,7 @@ class Examples(NamedTuple):
     inputs_Bx: jax.Array  # images_BxHxWxC in uint8, or tokens_BxT in uint8 or int32
     labels_Bx: jax.Array  # int32, or uint8 masks, or the token after each of `inputs_Bx`
     indices_B: jax.Array  # int32, the examples' positions in their split
-    mask_B: jax.Array  # bool, false where the batch is padded
+    mask_B: jax.Array  # bool, false for padding
     seed: jax.Array  # uint32
     epoch: jax.Array  # int32, 0 is the first
 
@@ -160,10 +160,10 @@ def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -
     return out_BxHxWxC
 
 
-def _reflect(places: Any, size: int, xp: Any) -> Any:
-    """Return places within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
-    places = xp.abs(places)
-    return xp.where(places >= size, 2 * (size - 1) - places, places)
+def _reflect(positions: Any, size: int, xp: Any) -> Any:
+    """Return positions within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
+    positions = xp.abs(positions)
+    return xp.where(positions >= size, 2 * (size - 1) - positions, positions)
 
 
 def color_jitter(

@@ -63,12 +63,11 @@ class Dataset:
     """The splits that training and evaluation read.
 
     Attributes:
-      description: where it came from, for the record.
+      description: its source, for the record.
       train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; the vocabulary of sequences.
-      statistics: whose mean and deviation normalise the pixels, `ImageNet's` or `the training
-        split's`; None for tokens. A folder has ImageNet's in either feed: those of its images would
-        take decoding all of them.
+      statistics: whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or
+        `the training split's`; None for tokens.
       cache: a description of the copies that it reads, None if it reads the originals.
     """
 

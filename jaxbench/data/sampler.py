@@ -67,10 +67,7 @@ def device_seeds(layout: BatchLayout, seeds_R: tuple[int, ...]) -> np.ndarray:
 
 
 class EpochSampler:
-    """Tells which example each of this process's L devices reads in which step.
-
-    Each process reads its own devices' examples only, and all together read every example.
-    """
+    """Returns which example each of this process's L devices reads in which step."""
 
     def __init__(
         self, layout: BatchLayout, *, num_train: int, num_eval: int, seeds_R: tuple[int, ...]

@@ -7,8 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from jaxbench.data.images.crop import CropBox, draw_crop_box
-from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.decode import CorruptImageError, CropBox, Image, draw_crop_box
 from jaxbench.data.images.resize import centre_crop, shrink
 from tests.data.encoded_images import psnr_db
 

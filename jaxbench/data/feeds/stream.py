@@ -23,7 +23,7 @@ from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
+from jaxbench.errors import CorruptDataError, WorkerLost
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
@@ -52,9 +52,6 @@ class StreamFeed:
     Args:
       data, dataset, mesh, sampler, param_dtype: as for `create_feed`.
       num_steps: training steps of the whole run; no batch is prepared for later ones.
-
-    Raises:
-      BadInput: worker processes for images that are held in memory.
     """
 
     name = "stream"
@@ -68,11 +65,6 @@ class StreamFeed:
         param_dtype: Any,
         num_steps: int,
     ):
-        if data.num_workers and not dataset.encoded:
-            raise BadInput(
-                f"data.num_workers={data.num_workers}: {dataset.description} is held in memory, "
-                "and threads crop its images; worker processes are for images decoded on the fly"
-            )
         self._data, self._dataset, self._mesh, self._sampler = data, dataset, mesh, sampler
         self._num_steps = num_steps
         self.steps_per_epoch, self.eval_steps = sampler.steps_per_epoch, sampler.eval_steps

@@ -33,7 +33,6 @@ class SyntheticFeed:
         param_dtype: Any,
     ):
         process = layout.process_index
-        # Each process draws its own images, and none of the others'.
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
         shape = (layout.devices_per_process, layout.batch_per_device)
         images, labels = _draw(generator, data, shape, label_shape)

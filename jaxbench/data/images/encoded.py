@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.crop import NUM_CROP_DRAWS, draw_crop_box
-from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.decode import NUM_CROP_DRAWS, CorruptImageError, Image, draw_crop_box
 from jaxbench.data.images.resize import centre_crop
 from jaxbench.files import open_regular
 
@@ -102,7 +101,7 @@ class EncodedSplit:
         return self.num_examples
 
     def files(self) -> Sequence[str]:
-        """Return the files that hold it: only its examples' where each has its own."""
+        """Return the files that hold it: its examples' files if each is a file."""
         files = self.source.files
         return files[: len(self)] if len(files) == len(self.source) else files
 
@@ -161,10 +160,7 @@ class EncodedSplit:
 
 
 class ExampleDraws:
-    """The random draws of an epoch's examples: each has its own, whoever decodes it and when.
-
-    An object belongs to one thread.
-    """
+    """The random draws of an epoch's examples, by their index; an object belongs to one thread."""
 
     def __init__(self, seed: int, epoch: int):
         # Counter-based: no draw depends on earlier ones. Setting the counter takes a tenth of the

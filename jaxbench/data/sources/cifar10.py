@@ -97,11 +97,6 @@ def _join(batches: dict[str, Split]) -> tuple[Split, Split]:
 # ------------------------------------------------------------------------------ files to download
 
 
-def is_official(data: DataConfig, masks: bool) -> bool:
-    """Return whether official files hold what `data.source=tfds` asks for."""
-    return data.name in _READERS and not masks and not data.decodes_on_the_fly
-
-
 def load_official(data: DataConfig, progress: Callable[[str], None], bar: download.Bar) -> Dataset:
     """Read CIFAR-10's or MNIST's official files, which are fetched if they are missing.
 
@@ -127,7 +122,7 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
                     raise download.Unreachable(download.FORBIDDEN)
                 content = download.fetch(file, folder, progress, bar)
             contents[file.name] = content
-        train, test = _READERS[data.name](contents)
+        train, test = READERS[data.name](contents)
     except download.Unreachable as error:
         raise BadInput(
             f"data.name={data.name!r} is not prepared, and the published {file.name} is not in "
@@ -181,4 +176,4 @@ def _read_idx(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-_READERS = {"cifar10": _read_cifar10, "mnist": _read_mnist}
+READERS = {"cifar10": _read_cifar10, "mnist": _read_mnist}

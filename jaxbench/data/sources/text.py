@@ -60,12 +60,8 @@ def _cut(tokens: np.ndarray, length: int) -> Split:
 
 
 def _standard_library() -> tuple[bytes, str]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise BadInput(
-            "data.source=text: this Python has no pydoc_data.topics; data.path=FILE reads a file"
-        ) from error
+    from pydoc_data.topics import topics
+
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return text.encode(), "Python's pydoc_data.topics"
 

@@ -64,7 +64,8 @@ def load(
     if data.path and not data_dir.is_dir():
         raise BadInput(f"data.path={data.path!r}: no such folder of data.source=tfds")
     folder = _find(data.name, data_dir)
-    if folder is None and cifar10.is_official(data, masks):
+    is_official = data.name in cifar10.READERS and not masks and not data.decodes_on_the_fly
+    if folder is None and is_official:
         return cifar10.load_official(data, progress, bar)
     folder = folder or _prepare(data, data_dir)
     # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
