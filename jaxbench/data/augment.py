@@ -1,9 +1,8 @@
 """Augment images, and bring them to the network's scale.
 
 Every random draw is keyed by (seed, epoch, example index). An example is therefore augmented the
-same way on any device, in any process or step, and by any feed. Crops and flips move pixels and are
-done where the pixels are: inside the step by the resident feed, on the host by the streamed one.
-Arithmetic on pixels is always done inside the step.
+same way on any device, in any process or step, and by any feed. All is done inside the step, except
+for images that are decoded on the fly: the host crops and flips those.
 """
 
 from typing import Any, NamedTuple
@@ -45,7 +44,7 @@ def augment_batch(
     examples: Examples, keys_B: jax.Array, data: DataConfig, precision: Precision
 ) -> tuple[Examples, Mixture | None]:
     """Return training examples augmented as the config says, and what mixup mixed, if it is on."""
-    if data.feed == "resident":  # the streamed feed has cropped and flipped on the host
+    if data.feed != "synthetic" and not data.decodes_on_the_fly:
         windows = example_windows(keys_B, examples.seed, examples.epoch, examples.indices_B, data)
         examples = examples._replace(inputs_Bx=crop_and_flip(windows, examples.inputs_Bx, data))
         if examples.labels_Bx.ndim == 3:  # masks move with their images
@@ -128,27 +127,25 @@ def example_windows(
     return windows._replace(flipped_B=first_B ^ (epoch % 2 == 1))
 
 
-def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -> Any:
+def crop_and_flip(windows: CropWindows, images_BxHxWxC: jax.Array, data: DataConfig) -> jax.Array:
     """Pad images by `data.crop_padding` pixels, crop their size out again, and flip them.
 
     Each pixel is gathered from its position in the image; no padded image is made, which is the
-    fastest form (`benchmarks/resident_input.py`). Masks may lack the last axis. NumPy crops NumPy's
-    arrays, with the same pixels.
+    fastest form (`benchmarks/resident_input.py`). Masks may lack the last axis.
     """
     padding = data.crop_padding
     if not padding and not data.flip:
         return images_BxHxWxC
-    xp: Any = np if isinstance(images_BxHxWxC, np.ndarray) else jnp
     count, height, width = images_BxHxWxC.shape[:3]
     # Each pixel's position in its image, or outside it.
-    rows_BxH = xp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
-    columns_BxW = xp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
+    rows_BxH = jnp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
+    columns_BxW = jnp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
     if data.flip:
-        columns_BxW = xp.where(windows.flipped_B[:, None], columns_BxW[:, ::-1], columns_BxW)
+        columns_BxW = jnp.where(windows.flipped_B[:, None], columns_BxW[:, ::-1], columns_BxW)
     out_BxHxWxC = images_BxHxWxC[
-        xp.arange(count, dtype=np.int32)[:, None, None],
-        _reflect(rows_BxH, height, xp)[:, :, None],
-        _reflect(columns_BxW, width, xp)[:, None, :],
+        jnp.arange(count, dtype=np.int32)[:, None, None],
+        _reflect(rows_BxH, height)[:, :, None],
+        _reflect(columns_BxW, width)[:, None, :],
     ]
     if padding and data.padding_mode == "black":
         black = images_BxHxWxC.dtype.type(0)
@@ -156,14 +153,14 @@ def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -
             (columns_BxW < 0) | (columns_BxW >= width)
         )[:, None, :]
         outside = outside.reshape(outside.shape + (1,) * (out_BxHxWxC.ndim - 3))
-        out_BxHxWxC = xp.where(outside, black, out_BxHxWxC)
+        out_BxHxWxC = jnp.where(outside, black, out_BxHxWxC)
     return out_BxHxWxC
 
 
-def _reflect(positions: Any, size: int, xp: Any) -> Any:
+def _reflect(positions: Any, size: int) -> Any:
     """Return positions within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
-    positions = xp.abs(positions)
-    return xp.where(positions >= size, 2 * (size - 1) - positions, positions)
+    positions = jnp.abs(positions)
+    return jnp.where(positions >= size, 2 * (size - 1) - positions, positions)
 
 
 def color_jitter(

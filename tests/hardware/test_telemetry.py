@@ -12,7 +12,7 @@ import pytest
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.cli import registry
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
@@ -562,13 +562,13 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     if job is train_and_evaluate:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.
         how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
-        genuine = ArrayBatches.assemble
+        genuine = StreamFeed.assemble
 
         def slow(self, *args):
             pause(0.05)
             return genuine(self, *args)
 
-        monkeypatch.setattr(ArrayBatches, "assemble", slow)
+        monkeypatch.setattr(StreamFeed, "assemble", slow)
     with without_cache():  # else the steps to be measured are compiled two or three times
         result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
     assert telemetry_threads() == []

@@ -13,7 +13,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import train_and_evaluate
@@ -77,13 +77,13 @@ def check_times(folder, profiled):
 @pytest.fixture
 def slow_host(monkeypatch):
     """A stream of 50 batches a second."""
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def slow(self, *args):
         pause(SLEEP_S)
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", slow)
+    monkeypatch.setattr(StreamFeed, "assemble", slow)
     return {"data__feed": "stream", "data__num_threads": 1, "data__prefetch_batches": 1}
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from absl import flags
 
 from jaxbench.config import DataConfig
-from jaxbench.data import augment
 from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
@@ -75,7 +74,6 @@ class StreamFeed:
             load_decoder()
             example_bytes = int(np.prod(dataset.image_shape)) + 4
         else:
-            self._arrays = ArrayBatches(data, dataset, sampler)
             train = dataset.train
             example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes
         self.resources = {
@@ -154,16 +152,28 @@ class StreamFeed:
         num_ahead = self._data.prefetch_batches
         return iter(ahead.ThreadPrefetchIterDataset(sent, prefetch_buffer_size=num_ahead))
 
+    def assemble(self, split: Split, order_LxB: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """Gather a batch of a split that is held in memory; the last example replaces PADDING."""
+        images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
+        keys = self._sampler.keys(epoch)
+        return {"images": images, "labels": labels, "indices": order_LxB, **keys}
+
     def _batches(self, start: int, stop: int, training: bool) -> Any:
         """Return a grain data set of the batches of steps `start` to `stop` - 1.
 
         Encoded images are decoded in chunks, so that all threads work on the next batch. Worker
         processes decode only for training.
         """
-        if not self._dataset.encoded:
-            return self._arrays.batches(start, stop, training=training)
         dataset, sampler = self._dataset, self._sampler
         split = dataset.train if training else dataset.eval
+
+        def prepare(step: int) -> dict[str, np.ndarray]:
+            epoch, row = divmod(step, self.steps_per_epoch) if training else (0, step)
+            order_LxSxB = sampler.train_LxSxB(epoch) if training else sampler.eval_LxSxB
+            return self.assemble(split, order_LxSxB[:, row], epoch)
+
+        if not dataset.encoded:
+            return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
         decoder = ChunkDecoder(self._data, split, sampler, dataset.num_classes, training)
         num_workers = self._data.num_workers if training else 0
         per_batch = decoder.chunks_per_batch
@@ -212,78 +222,6 @@ def _start(iterator: Any) -> None:
     # never started, which raises RuntimeError.
     with defer_signals():
         iterator.start_prefetch()
-
-
-class ArrayBatches:
-    """Gathers, crops and flips batches of splits that are held in memory."""
-
-    def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
-        self._data, self._dataset, self._sampler = data, dataset, sampler
-
-        def draw(seed: jax.Array, epoch: jax.Array, indices_B: jax.Array) -> augment.CropWindows:
-            keys_B = augment.example_keys(seed, epoch, indices_B)
-            return augment.example_windows(keys_B, seed, epoch, indices_B, data)
-
-        self._draw = jax.jit(draw)
-        try:
-            # A device that no training step is queued on, unless the CPU trains.
-            self._cpu = jax.local_devices(backend="cpu")[0]
-        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out; the default device draws the same
-            self._cpu = None
-
-    def batches(self, start: int, stop: int, *, training: bool) -> Any:
-        """Return a grain data set of the batches of steps `start` to `stop` - 1."""
-
-        def prepare(step: int) -> dict[str, np.ndarray]:
-            if not training:
-                return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
-            epoch, row = divmod(step, self._sampler.steps_per_epoch)
-            order_LxB = self._sampler.train_LxSxB(epoch)[:, row]
-            windows_L = self._windows(epoch, order_LxB)
-            return self.assemble(self._dataset.train, order_LxB, epoch, windows_L)
-
-        if training:  # else each thread would compile it
-            self._windows(0, self._sampler.train_LxSxB(0)[:, 0])
-        return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
-
-    def assemble(
-        self,
-        split: Split,
-        order_LxB: np.ndarray,
-        epoch: int,
-        windows_L: list[augment.CropWindows] | None,
-    ) -> dict[str, np.ndarray]:
-        """Return a batch as `unpack_batch` takes it, with a leading axis L.
-
-        Args:
-          split: what is read.
-          order_LxB: the examples' positions in it, or PADDING, which another example replaces.
-          epoch: keys the step's random draws.
-          windows_L: how each device's examples are cropped and flipped; None leaves them.
-        """
-        safe_LxB = np.where(order_LxB == PADDING, 0, order_LxB)
-        inputs, labels = split.inputs_Nx[safe_LxB], split.labels_Nx[safe_LxB]
-
-        def move(images: np.ndarray) -> np.ndarray:
-            pairs = zip(windows_L, images, strict=True)
-            return np.stack([augment.crop_and_flip(*pair, self._data) for pair in pairs])
-
-        if windows_L:
-            inputs = move(inputs)
-            labels = move(labels) if labels.ndim > 2 else labels  # masks move with their images
-        keys = self._sampler.keys(epoch)
-        return {"images": inputs, "labels": labels, "indices": order_LxB, **keys}
-
-    def _windows(self, epoch: int, order_LxB: np.ndarray) -> list[augment.CropWindows] | None:
-        """Return windows_L of a training batch, None if nothing is cropped or flipped."""
-        if not self._data.crop_padding and not self._data.flip:
-            return None
-        with jax.default_device(self._cpu):
-            drawn_L = [
-                self._draw(seed, np.int32(epoch), indices_B)
-                for seed, indices_B in zip(self._sampler.seeds_L, order_LxB, strict=True)
-            ]
-        return jax.device_get(drawn_L)
 
 
 def _num_threads(data: DataConfig, num_processes: int) -> int:
