@@ -19,12 +19,8 @@ def plain(
 ) -> Any:
     """Declare a field that takes any value of its type.
 
-    Args:
-      default: its value if none is given.
-      help: what the field means, with its unit, for the reference.
-      only_with: {selector: values}: the field has an effect only if the attribute `selector` of
-        the same dataclass has one of these values; see `without_unused`.
-      metadata: of the functions below.
+    `only_with`, {selector: values}: the field has an effect only if the attribute `selector` of the
+    same dataclass has one of these values; see `without_unused`.
     """
     metadata |= {"help": help, "only_with": only_with or {}}
     return dataclasses.field(default=default, metadata=metadata)

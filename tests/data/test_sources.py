@@ -1,5 +1,6 @@
 """Data sources: what is read, and one clear line for whatever cannot be."""
 
+import functools
 import hashlib
 import os
 
@@ -34,9 +35,9 @@ def arrays(**changes):
     return {name: value for name, value in (made | changes).items() if value is not None}
 
 
-def config_for(source, folder, **data):
-    config = registry.load("wrn28_10:tiny")
-    config.batch_size = 16
+def config_for(source, folder, experiment="wrn28_10:tiny", batch_size=16, **data):
+    config = registry.load(experiment)
+    config.batch_size = batch_size
     config.data.source, config.data.path = source, str(folder)
     config.data.train_examples = config.data.eval_examples = 0
     for name, value in data.items():
@@ -275,6 +276,11 @@ def write_images(root, splits=("train", "val"), classes=("ape", "bee"), size=(20
     return root
 
 
+def folder_config(root):
+    fields = {"image_shape": (16, 16, 3), "num_classes": 2, "eval_split": "val"}
+    return config_for("folder", root, batch_size=2, **fields)
+
+
 def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     import cv2
 
@@ -283,8 +289,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     red[..., 2] = 255  # OpenCV writes blue, green, red
     cv2.imwrite(str(root / "train" / "ape" / "0.png"), red)
     cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
-    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
-    config.batch_size = 2
+    config = folder_config(root)
     images = load_dataset(config).train.inputs_Nx
     # Read in turn: ape 0, bee 0, ape 1, ...
     assert (images[0] == [255, 0, 0]).all()
@@ -307,21 +312,13 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
 def test_a_spoilt_image_folder_is_told(tmp_path, spoil, reason):
     root = write_images(tmp_path)
     spoil(root)
-    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
-    config.batch_size = 2
+    config = folder_config(root)
     with pytest.raises(BadInput) as error:
         load_dataset(config)
     assert reason in str(error.value)
 
 
-def segmentation_config(source, folder, **data):
-    config = registry.load("unet256:tiny")
-    config.batch_size = 4
-    config.data.source, config.data.path = source, str(folder)
-    config.data.train_examples = config.data.eval_examples = 0
-    for name, value in data.items():
-        setattr(config.data, name, value)
-    return config
+segmentation_config = functools.partial(config_for, experiment="unet256:tiny", batch_size=4)
 
 
 def test_images_and_masks_of_an_npz(tmp_path):

@@ -9,7 +9,7 @@ Letters: N examples, L devices of this process, B examples per device.
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -152,35 +152,21 @@ class StreamFeed:
         num_ahead = self._data.prefetch_batches
         return iter(ahead.ThreadPrefetchIterDataset(sent, prefetch_buffer_size=num_ahead))
 
-    def assemble(self, split: Split, order_LxB: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
-        """Gather a batch of a split that is held in memory; the last example replaces PADDING."""
-        images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
-        keys = self._sampler.keys(epoch)
-        return {"images": images, "labels": labels, "indices": order_LxB, **keys}
-
     def _batches(self, start: int, stop: int, training: bool) -> Any:
         """Return a grain data set of the batches of steps `start` to `stop` - 1.
 
         Encoded images are decoded in chunks, so that all threads work on the next batch. Worker
         processes decode only for training.
         """
+        import grain  # imported late: only the streamed feed needs it
+
         dataset, sampler = self._dataset, self._sampler
         split = dataset.train if training else dataset.eval
 
-        def prepare(step: int) -> dict[str, np.ndarray]:
+        def gather(step: int) -> dict[str, np.ndarray]:
             epoch, row = divmod(step, self.steps_per_epoch) if training else (0, step)
             order_LxSxB = sampler.train_LxSxB(epoch) if training else sampler.eval_LxSxB
             return self.assemble(split, order_LxSxB[:, row], epoch)
-
-        if not dataset.encoded:
-            return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
-        decoder = ChunkDecoder(self._data, split, sampler, dataset.num_classes, training)
-        num_workers = self._data.num_workers if training else 0
-        per_batch = decoder.chunks_per_batch
-        num_threads = _num_threads(self._data, num_workers)
-        chunks = _in_threads(decoder, start * per_batch, stop * per_batch, num_threads, per_batch)
-        if num_workers:
-            chunks = _in_processes(chunks, num_workers)
 
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
@@ -189,14 +175,40 @@ class StreamFeed:
             for name in ("images", "labels", "indices"):
                 array = np.stack([chunk[name] for chunk in chunks])
                 batch[name] = array.reshape(*decoder.batch_shape, *array.shape[2:])
-            epoch = chunks[0]["batch"] // sampler.steps_per_epoch if training else 0
+            epoch = chunks[0]["batch"] // self.steps_per_epoch if training else 0
             for chunk in chunks:
                 # A worker process passes a chunk in shared memory, which is freed with the last
                 # reference; grain keeps some of the chunks until its end.
                 chunk.clear()
             return batch | sampler.keys(epoch)
 
-        return chunks.batch(per_batch, batch_fn=join)
+        prepare, per_batch, num_workers = gather, 1, 0
+        if dataset.encoded:
+            decoder = ChunkDecoder(self._data, split, sampler, dataset.num_classes, training)
+            prepare, per_batch = decoder, decoder.chunks_per_batch
+            num_workers = self._data.num_workers if training else 0
+        num_threads = _num_threads(self._data, num_workers)
+        options = grain.ReadOptions(
+            num_threads=num_threads, prefetch_buffer_size=max(num_threads, per_batch)
+        )
+        numbers = grain.MapDataset.range(start * per_batch, stop * per_batch)
+        prepared = numbers.map(prepare).to_iter_dataset(options)
+        if num_workers:
+            if not flags.FLAGS.is_parsed():  # grain reads some flags
+                flags.FLAGS.mark_as_parsed()
+            # Python frees the shared memory that interrupted processes leave, and warns of it in
+            # two lines. The process that frees it starts with the workers and inherits this option.
+            if _QUIET not in sys.warnoptions:
+                sys.warnoptions.append(_QUIET)
+            workers = grain.MultiprocessingOptions(num_workers, 2)
+            prepared = prepared.mp_prefetch(workers, begin_worker)
+        return prepared.batch(per_batch, batch_fn=join) if dataset.encoded else prepared
+
+    def assemble(self, split: Split, order_LxB: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """Gather a batch of a split that is held in memory; the last example replaces PADDING."""
+        images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
+        keys = self._sampler.keys(epoch)
+        return {"images": images, "labels": labels, "indices": order_LxB, **keys}
 
     def _count_corrupt(self, chunk: dict[str, Any], training: bool) -> None:
         """Count a chunk's corrupt images; raise CorruptDataError if there are too many."""
@@ -227,31 +239,3 @@ def _start(iterator: Any) -> None:
 def _num_threads(data: DataConfig, num_processes: int) -> int:
     """Return the threads of each process: `data.num_threads`, or for 0 one for each core."""
     return data.num_threads or -(-available_cores() // max(1, num_processes))
-
-
-def _in_threads(
-    prepare: Callable[[int], Any], start: int, stop: int, num_threads: int, buffer: int = 1
-) -> Any:
-    """Return a grain data set of prepare(start) ... prepare(stop - 1), called by several threads.
-
-    `buffer` results are kept ready, at least one for each thread.
-    """
-    import grain  # imported late: only the streamed feed needs it
-
-    options = grain.ReadOptions(
-        num_threads=num_threads, prefetch_buffer_size=max(num_threads, buffer)
-    )
-    return grain.MapDataset.range(start, stop).map(prepare).to_iter_dataset(options)
-
-
-def _in_processes(batches: Any, num_workers: int) -> Any:
-    """Return the same grain data set, prepared by the threads of this many worker processes."""
-    import grain
-
-    if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
-        flags.FLAGS.mark_as_parsed()
-    # Python frees the shared memory that interrupted processes leave, and warns of it in two lines.
-    # The process that frees it starts with the workers and inherits these options.
-    if _QUIET not in sys.warnoptions:
-        sys.warnoptions.append(_QUIET)
-    return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers, 2), begin_worker)

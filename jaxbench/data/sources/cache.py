@@ -173,8 +173,6 @@ def _build(
         "examples": count,
         "bytes": (building / _RECORDS).stat().st_size,
         "original_bytes": original_bytes,
-        "side": data.cache_side,
-        "quality": data.cache_quality,
         "build_s": watch.elapsed_s(),
     }
     (building / _ABOUT).write_text(json.dumps(about, indent=2))
