@@ -31,10 +31,7 @@ def train_order(
     num_devices: int,
     num_parts: int = 1,
 ) -> np.ndarray:
-    """Return order_DxSxB of one epoch; the incomplete last batch is dropped.
-
-    A device works through its B examples in `num_parts` equal parts.
-    """
+    """Return order_DxSxB of one epoch, B in equal parts; an incomplete last batch is dropped."""
     steps = num_examples // batch_size
     order_N = epoch_order(num_examples, seed, epoch)[: steps * batch_size]
     return _split(order_N.reshape(steps, batch_size), num_devices, num_parts)

@@ -126,10 +126,10 @@ def test_a_pipe_among_the_batches_does_not_block(tmp_path):
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_a_pipe_and_a_file_with_holes_are_no_images(own, feed, no_waiting):
+def test_a_pipe_and_a_file_with_holes_are_no_images(writable, feed, no_waiting):
     """One would be waited for, the other fill the memory."""
-    file = own / "train" / "ape" / "000.jpg"
-    config = config_of(own, feed=feed, random_resized_crop=False, flip=False)
+    file = writable / "train" / "ape" / "000.jpg"
+    config = config_of(writable, feed=feed, random_resized_crop=False, flip=False)
     for make, reason in (
         (os.mkfifo, "is no regular file"),
         (

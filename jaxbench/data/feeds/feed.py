@@ -27,7 +27,7 @@ UNPACK_BATCH = {
 
 
 class Feed(Protocol):
-    """Brings a data set to the devices; knows which device gets which example, and when.
+    """Brings a data set to the devices.
 
     A step gets two arguments from it: the arrays that stay on the devices (`train_data` or
     `eval_data`, the same on every device), and this step's batch for each device, which the feed's
