@@ -20,7 +20,9 @@ def get_config() -> Config:
     return Config(
         model=GptConfig(width=768, depth=12, heads=12),
         task="language_model",
-        data=DataConfig(sequence_length=1024, num_classes=50257).synthetic(512, 64),
+        data=DataConfig(sequence_length=1024, num_classes=50257).synthetic(
+            train_examples=512, eval_examples=64
+        ),
         optimizer=OptimizerConfig(
             name="adamw",
             learning_rate=6e-4,
@@ -40,8 +42,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Two narrow blocks, sequences of 64 tokens of 1,000, two epochs."""
     config.model = GptConfig(width=32, depth=2, heads=2)
-    config.data.sequence_length, config.data.num_classes = 64, 1000
-    config.data.train_examples, config.data.eval_examples = 256, 100
+    config.data = config.data.synthetic(sequence_length=64, num_classes=1000)
     config.batch_size = config.optimizer.base_batch_size = 16
     config.epochs = 2
     return config

@@ -58,7 +58,9 @@ def variant_synthetic(config: Config) -> Config:
     MXNet at batch 768. An epoch is 2,048 images; the first one includes warm-up: read
     `images_per_s` of the later ones.
     """
-    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(
+        train_examples=2048, eval_examples=256
+    )
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
     return config
@@ -67,8 +69,7 @@ def variant_synthetic(config: Config) -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, one narrow block a stage, two epochs."""
     config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
-    config.data = config.data.synthetic()
-    config.data.image_shape, config.data.num_classes = (32, 32, 3), 10
+    config.data = config.data.synthetic(image_shape=(32, 32, 3), num_classes=10)
     config.batch_size = config.optimizer.base_batch_size = 64
     config.optimizer.warmup_epochs = 0.0
     config.epochs = 2

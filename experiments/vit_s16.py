@@ -61,7 +61,9 @@ def variant_synthetic(config: Config) -> Config:
     of the later ones. On NVIDIA GPUs compare `--experiment.model.attention=cudnn`; with
     `--experiment.remat=blocks` larger batches fit.
     """
-    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(
+        train_examples=2048, eval_examples=256
+    )
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
     return config
@@ -70,8 +72,7 @@ def variant_synthetic(config: Config) -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, two narrow blocks, two epochs."""
     config.model = ViTConfig(patch=8, width=32, depth=2, heads=2)
-    config.data = config.data.synthetic()
-    config.data.image_shape, config.data.num_classes = (32, 32, 3), 10
+    config.data = config.data.synthetic(image_shape=(32, 32, 3), num_classes=10)
     config.batch_size = config.optimizer.base_batch_size = 64
     config.optimizer.warmup_epochs = 0.0
     config.optimizer.learning_rate = 0.005

@@ -175,9 +175,9 @@ class CustomModelConfig(ModelConfig):
         module = self.code.value(**arguments)
         if isinstance(module, nn.Module):
             return module
-        hint = "; a function that makes an NNX module takes `rngs`" if _is_nnx(type(module)) else ""
         raise BadInput(
-            f"{self.network_name} returned a {type(module).__name__}, expected a flax module{hint}"
+            f"{self.network_name} returned a {type(module).__name__}, expected a linen module (a "
+            "function that makes an NNX module takes `rngs`)"
         )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
@@ -208,16 +209,10 @@ class DataConfig(HoldsCode):
         """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
-    def synthetic(self, train_examples: int = 256, eval_examples: int = 100) -> "DataConfig":
-        """Return it with a few generated examples, held in memory, for a quick try."""
-        return dataclasses.replace(
-            self,
-            source="synthetic",
-            feed="resident",
-            random_resized_crop=False,
-            train_examples=train_examples,
-            eval_examples=eval_examples,
-        )
+    def synthetic(self, **fields: Any) -> "DataConfig":
+        """Return it with a few generated examples, held in memory, and with these fields."""
+        fields = {"source": "synthetic", "feed": "resident", "random_resized_crop": False} | fields
+        return dataclasses.replace(self, **{"train_examples": 256, "eval_examples": 100} | fields)
 
     @property
     def decodes_on_the_fly(self) -> bool:

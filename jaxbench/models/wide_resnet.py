@@ -31,7 +31,7 @@ class WideResNetConfig(ModelConfig):
 
 
 class WideBlock(Network):
-    """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 where its shape changes."""
+    """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 if its shape changes."""
 
     channels: int
     stride: int

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 
 from jaxbench.errors import BadInput
 
@@ -31,10 +30,7 @@ def check_xla_flags(text: str) -> list[str]:
 def add_xla_flags(text: str) -> list[str]:
     """Append flags, `--xla_NAME=VALUE ...`, to XLA_FLAGS, before JAX creates its devices.
 
-    The environment's flags stay.
-
-    Returns:
-      The flags that this XLA does not know. They are left out.
+    The environment's flags stay. Return the flags that this XLA does not know; they are left out.
 
     Raises:
       BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
@@ -72,16 +68,8 @@ def _refusal(flags: str) -> str | None:
 
 
 def _explain(flag: str, refusal: str) -> str:
-    """Return one line: why XLA refuses a flag, and the flag's type, default and purpose."""
+    """Return one line: why XLA refuses a flag."""
     if _UNKNOWN.search(refusal):
         return f"XLA does not know {flag}"
     error = _ERROR.search(refusal)
-    reason = error[1] if error else f"XLA does not take {flag}"
-    # XLA lists all flags as `<tab>--xla_NAME=DEFAULT<tab>TYPE<tab>PURPOSE`, cut off at some length.
-    name = flag.partition("=")[0]
-    listed = re.search(rf"^\t{name}=(.*?) *\t(\w+)\t(.*)$", refusal, re.MULTILINE)
-    if not listed:
-        return reason
-    default, kind, purpose = listed.groups()
-    purpose = textwrap.shorten(purpose, 200, placeholder=" ...")
-    return f"{reason}; it takes {kind}, {default} by default: {purpose}"
+    return error[1] if error else f"XLA does not take {flag}"
