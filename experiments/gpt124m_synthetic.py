@@ -20,9 +20,7 @@ def get_config() -> Config:
     return Config(
         model=GptConfig(width=768, depth=12, heads=12),
         task="language_model",
-        data=DataConfig(sequence_length=1024, num_classes=50257).synthetic(
-            train_examples=512, eval_examples=64
-        ),
+        data=DataConfig(sequence_length=1024, num_classes=50257).synthetic(512, 64),
         optimizer=OptimizerConfig(
             name="adamw",
             learning_rate=6e-4,

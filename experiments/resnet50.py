@@ -58,9 +58,7 @@ def variant_synthetic(config: Config) -> Config:
     MXNet at batch 768. An epoch is 2,048 images; the first one includes warm-up: read
     `images_per_s` of the later ones.
     """
-    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(
-        train_examples=2048, eval_examples=256
-    )
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
     return config

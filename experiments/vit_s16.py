@@ -61,9 +61,7 @@ def variant_synthetic(config: Config) -> Config:
     of the later ones. On NVIDIA GPUs compare `--experiment.model.attention=cudnn`; with
     `--experiment.remat=blocks` larger batches fit.
     """
-    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(
-        train_examples=2048, eval_examples=256
-    )
+    config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
     return config

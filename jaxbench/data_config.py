@@ -209,10 +209,13 @@ class DataConfig(HoldsCode):
         """The type of pixels, or that of tokens: bytes where the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
-    def synthetic(self, **fields: Any) -> "DataConfig":
+    def synthetic(
+        self, train_examples: int = 256, eval_examples: int = 100, **fields: Any
+    ) -> "DataConfig":
         """Return it with a few generated examples, held in memory, and with these fields."""
-        fields = {"source": "synthetic", "feed": "resident", "random_resized_crop": False} | fields
-        return dataclasses.replace(self, **{"train_examples": 256, "eval_examples": 100} | fields)
+        fields |= {"train_examples": train_examples, "eval_examples": eval_examples}
+        fields |= {"source": "synthetic", "feed": "resident", "random_resized_crop": False}
+        return dataclasses.replace(self, **fields)
 
     @property
     def decodes_on_the_fly(self) -> bool:

@@ -38,10 +38,6 @@ class ModelConfig:
         """The name that messages and records have for the network."""
         return type(self).__name__
 
-    def pass_on(self, name: str, to: str) -> str:
-        """Return the line that says whose work it is to hand an argument of `create` on."""
-        return f"{self.network_name}.create must hand its {name} to {to}"
-
     def num_init_images(self) -> int:
         """Return how many training images `parameters_from_images` needs; 0 leaves it out."""
         return 0
