@@ -39,7 +39,7 @@ class ModelConfig:
         return type(self).__name__
 
     def num_init_images(self) -> int:
-        """Return how many training images `parameters_from_images` needs; 0 leaves it out."""
+        """Return how many training images `parameters_from_images` needs; 0: it is not called."""
         return 0
 
     def parameters_from_images(self, images_NxHxWxC: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class BatchNorm(nn.Module):
       relu: apply a ReLU to the output.
       momentum: the fraction of the running averages that a step keeps.
       dtype, param_dtype: of the output and of the variables.
-      axis_name: the mesh axis over which statistics are averaged; None for each device's own.
+      axis_name: the mesh axis over which statistics are averaged; None for each device by itself.
       use_scale: whether there is a scale; without one it is 1.
     """
 

@@ -103,8 +103,8 @@ class Gpt(Network):
 def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) -> jax.Array:
     """Return logits_BxTxK in at least float32, from operands that may be narrower.
 
-    The backward products are as narrow: JAX's own would multiply the gradient in float32, which
-    takes GPUs and TPUs several times as long.
+    The backward products are as narrow: JAX's would multiply the gradient in float32, which takes
+    GPUs and TPUs several times as long.
 
     Args:
       x_BxTxD, embedding_KxD: the operands.

@@ -16,7 +16,7 @@ class Network(nn.Module):
     Attributes:
       dtype: what they compute in.
       param_dtype: what parameters and batch norm's statistics are stored in.
-      norm_axis: the mesh axis over which batch norm averages; None for each device's own.
+      norm_axis: the mesh axis over which batch norm averages; None for each device by itself.
     """
 
     dtype: Any

@@ -47,7 +47,7 @@ class TransformerConfig(ModelConfig):
 class TransformerBlock(nn.Module):
     """Tokens in, tokens out, of the same shape and in `dtype`.
 
-    Biases start at 0. The tanh form of GELU stands between the two layers of the MLP.
+    Biases start at 0. The tanh form of GELU is between the two layers of the MLP.
 
     Attributes:
       heads: N, which divides the width.

@@ -44,7 +44,7 @@ class UNetConfig(ModelConfig):
 
     def create(self, *, num_classes, **options):
         if num_classes != 2:
-            raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
+            raise BadInput(f"UNet separates 2 classes, not {num_classes}")
         return UNet(**vars(self), **options)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 # `%name = type opcode(operands), attributes`. The type of a tuple contains spaces; an opcode is the
 # first word that a parenthesis follows at once.
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
-# `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY stands before the program's.
+# `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY precedes the program's.
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 # An array's type, dimensions and layout, if the text has it; S(1) in it is memory on the chip.
@@ -217,14 +217,14 @@ class _Program:
             runs[computation] = runs.get(computation, 0) + times
             for instruction in self.inside[computation]:
                 if instruction.opcode in _CALLING:
-                    # The text does not say which branch of a conditional runs.
+                    # The text does not name the branch of a conditional that runs.
                     inner = 0 if instruction.opcode == "conditional" else times
                     inner *= self._trips(instruction)
                     queue += [(called, inner) for called in _called(instruction)]
         return runs
 
     def _trips(self, instruction: Instruction) -> int:
-        """Return how often the computations of an instruction run; 1 if its text does not say."""
+        """Return how often the computations of an instruction run; 1 if the text lacks it."""
         if instruction.opcode != "while":
             return 1
         if trips := _TRIPS.search(instruction.rest):
