@@ -414,14 +414,8 @@ def print_record(record: dict[str, Any]) -> None:
     ratio = f" ({record['moved_bytes'] / least:.2f} times the least)" if least else ""
     print(
         f"  read from memory and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by "
-        f"{record['fusions']} fusions, calls of {libraries or 'no library'}; "
-        f"{record['while_loops']} loops"
+        f"{record['fusions']} fusions, calls of {libraries or 'no library'}"
     )
-    written = ", ".join(
-        f"{count['count']} of {name} {count['bytes'] / 1e6:,.1f} MB"
-        for name, count in sorted(record["written"].items())
-    )
-    print(f"  activations written: {written}")
     for name in ("transposes", "converts"):
         count = record[name]
         print(f"  {name} of activations: {count['count']}, {count['bytes'] / 1e6:,.1f} MB")

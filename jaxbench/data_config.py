@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
@@ -182,16 +183,13 @@ class DataConfig(HoldsCode):
         """The type of pixels, or that of tokens: bytes if the vocabulary fits."""
         return "int32" if self.sequence_length and self.num_classes > 256 else "uint8"
 
-    def synthetic(self, train_examples: int = 256, eval_examples: int = 100) -> "DataConfig":
-        """Return it with a few generated examples, held in memory, for a quick try."""
-        return dataclasses.replace(
-            self,
-            source="synthetic",
-            feed="resident",
-            random_resized_crop=False,
-            train_examples=train_examples,
-            eval_examples=eval_examples,
-        )
+    def synthetic(
+        self, train_examples: int = 256, eval_examples: int = 100, **fields: Any
+    ) -> "DataConfig":
+        """Return it with a few generated examples, held in memory, and with these fields."""
+        fields |= {"train_examples": train_examples, "eval_examples": eval_examples}
+        fields |= {"source": "synthetic", "feed": "resident", "random_resized_crop": False}
+        return dataclasses.replace(self, **fields)
 
     @property
     def decodes_on_the_fly(self) -> bool:

@@ -129,7 +129,7 @@ def loss_fn(
         variables = {"params": params, "batch_stats": batch_stats}
         return program.model.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
 
-    # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
+    # Under fsdp no parameter is kept whole for the backward pass; `block_options` has the blocks'.
     gathers = config.parallelism == "fsdp" and not config.model.has_blocks
     if config.remat == "save_dots" or gathers:
         forward = jax.checkpoint(forward, policy=keep_products_and_sums)

@@ -28,7 +28,7 @@ from tests.conftest import MICRO, records, set_fields
         ("optimizer__decay_at", (60, 120), "must be within [0, 1]"),
         ("optimizer__schedule", "step", "needs optimizer.decay_at"),
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
-        ("model__depth", 18, "near it: 16 and 22"),
+        ("model__depth", 18, "must be 6n+4"),
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
         ("data__crop_padding", 8, "at most 7"),
         ("data__flip", 1, "must be true or false"),
@@ -177,7 +177,7 @@ def get_config():
         ),
         (
             "model=NetConfig(), data=DataConfig(image_shape=(8, 8, 1))",
-            "Net.__call__ needs x; it is called with the images",
+            "Net.__call__: missing a required argument: 'x'; it is called with the images",
         ),
     ],
 )

@@ -73,7 +73,7 @@ class NetworkAnalysis:
         if self.batch_norm not in (None, config.batch_norm):
             raise BadInput(
                 f"batch_norm={config.batch_norm}: the network's batch norm is {self.batch_norm}; "
-                f"{config.model.pass_on('norm_axis', 'every BatchNorm as axis_name')}"
+                f"{config.model.network_name} must pass norm_axis or axis_name to every BatchNorm"
             )
 
     def warnings(self, config: Config, precision: Precision) -> list[str]:
@@ -84,7 +84,7 @@ class NetworkAnalysis:
             warnings.append(
                 f"precision={config.precision}, but {1 - compute_macs / self.forward_macs:.0%} of "
                 f"the network's multiplications are in {self.main_dtype}; "
-                f"{config.model.pass_on('dtype', 'the layers')}"
+                f"{config.model.network_name} must pass dtype to the layers"
             )
         narrow = np.dtype(self.output_dtype)
         if narrow != np.promote_types(narrow, np.float32) and narrow.itemsize < 4:

@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import threading
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,7 +15,7 @@ from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.layers import norm_layer
+from jaxbench.models.layers import Network
 from jaxbench.modes.setup import prepare_run
 from jaxbench.modes.train import train_and_evaluate
 from jaxbench.parallel.signals import raise_on_signals
@@ -29,18 +28,14 @@ from tests.in_process import fresh_process_state
 class MasksConfig(ModelConfig):
     """The smallest network that finds masks: batch norm and one 1x1 convolution."""
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Masks(dtype, param_dtype, norm_axis)
+    def create(self, *, num_classes, **options):
+        return Masks(**options)
 
 
-class Masks(nn.Module):
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
-
+class Masks(Network):
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        _, norm = self.layers(train)
         return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
 
 

@@ -314,7 +314,7 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
     [
         ({"model__activation": "swish"}, "must be one of gelu, silu"),
         ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
-        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
+        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no 2x2 pixels are left to pool"),
     ],
 )
 def test_what_makes_no_sense_is_said(tmp_path, fields, message):

@@ -168,7 +168,7 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch,
 def test_what_has_nothing_to_split_is_refused(run_cli):
     for args, said in (
         ((f"--experiment={MICRO}", "--experiment.replicas=independent"), "nothing to split"),
-        (("--experiment=conv2d:tiny",), "a convolution alone has no state to split"),
+        (("--experiment=conv2d:tiny",), "a convolution has no state to split"),
     ):
         done = run_cli(*args, "--experiment.parallelism=fsdp")
         assert done.returncode == 2 and said in done.stderr, done.stderr
